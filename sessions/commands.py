@@ -1,0 +1,150 @@
+"""What a client may ask of a session, and what it is answered (PROTOCOL.md §3).
+
+Commands are decoded once, at the edge, into these structs. Each carries the client's `id`, its idempotency key for
+24 h per (principal, session); `command_digest` tells a repeat from a reuse of the id for something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sessions.types import (
+    SESSION_ID_PATTERN,
+    CallId,
+    CommandId,
+    Epoch,
+    InputText,
+    ItemId,
+    Json,
+    OutputText,
+    ResponseId,
+    Sampling,
+    SessionId,
+    Tool,
+)
+
+Ulid = Annotated[CommandId, msgspec.Meta(min_length=1, max_length=64)]
+SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
+Title = Annotated[str, msgspec.Meta(max_length=256)]
+Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]
+Content = str | Annotated[tuple[InputText | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
+
+
+def content_parts(content: Content) -> tuple[InputText, ...]:
+    """A user's content as parts; a string is one part."""
+    if isinstance(content, str):
+        return (InputText(text=content),)
+    return tuple(InputText(text=part.text) for part in content)
+
+
+class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.create"):
+    id: Ulid
+    session: SessionName | None = None
+    model: str | None = None
+    instructions: str | None = None
+    tools: Tools = ()
+    metadata: Metadata = {}
+    title: Title | None = None
+
+
+class MessageCreate(Sampling, frozen=True, kw_only=True, tag="message.create"):
+    id: Ulid
+    session: SessionName
+    content: Content
+    parent_id: ItemId | None | UnsetType = UNSET
+    role: str = "user"
+    respond: bool = True
+    queue: bool = False
+
+
+class MessageEdit(Sampling, frozen=True, kw_only=True, tag="message.edit"):
+    id: Ulid
+    session: SessionName
+    item_id: ItemId
+    content: Content
+    respond: bool = True
+
+
+class ResponseCreate(Sampling, frozen=True, kw_only=True, tag="response.create"):
+    id: Ulid
+    session: SessionName
+    parent_id: ItemId | None | UnsetType = UNSET
+    queue: bool = False
+
+
+class ResponseCancel(msgspec.Struct, frozen=True, kw_only=True, tag="response.cancel"):
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True, tag="tool.output"):
+    id: Ulid
+    session: SessionName
+    call_id: CallId
+    output: str
+    is_error: bool = False
+
+
+class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="session.update"):
+    """Fields that are absent stay; null clears."""
+
+    id: Ulid
+    session: SessionName
+    title: Title | None | UnsetType = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+    instructions: str | None | UnsetType = UNSET
+    tools: Tools | UnsetType = UNSET
+
+
+class SessionDelete(msgspec.Struct, frozen=True, kw_only=True, tag="session.delete"):
+    id: Ulid
+    session: SessionName
+
+
+class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm"):
+    """A hint that a turn is near: brings the actor and its KV up. Journals nothing."""
+
+    id: Ulid
+    session: SessionName
+
+
+ActorCommand = (
+    SessionCreate
+    | MessageCreate
+    | MessageEdit
+    | ResponseCreate
+    | ResponseCancel
+    | ToolOutput
+    | SessionUpdate
+    | SessionDelete
+    | SessionWarm
+)
+"""What an actor answers. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
+
+
+class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
+    """The answer to a command; only what PROTOCOL.md §3 lists for it is set."""
+
+    id: CommandId
+    session: SessionId | None = None
+    epoch: Epoch | None = None
+    offset: int | None = None
+    item_id: ItemId | None = None
+    response_id: ResponseId | None = None
+    noop: bool = False
+
+
+def sampling_of(command: Sampling) -> Sampling:
+    """Only the sampling fields of a command that has them."""
+    return Sampling(**{name: getattr(command, name) for name in Sampling.__struct_fields__})
+
+
+def command_digest(command: ActorCommand) -> bytes:
+    """16 bytes that are equal exactly when two commands ask for the same thing."""
+    return hashlib.blake2b(msgspec.msgpack.encode(command, order="deterministic"), digest_size=16).digest()

@@ -1,0 +1,547 @@
+"""Every seam of the system on one page.
+
+`sessions` decides; what it needs from the world stands here as protocols that `persistence` (Journal),
+`inference` (Engine, Tokenizer), `actors` (Directory) and the filters implement. Each port has one contract
+suite in `tests/contract`, run on every implementation.
+
+Common rules. Every `await` may be cancelled; a cancelled call leaves no half-done state behind except where
+its docstring says "unknown". Errors are `sessions.errors`; adapters translate with `raise ... from exc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from sessions.commands import ActorCommand, Ok
+from sessions.events import Record
+from sessions.types import (
+    ActivationId,
+    CommandId,
+    Epoch,
+    Json,
+    Principal,
+    ReplicaId,
+    ResponseId,
+    Role,
+    Sampling,
+    SessionKey,
+    TenantId,
+    Tokens,
+    Tool,
+    UnixMs,
+    Usage,
+)
+
+# == journal =====================================================================================================
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The row that fences a log: who may append (fence) and where (top).
+
+    `top` 0 means that the session was claimed but nothing was ever written: for readers it does not exist.
+    `incarnation` is the journal's at the last grant; the epoch is only good while they agree.
+    """
+
+    key: SessionKey
+    epoch: Epoch
+    fence: int
+    incarnation: str
+    top: int
+    open: bool = False  # some turn is open: a sweep finishes it if its owner is gone
+    owner: str = ""  # replica/activation at the last grant, for people to read
+    user: str | None = None
+    model: str = ""
+    title: str | None = None
+    metadata: dict[str, Json] = {}
+    listed: bool = True
+    created_at: UnixMs
+    updated_at: UnixMs
+    deleted_at: UnixMs | None = None
+
+
+class HeadPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The descriptive columns of a head, whole; written in the transaction of the append that carries it."""
+
+    open: bool
+    user: str | None
+    model: str
+    title: str | None
+    metadata: dict[str, Json]
+    listed: bool = True
+    deleted_at: UnixMs | None = None
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that was applied, with its answer (I5). Kept for 24 h."""
+
+    principal_id: str
+    command_id: CommandId
+    digest: bytes
+    answer: Ok
+    at: UnixMs
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one response used; idempotent by response. Written in the transaction of its terminal event."""
+
+    response_id: ResponseId
+    principal: Principal
+    model: str
+    usage: Usage
+    status: str
+    recomputed_tokens: int
+    withheld_tokens: int
+    at: UnixMs
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The machine's state folded up to and with `offset`: derived, never the truth; may be missing."""
+
+    offset: int
+    body: bytes
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic write for one session: all of it stands afterwards, or none.
+
+    `records` take the offsets top+1 ... top+len(records). They may be empty: then only what stands beside
+    is written, under the same fence check.
+    """
+
+    key: SessionKey
+    fence: int
+    top: int
+    records: tuple[Record, ...] = ()
+    commands: tuple[CommandRecord, ...] = ()
+    head: HeadPatch | None = None
+    usage: tuple[UsageRow, ...] = ()
+    snapshot: Snapshot | None = None
+    at: UnixMs
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All that an actor needs to come back: the newest snapshot, the records behind it, recent commands.
+
+    `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`;
+    `commands_complete` is False where older ones were left out (ask `find_command`).
+    """
+
+    head: Head
+    snapshot: Snapshot | None
+    records: tuple[Record, ...]
+    commands: tuple[CommandRecord, ...]
+    commands_complete: bool
+
+
+COMMANDS_LOADED_MAX = 1024
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of a log. `head` was read in the same transaction, so `head.top` is true of the page."""
+
+    head: Head
+    records: tuple[Record, ...]
+
+
+class Journal(Protocol):
+    """The durable store of logs: the only authority (I1, I2).
+
+    Contract: `append` first does UPDATE heads SET top = top + n WHERE key AND fence AND top, in the transaction of
+    everything else. Concurrent appends are grouped into few transactions, rows taken in key order, each answered
+    by itself. Nothing is acknowledged before it is on stable storage.
+
+    Errors of every call: Unavailable (nothing happened), OutcomeUnknown (a write may have happened; the caller reads
+    `head` before anything else). After `close` every call raises Unavailable.
+    """
+
+    @property
+    def incarnation(self) -> str:
+        """Names the continuity of the store; changes when it was restored from a backup or promoted."""
+        ...
+
+    async def open(self) -> None:
+        """Takes locks, checks integrity and migrates. Raises Unavailable saying what to do about it."""
+        ...
+
+    async def close(self) -> None:
+        """Finishes accepted appends, then closes; the writer closes last. Idempotent."""
+        ...
+
+    async def grant(
+        self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
+    ) -> Head:
+        """Compare-and-swap of the fence: the returned head has fence = expected_fence + 1.
+
+        `expected_fence` None means that no head existed: it is made with fence 1, top 0 and `new_epoch`.
+        Otherwise the epoch stays, except when the journal's incarnation is not the head's: then `new_epoch` is
+        taken. Raises Fenced when the fence is not the expected one (an ordinary answer: read again).
+        """
+        ...
+
+    async def append(self, append: Append) -> None:
+        """Returns when everything in `append` is durable. Raises Fenced when (fence, top) do not match."""
+        ...
+
+    async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
+        """For the owner after its grant; None where there is no head."""
+        ...
+
+    async def head(self, key: SessionKey) -> Head | None: ...
+
+    async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
+        """Records with offset > after, at most `limit`, and about `bytes_max` (at least one record). None: no head."""
+        ...
+
+    async def find_command(
+        self, key: SessionKey, principal_id: str, command_id: CommandId
+    ) -> CommandRecord | None: ...
+
+    async def list_heads(
+        self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
+    ) -> list[Head]:
+        """Listed, not deleted, top > 0; newest `updated_at` first (ties: session id); `after` is exclusive.
+
+        `user` None lists every user's. An `after` that is unknown raises NotFound.
+        """
+        ...
+
+    async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
+        """Heads with an open turn, of all tenants, in key order: what a sweep looks at."""
+        ...
+
+    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+        """Erases sessions that were deleted before a time, and commands older than one.
+
+        Erases at most `limit` sessions and returns their keys; a head without records (top 0) older than
+        `deleted_before` counts as deleted.
+        """
+        ...
+
+    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]: ...
+
+
+# == tokens =======================================================================================================
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chat template renders: one message that is not the model's own present answer."""
+
+    role: Role
+    text: str
+    name: str | None = None  # of the function, for a tool's output
+    call_id: str | None = None
+    calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
+
+
+class Tokenizer(Protocol):
+    """Turns a conversation into token ids piece by piece; pieces are only ever concatenated (the ledger).
+
+    prompt = opening(instructions, tools) + per item: message(...) or
+             answer_opening + the ledger of an answer + answer_closing
+             ... + answer_opening for the answer to come
+
+    Text that people or models wrote is never parsed for special tokens.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Of vocabulary and template together: a ledger is good only under the same one."""
+        ...
+
+    @property
+    def answer_opening(self) -> Tokens: ...
+
+    @property
+    def answer_closing(self) -> Tokens: ...
+
+    async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens: ...
+
+    async def message(self, message: ChatMessage) -> Tokens: ...
+
+    async def text(self, text: str) -> Tokens: ...
+
+
+# == engine =======================================================================================================
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine is; placement, KV and the capability checks go by it."""
+
+    model: str  # the public name
+    build: str  # engine and version; KV never crosses builds
+    model_fingerprint: str  # of the weights
+    context_window: int  # tokens that prompt and answer may take together, per session
+    slots: int  # answers that run at the same time
+    sampling: frozenset[str]  # names of the Sampling fields that are honoured
+    tool_format: Literal["none", "hermes", "engine"] = "none"
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of an engine. `prompt` is whole: the engine finds by itself what its KV already holds of it."""
+
+    key: SessionKey
+    response_id: ResponseId
+    generation: int  # 1 for the first run of a response; recovery counts on
+    prompt: Tokens
+    sampling: Sampling
+    seed: int
+    max_tokens: int  # at least 1; what is left for this response
+    emitted: Tokens = ()  # the tail of `prompt` that this response already emitted (penalties, grammar)
+    priority: int = 0  # smaller is served earlier
+    shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Freshly decoded tokens with their text. Text never ends inside a character: bytes that do wait for the
+    token that completes them, so `text` may be empty and then stand for several tokens."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[Json, ...] = ()
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The last thing that a generation yields.
+
+    `prompt_tokens` = len(prompt); `cached_tokens` of them were not computed because their KV was there.
+    """
+
+    reason: Literal["stop", "length"]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class KVPlace(msgspec.Struct, frozen=True):
+    """Where a session's KV is and how many leading tokens of its ledger it covers."""
+
+    tier: Literal["none", "device", "host", "disk"]
+    tokens: int
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    slots: int
+    running: int
+    waiting: int
+    counters: dict[
+        str, float
+    ]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
+
+
+class Engine(Protocol):
+    """One model copy with continuous batching that keeps each session's KV across turns (I6: KV is a cache).
+
+    Errors of `generate`: Overloaded (no room; nothing ran), Unavailable (the engine is gone), BadInput
+    (the prompt does not fit `context_window`), Internal. KV trouble of any kind is never an error: it means
+    recompute, a counter and a log line.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    async def start(self) -> None:
+        """Loads the model. Raises Unavailable or BadInput that says what to do (path, format, memory)."""
+        ...
+
+    async def close(self) -> None:
+        """Ends everything that runs, spills what is worth it. Idempotent."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        """Yields chunks, then exactly one Finish. `aclose()` (or cancellation) aborts it: the slot is
+        free within one step. A session's KV stays with it afterwards. One session may run several at once
+        (branches). End-of-sequence tokens are not yielded. Stop strings are not the engine's concern.
+        """
+        ...
+
+    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+        """A hint: bring the KV for `prompt` up if that is cheap. Never raises for KV trouble."""
+        ...
+
+    async def release(self, key: SessionKey) -> None:
+        """The session is deleted: erase its KV from every tier now."""
+        ...
+
+    async def park(self, key: SessionKey) -> None:
+        """The session left memory: its KV may be spilled when room is wanted."""
+        ...
+
+    def place(self, key: SessionKey) -> KVPlace: ...
+
+    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+        """The session's KV in the snapshot format, in chunks of at most 1 MiB; None where there is none."""
+        ...
+
+    async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+        """Takes a snapshot in; returns the number of tokens that it covers, 0 when it was refused."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+
+# == filters ======================================================================================================
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points)."""
+
+    action: Literal["pass", "block", "redact", "flag"]
+    category: str = ""
+    start: int = 0
+    end: int = 0
+    replacement: str = ""
+    message: str = ""
+
+
+PASS = Verdict(action="pass")
+
+
+class InputFilter(Protocol):
+    """Looks at what a person sends before the engine does. Raises nothing: its own failure is a verdict."""
+
+    async def check(self, principal: Principal, text: str) -> Verdict: ...
+
+
+class OutputFilter(Protocol):
+    """Looks at an answer before its readers do (I8). Pure and incremental; one object per text.
+
+    `feed` takes text as it is decoded and returns how many code points of everything fed so far may be released
+    now, with the verdict on the rest; after `finish` nothing is held back any more. A verdict that is
+    not `pass` names a span in the coordinates of everything fed.
+    """
+
+    def feed(self, text: str) -> tuple[int, Verdict]: ...
+
+    def finish(self) -> tuple[int, Verdict]: ...
+
+
+class FilterSet(Protocol):
+    """The filters that a tenant's policy asks for."""
+
+    def input_filters(self, principal: Principal) -> Sequence[InputFilter]: ...
+
+    def output_filters(self, principal: Principal) -> Sequence[OutputFilter]: ...
+
+
+# == directory ====================================================================================================
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as the directory knows it."""
+
+    replica: ReplicaId
+    incarnation: str  # new at every start of the process
+    address: str  # host:port of its peer link; "" in one process
+    model: str
+    fingerprint: str  # model, tokenizer and engine: what must be equal for a session to move there
+    weight: float = 1.0
+    load: float = 0.0  # 0 idle ... 1 full; may exceed 1
+    draining: bool = False
+    protocol: int = 1
+
+
+class View(msgspec.Struct, frozen=True):
+    """The live members as of a version that only grows."""
+
+    version: int
+    members: tuple[Member, ...]
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who holds a session by the directory's word: a hint that is validated at the target."""
+
+    replica: ReplicaId
+    incarnation: str
+    activation: ActivationId
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """`won` is False when somebody else holds it; `owner` is the winner either way."""
+
+    won: bool
+    owner: Owner
+
+
+class Directory(Protocol):
+    """Who owns which session now. A hint, never the authority; losing a race is an ordinary answer.
+
+    Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened.
+    """
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def announce(self, member: Member) -> View:
+        """Joins or renews the lease (TTL 6 s). A member that lost its lease joins again by the same call."""
+        ...
+
+    async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
+        """Gives the lease back and with it every session that it holds."""
+        ...
+
+    async def view(self) -> View: ...
+
+    async def locate(self, key: SessionKey) -> Owner | None:
+        """The owner with a live lease, else None."""
+        ...
+
+    async def claim(self, key: SessionKey, owner: Owner, *, instead_of: Owner | None = None) -> Claim:
+        """Compare-and-swap: taken when nobody live holds it (or exactly `instead_of` does: early takeover,
+        hand-off). Idempotent on the owner."""
+        ...
+
+    async def release(self, key: SessionKey, owner: Owner) -> None:
+        """Gives one session back, if `owner` holds it."""
+        ...
+
+    async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
+        """Registers a gateway's interest: whoever activates one of `keys` notifies it. Lapses with the TTL."""
+        ...
+
+    async def watchers(self, key: SessionKey) -> list[str]:
+        """Gateways with readers of `key`."""
+        ...
+
+    async def activated(self, key: SessionKey, owner: Owner) -> None:
+        """Tells the watchers of `key` that `owner` has activated it."""
+        ...
+
+    def activations(self, gateway: str) -> AsyncIterator[tuple[SessionKey, Owner]]:
+        """What `activated` tells this gateway, from now on. May miss some while the directory is away."""
+        ...
+
+
+# == actors, as a gateway sees them ==================================================================================
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Records that have just become durable, in order and without a gap after the watch's earlier ones."""
+
+    key: SessionKey
+    epoch: Epoch
+    records: tuple[Record, ...]
+
+
+class Sessions(Protocol):
+    """The side that owns actors: routes a command to the session's actor, wherever it lives.
+
+    In one process the runtime implements it directly; between processes the router does, over peer links.
+    """
+
+    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
+        """Runs a command to its journaled answer. Raises the SessileError that is its answer otherwise."""
+        ...
+
+    def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
+        """Calls `sink` (plain function, must not block or raise) with everything that becomes durable from now on,
+        whoever owns the session then. Never activates anything. Returns the function that ends it.
+
+        After a change of owner a watch may miss records or see some again: offsets tell, and the journal has
+        what is missing."""
+        ...
