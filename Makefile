@@ -1,0 +1,107 @@
+# One command for everything. `make help` lists the targets.
+#
+#   make serve PORT=9000 ARGS="--data DIR --engine sim"
+#   make test  ARGS="-k journal"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PORT ?= 8080
+ARGS ?=
+
+# Any Python from 3.11 on makes the environment; everything after that runs on the environment's own.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+
+STAGE = @printf '\n== %s ==\n' "$@"
+
+.PHONY: help setup setup-dev model serve chat test static lint format types imports pytest node browser fmt check lock
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# -- running ------------------------------------------------------------------------------------
+
+setup: ## create .venv and install what the server needs
+	@$(PYTHON) deploy/setup_env.py base
+
+model: setup ## fetch the small chat model into .cache/models
+	@$(PY) deploy/fetch_model.py
+
+# `exec`, so that a signal reaches the server itself and not a shell in between.
+serve: setup model ## run the server: make serve PORT=9000 ARGS="--engine sim"
+	@exec $(PY) app.py serve --port $(PORT) $(ARGS)
+
+chat: setup ## talk to a running server in the terminal
+	@exec $(PY) app.py chat $(ARGS)
+
+# -- testing ------------------------------------------------------------------------------------
+
+setup-dev:
+	@$(PYTHON) deploy/setup_env.py base dev
+
+test: setup-dev ## everything: static checks, the TypeScript client's tests, pytest
+	@$(MAKE) --no-print-directory static
+	@$(MAKE) --no-print-directory browser model
+	@$(MAKE) --no-print-directory node
+	@$(MAKE) --no-print-directory pytest
+
+check: setup-dev static ## static checks only
+
+static: lint format types imports
+
+lint: setup-dev
+	$(STAGE)
+	@$(PY) -m ruff check .
+
+format: setup-dev
+	$(STAGE)
+	@$(PY) -m ruff format --check .
+
+types: setup-dev
+	$(STAGE)
+	@$(PY) -m mypy
+
+imports: setup-dev
+	$(STAGE)
+	@$(VENV)/bin/lint-imports
+
+pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
+	$(STAGE)
+	@$(PY) -m pytest $(ARGS)
+
+TYPESCRIPT := clients/typescript
+NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json
+
+$(NODE_MODULES): $(TYPESCRIPT)/package-lock.json | setup-dev
+	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm ci --no-audit --no-fund
+	@touch $@
+
+node: setup-dev $(NODE_MODULES) ## the TypeScript client: install, check and test
+	$(STAGE)
+	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm run check
+	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm test
+
+browser:
+	@deploy/ensure_browser.sh
+
+# -- keeping ------------------------------------------------------------------------------------
+
+fmt: setup-dev ## format and sort imports
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+# The locks agree with each other because each is made under the constraints of dev.lock. They name versions
+# and hashes and no registry; where a package comes from is the installing machine's business.
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links
+
+lock: setup ## make the locks anew from requirements/*.in
+	$(COMPILE) requirements/dev.in -o requirements/dev.lock
+	for group in base cluster; do \
+		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
+	for group in bootstrap node; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock

@@ -1,0 +1,38 @@
+"""What every test may ask for: where the model and the browser are, and how Hypothesis runs here.
+
+Both fixtures fail rather than skip where their thing is missing: `make test` puts it there, and a suite that
+skips in silence proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it.
+settings.register_profile("sessile", deadline=None, print_blob=True)
+settings.load_profile("sessile")
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The small chat model's GGUF."""
+    path = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.is_file():
+        pytest.fail("the small chat model is missing: run `make model`")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> Path:
+    """A Chromium: SESSILE_CHROMIUM, or the one on PATH."""
+    found = os.environ.get("SESSILE_CHROMIUM") or shutil.which("chromium")
+    if found is None:
+        pytest.fail("no Chromium: run `make browser`, or set SESSILE_CHROMIUM to its path")
+    return Path(found)
