@@ -1,6 +1,6 @@
 """How the person's pip configuration reaches uv, and what the setup and the model's fetcher refuse.
 
-Neither script can be imported as a package (they run before anything is installed), so they are loaded by path.
+The scripts are no package (they run before anything is installed), so they are loaded by path.
 """
 
 from __future__ import annotations
