@@ -80,9 +80,8 @@ def test_a_lock_pins_versions_and_hashes_and_names_no_registry(lock: Path) -> No
     direct = lock.with_suffix(".in").read_text()
     for line in direct.splitlines():
         if "==" in line:
-            assert f"\n{line.split(';')[0].strip()} " in f"\n{text}", (
-                f"{line!r} of the input is not in the lock"
-            )
+            pin = line.split(";")[0].strip()
+            assert f"\n{pin} " in f"\n{text}", f"{pin} of the input is not in the lock"
 
 
 def test_locks_agree_on_every_version() -> None:
