@@ -1,0 +1,397 @@
+"""The simulated engine: continuous batching in lockstep, prefix reuse per session, text that is a pure function.
+
+One timer drives all streams: a step is planned, lasts as long as `SimulatedOptions` says, and then gives every
+stream that decoded in it one token. Invariants: at most `slots` streams run; a stream that leaves (end, abort, error)
+frees its slot in the same call; what a stream computed goes back to the device memory of its session.
+
+Prompts in flight may push the device memory out, and answers in flight may exceed it by what they add; a real
+engine would preempt there. To make an engine misbehave, subclass it: `step_s`, `draw` and `crash` are made for that.
+
+It knows no clock but the running loop's and no chance at all.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator
+
+from inference.simulated.kv import DeviceMemory
+from inference.simulated.options import SimulatedOptions
+from inference.simulated.snapshot import decode_snapshot, encode_snapshot
+from inference.simulated.tokenizer import SimulatedTokenizer
+from inference.simulated.vocabulary import (
+    FIRST_WORD,
+    TOKEN_BYTES,
+    answer_length,
+    hash_token,
+    hash_tokens,
+    next_token,
+)
+from inference.tokens import Utf8Stream, as_tokens
+from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.types import Sampling, SessionKey, Tokens
+
+__all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]
+
+BUILD = "simulated/1"
+_WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
+
+
+class Stream:
+    """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
+
+    __slots__ = (
+        "cached_tokens",
+        "decoded",
+        "decoding",
+        "ends_after",
+        "error",
+        "forgotten",
+        "key",
+        "max_tokens",
+        "outbox",
+        "prefill_left",
+        "prefill_now",
+        "priority",
+        "prompt_tokens",
+        "salt",
+        "stalled",
+        "state",
+        "tokens",
+        "utf8",
+        "waiter",
+    )
+
+    def __init__(self, key: SessionKey, prompt: array.array[int], max_tokens: int, priority: int) -> None:
+        self.key = key
+        self.tokens = prompt  # the prompt and what was decoded since
+        self.prompt_tokens = len(prompt)
+        self.max_tokens = max_tokens  # 0: prefill only
+        self.priority = priority
+        self.ends_after = -1  # decoded tokens after which the answer ends by itself; -1: never
+        self.salt = 0
+        self.state = 0  # hash of `tokens`, valid once the prompt is prefilled
+        self.utf8 = Utf8Stream()
+        self.cached_tokens = 0
+        self.prefill_left = 0
+        self.prefill_now = 0  # of them, in the step that is under way
+        self.decoding = False  # takes part in the step that is under way
+        self.decoded = 0
+        self.outbox: deque[Chunk | Finish] = deque()
+        self.stalled = False
+        self.forgotten = False  # the session was deleted: keep nothing
+        self.error: SessileError | None = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class SimulatedEngine:
+    """Implements `Engine`."""
+
+    def __init__(self, options: SimulatedOptions | None = None) -> None:
+        self.options = options or SimulatedOptions()
+        self._tokenizer = SimulatedTokenizer()
+        self._memory = DeviceMemory(self.options.kv_tokens_max)
+        self._running: dict[Stream, None] = {}  # in order of admission
+        self._waiting: list[tuple[int, int, Stream]] = []
+        self._waiting_live: set[Stream] = set()  # a heap cannot forget one in its middle
+        self._arrivals = 0
+        self._running_tokens = 0
+        self._step_timer: asyncio.TimerHandle | None = None
+        self._step_due = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        self._counters = dict.fromkeys(
+            ("prefilled_tokens", "reused_tokens", "decoded_tokens", "steps", "aborts", "sheds", "imports"), 0.0
+        )
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            model=self.options.model,
+            build=BUILD,
+            model_fingerprint=self._tokenizer.fingerprint,
+            context_window=self.options.context_window,
+            slots=self.options.slots,
+            sampling=frozenset({"temperature", "seed", "max_output_tokens"}),
+        )
+
+    @property
+    def tokenizer(self) -> SimulatedTokenizer:
+        return self._tokenizer
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            slots=self.options.slots,
+            running=len(self._running),
+            waiting=len(self._waiting_live),
+            counters={
+                **self._counters,
+                "evictions": float(self._memory.evictions),
+            },
+        )
+
+    def place(self, key: SessionKey) -> KVPlace:
+        held = self._memory.longest(key)
+        running = max((s.prompt_tokens - s.prefill_left + s.decoded for s in self._of(key)), default=0)
+        tokens = max(running, len(held) if held is not None else 0)
+        return KVPlace("device" if tokens else "none", tokens)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._gone = None
+
+    async def close(self) -> None:
+        self.crash(Unavailable("engine_unavailable", "The engine has been closed."))
+
+    def crash(self, error: SessileError) -> None:
+        """Ends every stream with `error` and refuses later ones with it, as an engine that died does."""
+        self._gone = error
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step_timer = None
+        for stream in (*self._running, *self._waiting_live):
+            stream.error = error
+            stream.wake()
+        self._running.clear()
+        self._running_tokens = 0
+        self._waiting.clear()
+        self._waiting_live.clear()
+
+    # -- generating ----------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority)
+        mean = self.options.answer_tokens_mean
+        if mean:
+            base = hash_tokens(stream.tokens[: stream.prompt_tokens - len(request.emitted)])
+            stream.ends_after = max(0, answer_length(base, mean) - len(request.emitted))
+        stream.salt = self._salt(request.sampling, request.seed)
+        stream.utf8 = Utf8Stream(TOKEN_BYTES[token] for token in request.emitted[-4:])
+        self._submit(stream)
+        try:
+            while True:
+                while stream.outbox:
+                    item = stream.outbox.popleft()
+                    if stream.stalled:
+                        stream.stalled = False
+                        self._plan()
+                    yield item
+                    if type(item) is Finish:
+                        return
+                if stream.error is not None:
+                    raise stream.error
+                await self._arrival(stream)
+        finally:
+            self._leave(stream)
+
+    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+        """Prefills `prompt` like a generation of the lowest priority, and returns when that is done."""
+        stream = Stream(key, as_tokens(prompt), 0, 1_000_000)
+        try:
+            self._submit(stream)
+        except SessileError:
+            return  # a hint that came at a bad time; the turn itself will be told
+        try:
+            while not stream.outbox and stream.error is None:
+                await self._arrival(stream)
+        finally:
+            self._leave(stream)
+
+    async def release(self, key: SessionKey) -> None:
+        self._memory.erase(key)
+        for stream in self._of(key):
+            stream.forgotten = True
+
+    async def park(self, key: SessionKey) -> None:
+        self._memory.park(key)
+
+    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+        held = self._memory.longest(key)
+        if held is None:
+            return None
+        return _chunks(encode_snapshot(key, self.info, held))
+
+    async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+        data = bytearray()
+        async for chunk in chunks:
+            data += chunk
+        held = decode_snapshot(key, self.info, bytes(data))
+        if held is None or self._gone is not None:
+            return 0
+        self._memory.put(key, held)
+        self._counters["imports"] += 1
+        return len(held)
+
+    # -- made for subclasses -----------------------------------------------------------------------------
+
+    def step_s(self, decoding: int, prefill_tokens: int) -> float:
+        """How long a step lasts."""
+        o = self.options
+        return o.step_base_s + o.step_per_stream_s * decoding + prefill_tokens / o.prefill_tokens_per_s
+
+    def draw(self, stream: Stream) -> int | None:
+        """The next token of a stream, None at the end of the answer."""
+        if stream.decoded == stream.ends_after:
+            return None
+        return next_token(stream.state, stream.salt, stream.tokens[-1], stream.utf8.pending)
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _salt(self, sampling: Sampling, seed: int) -> int:
+        temperature = self.options.temperature if sampling.temperature is None else sampling.temperature
+        return 0 if temperature == 0 else (seed * 2 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+
+    def _of(self, key: SessionKey) -> list[Stream]:
+        return [stream for stream in self._running if stream.key == key]
+
+    async def _arrival(self, stream: Stream) -> None:
+        stream.waiter = asyncio.get_running_loop().create_future()
+        await stream.waiter
+
+    def _submit(self, stream: Stream) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if not stream.tokens:
+            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
+        if stream.prompt_tokens + bool(stream.max_tokens) > self.options.context_window:
+            raise BadInput(
+                "context_length_exceeded",
+                f"The prompt has {stream.prompt_tokens} tokens; this model takes {self.options.context_window}"
+                " together with the answer.",
+            )
+        busy = len(self._running) >= self.options.slots or self._waiting_live
+        if busy and len(self._waiting_live) >= self.options.waiting_max:
+            self._counters["sheds"] += 1
+            raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (stream.priority, self._arrivals, stream))
+        self._waiting_live.add(stream)
+        self._plan()
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self.options.slots:
+            stream = self._waiting[0][2]
+            if stream in self._waiting_live:
+                room = self.options.kv_tokens_max - self._running_tokens
+                if self._running and stream.prompt_tokens > room:
+                    return  # its turn comes when others end; nobody overtakes it meanwhile
+                self._waiting_live.remove(stream)
+                self._begin(stream)
+            heapq.heappop(self._waiting)
+
+    def _begin(self, stream: Stream) -> None:
+        held = self._memory.take(stream.key, stream.tokens)
+        # The last token of a prompt is always computed: its logits are what the first answer token is drawn from.
+        stream.cached_tokens = min(held, stream.prompt_tokens - 1)
+        stream.prefill_left = stream.prompt_tokens - stream.cached_tokens
+        stream.state = hash_tokens(stream.tokens)
+        self._running[stream] = None
+        self._running_tokens += stream.prompt_tokens
+        self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))
+        self._counters["reused_tokens"] += stream.cached_tokens
+
+    def _plan(self) -> None:
+        """Starts the next step, unless one is under way or there is nothing to do."""
+        if self._step_timer is not None or self._loop is None or self._gone is not None:
+            return
+        self._admit()
+        decoding = prefill_tokens = 0
+        for stream in self._running:
+            stream.prefill_now = 0
+            stream.decoding = False
+            if stream.stalled:
+                continue
+            if stream.prefill_left:
+                room = self.options.prefill_chunk_tokens - prefill_tokens
+                stream.prefill_now = min(stream.prefill_left, room)
+                prefill_tokens += stream.prefill_now
+            else:
+                stream.decoding = True
+                decoding += 1
+        if decoding or prefill_tokens:
+            now = self._loop.time()
+            # Steps follow each other without the loop's own delay, but time that was lost is not caught up.
+            begin = self._step_due if now - self._step_due < self.options.step_base_s else now
+            self._step_due = begin + self.step_s(decoding, prefill_tokens)
+            self._step_timer = self._loop.call_at(self._step_due, self._step)
+
+    def _step(self) -> None:
+        """The end of a step: what was planned has been computed."""
+        self._step_timer = None
+        self._counters["steps"] += 1
+        for stream in tuple(self._running):
+            if stream.prefill_now:
+                stream.prefill_left -= stream.prefill_now
+                self._counters["prefilled_tokens"] += stream.prefill_now
+                stream.prefill_now = 0
+                stream.decoding = not stream.prefill_left
+            if stream.decoding:
+                stream.decoding = False
+                self._advance(stream)
+        self._plan()
+
+    def _advance(self, stream: Stream) -> None:
+        token = self.draw(stream) if stream.max_tokens else None
+        if token is None:
+            self._finish(stream, "stop")
+            return
+        stream.tokens.append(token)
+        stream.state = hash_token(token, stream.state)
+        stream.decoded += 1
+        self._running_tokens += 1
+        self._counters["decoded_tokens"] += 1
+        text = _WORD_TEXT[token]
+        if not text or stream.utf8.pending:
+            text = stream.utf8.feed(TOKEN_BYTES[token])
+        stream.outbox.append(Chunk((token,), text))
+        if stream.decoded == stream.max_tokens or len(stream.tokens) >= self.options.context_window:
+            self._finish(stream, "length")
+            return
+        stream.stalled = len(stream.outbox) >= self.options.unread_chunks_max
+        stream.wake()
+
+    def _finish(self, stream: Stream, reason: str) -> None:
+        done = Finish("stop" if reason == "stop" else "length", stream.prompt_tokens, stream.cached_tokens)
+        stream.outbox.append(done)
+        self._retire(stream)
+        stream.wake()
+
+    def _leave(self, stream: Stream) -> None:
+        """The reader is gone: whatever of the stream is left ends now."""
+        if stream in self._waiting_live:
+            self._waiting_live.remove(stream)
+            self._counters["aborts"] += 1
+        elif stream in self._running:
+            self._retire(stream)
+            self._counters["aborts"] += 1
+            self._plan()
+
+    def _retire(self, stream: Stream) -> None:
+        """Frees the slot and gives the computed KV back to the session's memory."""
+        del self._running[stream]
+        self._running_tokens -= len(stream.tokens)
+        if stream.forgotten:
+            return
+        computed = stream.prompt_tokens - stream.prefill_left if stream.prefill_left else len(stream.tokens)
+        if stream.decoded:
+            computed -= 1  # the last token was drawn, but nothing has been computed from it yet
+        self._memory.put(stream.key, stream.tokens[:computed])
+        self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))
+
+
+async def _chunks(data: bytes, size: int = 1 << 20) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

@@ -1,0 +1,92 @@
+"""What the simulated engine's device remembers: whole token sequences per session, bounded in tokens.
+
+A sequence that another one of the same session begins with is not kept twice, otherwise nothing is shared: a
+branch costs its whole length. Eviction takes the least recently used sequence; parked sessions go first. Sequences
+in use by a running generation are not here, so they are never evicted.
+"""
+
+from __future__ import annotations
+
+import array
+from collections import OrderedDict
+
+from inference.tokens import common_prefix
+from sessions.types import SessionKey
+
+
+class DeviceMemory:
+    """Mutable bookkeeping; `tokens` never exceeds `tokens_max` after a call."""
+
+    def __init__(self, tokens_max: int) -> None:
+        self.tokens_max = tokens_max
+        self.tokens = 0
+        self.evictions = 0
+        self._sequences: OrderedDict[tuple[SessionKey, int], array.array[int]] = OrderedDict()
+        self._of_session: dict[SessionKey, list[int]] = {}
+        self._next = 0
+
+    def longest(self, key: SessionKey) -> array.array[int] | None:
+        """The longest sequence of a session; not a copy."""
+        numbers = self._of_session.get(key)
+        if not numbers:
+            return None
+        return max((self._sequences[key, number] for number in numbers), key=len)
+
+    def take(self, key: SessionKey, prompt: array.array[int]) -> int:
+        """How many leading tokens of `prompt` some sequence of the session holds.
+
+        A sequence that `prompt` begins with is taken out, because the run continues it and will `put` it back
+        longer; one that only shares its beginning (another branch) stays and counts as used.
+        """
+        best, found = 0, -1
+        for number in self._of_session.get(key, ()):
+            shared = common_prefix(self._sequences[key, number], prompt)
+            if shared > best:
+                best, found = shared, number
+        if found >= 0:
+            if len(self._sequences[key, found]) == best:
+                self._drop(key, found)
+            else:
+                self._sequences.move_to_end((key, found))
+        return best
+
+    def put(self, key: SessionKey, sequence: array.array[int]) -> None:
+        """Takes ownership of `sequence`, unless it is longer than the memory; evicts others to make room."""
+        if not sequence or len(sequence) > self.tokens_max:
+            return
+        for number in tuple(self._of_session.get(key, ())):
+            held = self._sequences[key, number]
+            shared = common_prefix(held, sequence)
+            if shared == len(sequence):
+                self._sequences.move_to_end((key, number))
+                return
+            if shared == len(held):
+                self._drop(key, number)
+        while self.tokens + len(sequence) > self.tokens_max:
+            self._drop(*next(iter(self._sequences)))
+            self.evictions += 1
+        self._next += 1
+        self._sequences[key, self._next] = sequence
+        self._of_session.setdefault(key, []).append(self._next)
+        self.tokens += len(sequence)
+
+    def shrink_to(self, tokens_max: int) -> None:
+        """Evicts until at most `tokens_max` tokens are held."""
+        while self.tokens > tokens_max:
+            self._drop(*next(iter(self._sequences)))
+            self.evictions += 1
+
+    def park(self, key: SessionKey) -> None:
+        for number in self._of_session.get(key, ()):
+            self._sequences.move_to_end((key, number), last=False)
+
+    def erase(self, key: SessionKey) -> None:
+        for number in tuple(self._of_session.get(key, ())):
+            self._drop(key, number)
+
+    def _drop(self, key: SessionKey, number: int) -> None:
+        self.tokens -= len(self._sequences.pop((key, number)))
+        numbers = self._of_session[key]
+        numbers.remove(number)
+        if not numbers:
+            del self._of_session[key]

@@ -1,0 +1,48 @@
+"""What can be set on a simulated engine. Rates and costs are the model of a GPU; nothing here breaks it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessions.errors import BadInput
+
+
+class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the engine lasts
+
+        step_base_s + step_per_stream_s · (streams that decode in it) + (tokens prefilled in it) / prefill_tokens_per_s
+
+    and gives every decoding stream one token. At most `prefill_chunk_tokens` are prefilled in one step, so that
+    long prompts slow the others down but never stop them.
+    """
+
+    model: str = "simulated"
+    slots: int = 32
+    context_window: int = 8192
+    kv_tokens_max: int = 262_144
+    waiting_max: int = 1024
+    step_base_s: float = 0.02
+    step_per_stream_s: float = 0.0
+    prefill_tokens_per_s: float = 20_000.0
+    prefill_chunk_tokens: int = 512
+    answer_tokens_mean: int = 64  # 0: only max_output_tokens and the window end an answer
+    temperature: float = 0.0  # where a request names none; at 0 the seed changes nothing
+    unread_chunks_max: int = 256  # a stream whose reader lags by so many is not stepped
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "context_window", "kv_tokens_max", "prefill_chunk_tokens", "unread_chunks_max"):
+            if getattr(self, name) < 1:
+                raise _bad(name, "at least 1")
+        for name in ("waiting_max", "step_base_s", "step_per_stream_s", "answer_tokens_mean", "temperature"):
+            if getattr(self, name) < 0:
+                raise _bad(name, "at least 0")
+        if self.prefill_tokens_per_s <= 0:
+            raise _bad("prefill_tokens_per_s", "above 0")
+        if self.step_base_s + self.step_per_stream_s <= 0:
+            raise _bad("step_base_s", "above 0 unless step_per_stream_s is: a step that takes no time never ends")
+        if self.kv_tokens_max < self.context_window:
+            raise _bad("kv_tokens_max", "at least context_window, or a full prompt would wait for ever")
+
+
+def _bad(name: str, allowed: str) -> BadInput:
+    return BadInput("invalid_setting", f"The simulated engine's {name} must be {allowed}.", param=name)

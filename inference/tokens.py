@@ -1,0 +1,60 @@
+"""Small things about token ids that every engine needs: common prefixes and text that comes in bytes.
+
+Token sequences are `array('I')` here: four bytes a token, compared at the speed of memcmp. Knows nothing of
+vocabularies or engines.
+"""
+
+from __future__ import annotations
+
+import array
+import codecs
+from collections.abc import Iterable
+
+from sessions.types import Tokens
+
+
+def as_tokens(tokens: Tokens) -> array.array[int]:
+    """A copy that the caller owns, whatever sequence it came as."""
+    return array.array("I", tokens)
+
+
+def common_prefix(left: array.array[int], right: array.array[int]) -> int:
+    """How many leading tokens two sequences share. O(shared tokens) bytes compared, whatever the outcome."""
+    a, b = left.tobytes(), right.tobytes()  # bytes compare by memcmp, arrays and memoryviews item by item
+    size = left.itemsize
+    shorter = min(len(left), len(right))
+    if a[: shorter * size] == b[: shorter * size]:
+        return shorter
+    # Invariant: the first `same` tokens agree, the first `different` do not.
+    same, different = 0, shorter
+    while different - same > 1:
+        middle = (same + different) // 2
+        if a[same * size : middle * size] == b[same * size : middle * size]:
+            same = middle
+        else:
+            different = middle
+    return same
+
+
+class Utf8Stream:
+    """Turns the bytes of one token after another into text that never ends inside a character.
+
+    Bytes that no character can have become U+FFFD, as soon as that is certain.
+    """
+
+    __slots__ = ("_decoder",)
+
+    def __init__(self, before: Iterable[bytes] = ()) -> None:
+        """`before`: bytes of the tokens that this stream continues. Their text was somebody else's to emit,
+        except for a last character that they only begin."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for piece in before:
+            self._decoder.decode(piece)
+
+    def feed(self, piece: bytes) -> str:
+        return self._decoder.decode(piece)
+
+    @property
+    def pending(self) -> bytes:
+        """The bytes of a character that is not whole yet."""
+        return self._decoder.getstate()[0]
