@@ -7,7 +7,7 @@ Commands are decoded once, at the edge, into these structs. Each carries the cli
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -57,7 +57,7 @@ class MessageCreate(Sampling, frozen=True, kw_only=True, tag="message.create"):
     session: SessionName
     content: Content
     parent_id: ItemId | None | UnsetType = UNSET
-    role: str = "user"
+    role: Literal["user", "system", "developer", "assistant"] = "user"
     respond: bool = True
     queue: bool = False
 

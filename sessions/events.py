@@ -139,9 +139,7 @@ class ContentPartDone(ResponseEvent, frozen=True, kw_only=True, tag="response.co
     part: ContentPart
 
 
-class OutputTextDelta(
-    ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True
-):
+class OutputTextDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
     item_id: ItemId
     output_index: int
     content_index: int
@@ -241,10 +239,10 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What stands beside an event for our own eyes.
 
     item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
-    response.queued      `after`: the response it waits for; `sampling`; `tokens` and `fingerprint` of the item that waits with it
-    response.created     `sampling` with its seed drawn
-    a delta              `tokens`: the ids wholly released by it; `tail`: raw text released beyond them
-    a terminal event     `tokens`: the response's whole output ledger, final
+    response.queued      `after`: the response it waits for; `sampling`; the item's `tokens` and `fingerprint`
+    response.created     `sampling` with its seed drawn; `after`: the response whose tool calls it goes on from
+    deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them
+    a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
     """
 

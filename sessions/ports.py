@@ -195,9 +195,7 @@ class Journal(Protocol):
         """Records with offset > after, at most `limit`, and about `bytes_max` (at least one record). None: no head."""
         ...
 
-    async def find_command(
-        self, key: SessionKey, principal_id: str, command_id: CommandId
-    ) -> CommandRecord | None: ...
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None: ...
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
@@ -325,9 +323,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     waiting: int
-    counters: dict[
-        str, float
-    ]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
+    counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
 
 
 class Engine(Protocol):

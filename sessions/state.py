@@ -67,7 +67,6 @@ class Open(msgspec.Struct, kw_only=True):
     tokens: bytearray  # the ledger of what was released, packed
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
-    generation: int = 0  # runs begun, as far as the log tells
 
     @property
     def id(self) -> ResponseId:
@@ -91,11 +90,12 @@ class Queued(msgspec.Struct, kw_only=True):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """A response that has ended, with its ledger."""
+    """A response that has ended. Its ledger is `tokens` and then `tail`, tokenised; good under `fingerprint`."""
 
     items: tuple[ItemId, ...]
-    tokens: bytes
-    fingerprint: str
+    tokens: bytes = b""
+    tail: str = ""
+    fingerprint: str = ""
 
 
 class Awaiting(msgspec.Struct, kw_only=True):
@@ -162,6 +162,7 @@ def apply(state: State, record: ev.Record) -> None:
             state.info = event.info
         case ev.SessionDeleted():
             state.deleted = True
+            state.awaiting.clear()
         case ev.SessionMigrated():
             if event.cause != "handoff":
                 state.recoveries += 1
@@ -181,13 +182,12 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             assert open_ is not None
             draft = open_.drafts[event.output_index]
             (draft.refusal if isinstance(event, ev.RefusalDelta) else draft.text).append(event.delta)
-            if private is not None:
-                open_.tokens += private.tokens
-                open_.tail = private.tail
+            _released(open_, private)
             state.recoveries = 0
         case ev.ResponseCreated():
-            state.queue = [waiting for waiting in state.queue if waiting.body.id != event.response_id]
             assert private is not None and private.sampling is not None
+            _leave_queue(state, event.response_id, event.response_id)
+            _follow(state, private.after, event.response_id)
             state.open[event.response_id] = Open(
                 body=event.response,
                 sampling=private.sampling,
@@ -210,6 +210,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
         case ev.OutputItemAdded():
             assert open_ is not None and isinstance(event.item, Message | FunctionCall)
             open_.drafts.append(Draft(item=event.item, output_index=event.output_index))
+            _released(open_, private)
             state.made_by[event.item.id] = event.response_id
             _add(state, event.item)
         case ev.ContentPartAdded():
@@ -226,18 +227,42 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             return  # in_progress and the "done" of parts repeat what the deltas said
 
 
+def _released(open_: Open, private: ev.Private | None) -> None:
+    if private is not None:
+        open_.tokens += private.tokens
+        open_.tail = private.tail
+
+
+def _leave_queue(state: State, response_id: ResponseId, instead: ResponseId | None) -> None:
+    """A queued response starts or is cancelled: what waited beside it waits for it now, or behind it for `instead`."""
+    leaving = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
+    if leaving is None:
+        return
+    state.queue.remove(leaving)
+    if instead is None:
+        _follow(state, response_id, leaving.after)
+    else:
+        _follow(state, leaving.after, instead)
+
+
+def _follow(state: State, after: ResponseId | None, instead: ResponseId) -> None:
+    for waiting in state.queue:
+        if waiting.after == after:
+            waiting.after = instead
+
+
 def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     """A response has ended: its items are final, its ledger stands, its turn may wait for tools."""
     state.recoveries = 0
-    state.queue = [waiting for waiting in state.queue if waiting.body.id != event.response_id]
+    _leave_queue(state, event.response_id, None)
     ended = state.open.pop(event.response_id, None)
     body = event.response
     for item in body.output:
         state.items[item.id] = item
-    if private is not None and private.fingerprint:
-        state.answers[body.id] = Answer(
-            items=tuple(item.id for item in body.output), tokens=private.tokens, fingerprint=private.fingerprint
-        )
+    answer = Answer(items=tuple(item.id for item in body.output))
+    if private is not None:
+        answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
+    state.answers[body.id] = answer
     last = body.output[-1].id if body.output else body.parent_id
     calls = [item.call_id for item in body.output if isinstance(item, FunctionCall)]
     if ended is not None and calls and isinstance(event, ev.ResponseCompleted) and last is not None:
@@ -275,9 +300,9 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
     state.item_tokens.pop(event.item_id, None)
-    made_by = state.made_by.get(event.item_id)
-    if made_by is not None:
-        state.answers.pop(made_by, None)  # the ledger is derived: it is made again from the scrubbed text
+    answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
+    if answer is not None:  # the ledger is derived: it is made again from the scrubbed text
+        answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
 
 
 def scrub(text: str, event: ev.ContentRetracted) -> str:

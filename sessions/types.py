@@ -171,8 +171,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_output_tokens: MaxTokens | None = None
     stop: StopString | Annotated[tuple[StopString, ...], msgspec.Meta(max_length=16)] | None = None
     logit_bias: (
-        Annotated[dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)]
-        | None
+        Annotated[dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)] | None
     ) = None
     logprobs: bool = False
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None

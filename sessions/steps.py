@@ -1,0 +1,135 @@
+"""What goes into the session machine and what comes out of it: inputs, effects and the step that binds them.
+
+An input is something that happened (a client's command, an engine's output, a deadline); a step is one atomic advance.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sessions import commands as cm
+from sessions import events as ev
+from sessions import writer
+from sessions.errors import SessileError
+from sessions.ports import CommandRecord, HeadPatch, UsageRow
+from sessions.types import ItemId, Principal, ResponseId, UnixMs, Usage
+
+# -- inputs ---------------------------------------------------------------------------------------------------------
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A new item's ledger: rendered and tokenised by the shell before the step."""
+
+    tokens: bytes
+    fingerprint: str
+
+
+class Command(msgspec.Struct, frozen=True):
+    principal: Principal
+    command: cm.ActorCommand
+    prepared: Prepared | None = None
+    refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a generation released since the last time: pieces in order, the tokens they wholly cover, the rest."""
+
+    response_id: ResponseId
+    generation: int
+    pieces: tuple[writer.Piece, ...]
+    tokens: bytes
+    tail: str = ""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A generation ended by itself."""
+
+    response_id: ResponseId
+    generation: int
+    reason: Literal["stop", "max_output_tokens", "content_filter"]
+    usage: Usage
+    recomputed_tokens: int = 0
+    withheld_tokens: int = 0
+    refusal: str | None = None  # the safe message of a content filter
+
+
+class Broke(msgspec.Struct, frozen=True):
+    """A generation cannot go on: the response fails with this error."""
+
+    response_id: ResponseId
+    generation: int
+    error: SessileError
+    usage: Usage
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """The prompt of a response leaves out items; `cut` is the first one kept."""
+
+    response_id: ResponseId
+    generation: int
+    dropped: int
+    cut: ItemId
+
+
+class Activated(msgspec.Struct, frozen=True):
+    """The actor has loaded the log. `cause` says why it was not in memory."""
+
+    replica: str
+    cause: Literal["activation", "restart", "failover", "handoff"]
+
+
+class ToolDeadline(msgspec.Struct, frozen=True):
+    response_id: ResponseId
+
+
+class Orphaned(msgspec.Struct, frozen=True):
+    """Nobody has read the session's open responses for as long as the policy allows."""
+
+
+Input = Command | Output | Finished | Broke | Fitted | Activated | ToolDeadline | Orphaned
+
+
+# -- what a step asks for ------------------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Run an engine for this response. `generation` counts this activation's runs on from what the log tells."""
+
+    response_id: ResponseId
+    generation: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Abort the response's generation; nothing of it is wanted any more."""
+
+    response_id: ResponseId
+
+
+class ArmToolDeadline(msgspec.Struct, frozen=True):
+    response_id: ResponseId
+    since: UnixMs
+
+
+class Erase(msgspec.Struct, frozen=True):
+    """The session is deleted: its KV goes now, the actor ends."""
+
+
+Effect = Start | Stop | ArmToolDeadline | Erase
+
+
+class Step(msgspec.Struct):
+    """One atomic advance: `records` (with what stands beside them) must be durable before anything else is done."""
+
+    records: list[ev.Record] = []
+    commands: list[CommandRecord] = []
+    usage: list[UsageRow] = []
+    head: HeadPatch | None = None
+    answer: cm.Ok | SessileError | None = None
+    effects: list[Effect] = []
+
+    @property
+    def durable(self) -> bool:
+        """There is something to append."""
+        return bool(self.records or self.commands or self.usage or self.head is not None)
