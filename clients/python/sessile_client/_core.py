@@ -1,0 +1,477 @@
+"""The client's side of the protocol as a machine without I/O.
+
+Decides everything that is not a socket: what to say after connecting, which sessions to resume from where, which commands
+to (re)send, when to acknowledge, when to ping, when silence means that the connection is dead, when and whether to dial
+again. Time is a number that each call brings (seconds of one monotonic clock), chance and ids are given at construction.
+
+The caller's duties: call ``dialing``, then ``opened`` or ``dial_failed``; hand over every message with ``received``, the end
+of the connection with ``closed``, and ``tick`` no later than ``wakeup()`` says. After every call: send ``take_outbox()`` in
+order, close the transport if ``take_close()`` names a code (``closed`` is not called for it), deliver ``take_notices()``.
+
+Invariants: every submitted command gets exactly one ``Answered``; a command is repeated only under its own id; a
+session's view only ever moves along the log. It does NOT know asyncio, encodings or WebSockets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ._notices import (
+    Answered,
+    Applied,
+    CaughtUp,
+    Disconnected,
+    GoingAway,
+    Gone,
+    Link,
+    Notice,
+    Ready,
+    Snapped,
+    Stopped,
+    Warned,
+)
+from ._policy import (
+    CLOSE_ABNORMAL,
+    CLOSE_GOING_AWAY,
+    CLOSE_HEARTBEAT,
+    CLOSE_NORMAL,
+    DialError,
+    Limits,
+    backoff_s,
+    close_is_fatal,
+    close_reason,
+    retries_itself,
+)
+from ._track import Step, Track
+from ._wire import Frame, check_integers, integer, string
+from .errors import (
+    CommandTimeout,
+    ConnectionStopped,
+    Lost,
+    ServerError,
+    SessileError,
+    TooManyCommands,
+    WireError,
+    server_error,
+)
+
+
+@dataclass
+class _Command:
+    body: Frame
+    timeout_s: float | None
+    deadline: float | None
+    attempts: int = 0
+    #: when to repeat after an answer that said "later"; None while it is in flight
+    due_at: float | None = None
+
+
+class ClientCore:
+    """One client: one connection at a time, many sessions, many commands."""
+
+    def __init__(
+        self,
+        *,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        now: float,
+        device: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.link = Link.OFFLINE
+        self.dial_at: float = now
+        self.error: SessileError | None = None
+        self.tracks: dict[str, Track] = {}
+        self._rng = rng
+        self._new_id = new_id
+        self._device = device
+        self._attempt = 0
+        self._commands: dict[str, _Command] = {}
+        self._subscribes: dict[str, str] = {}
+        self._ask_at: dict[str, float] = {}
+        self._outbox: list[Frame] = []
+        self._notices: list[Notice] = []
+        self._close: int | None = None
+        self._complaint: ServerError | None = None
+        self._reset_connection(now)
+
+    def _reset_connection(self, now: float) -> None:
+        self._heard_at = now
+        self._pinged = False
+        self._ready_by: float | None = None
+        self._leave_at: float | None = None
+        self._heartbeat_s = self.limits.heartbeat_ms / 1000
+        self._window_events, self._window_bytes = 1024, 262_144
+        self._unacked_events = self._unacked_bytes = 0
+        self._unacked_since: float | None = None
+        self._unacked: dict[str, int] = {}
+        self._subscribes.clear()
+        self._ask_at.clear()
+
+    # What the caller carries out
+
+    def take_outbox(self) -> list[Frame]:
+        frames, self._outbox = self._outbox, []
+        return frames
+
+    def take_notices(self) -> list[Notice]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def take_close(self) -> int | None:
+        """A close code if the transport must be closed now."""
+        code, self._close = self._close, None
+        return code
+
+    def wakeup(self) -> float | None:
+        """When ``tick`` (or the next dial) is due; None: nothing is pending."""
+        times: list[float | None] = [c.deadline for c in self._commands.values()]
+        if self.link is Link.OFFLINE:
+            times.append(self.dial_at)
+        elif self.link is Link.CONNECTING:
+            times.append(self._ready_by)
+        elif self.link is Link.READY:
+            times += [self._leave_at, self._heard_at + self._heartbeat_s * (1.4 if self._pinged else 1.0)]
+            times += [c.due_at for c in self._commands.values()]
+            times += self._ask_at.values()
+            if self._unacked_since is not None:
+                times.append(self._unacked_since + self.limits.ack_after_s)
+        due = [t for t in times if t is not None]
+        return min(due) if due else None
+
+    # What the program asks for
+
+    def submit(
+        self,
+        type_: str,
+        fields: Mapping[str, Any],
+        now: float,
+        *,
+        id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> str:
+        """Take a command; its answer comes as ``Answered``. Raises if it can never be sent, and then nothing was."""
+        if self.link is Link.STOPPED:
+            raise self.error or Lost("the client is closed")
+        if len(self._commands) >= self.limits.commands_max:
+            raise TooManyCommands(f"{self.limits.commands_max} commands are unanswered")
+        command_id = id if id is not None else self._new_id()
+        if command_id in self._commands:
+            raise ValueError(f"{command_id} is already waiting for its answer")
+        body: Frame = {"type": type_, "id": command_id, **fields}
+        check_integers(body)
+        deadline = None if timeout_s is None else now + timeout_s
+        self._commands[command_id] = command = _Command(body, timeout_s, deadline)
+        if self.link is Link.READY:
+            self._send_command(command)
+        return command_id
+
+    def attach(self, track: Track) -> None:
+        """Read a session from the track's position; asked for at once if the connection is ready."""
+        self.tracks[track.session] = track
+        if self.link is Link.READY:
+            self._ask(track)
+
+    def detach(self, session: str) -> None:
+        """Stop reading a session."""
+        track = self.tracks.pop(session, None)
+        self._unacked.pop(session, None)
+        self._ask_at.pop(session, None)
+        if track is not None and track.reading and self.link is Link.READY:
+            self._outbox.append({"type": "unsubscribe", "id": self._new_id(), "session": session})
+
+    def stop(self, error: SessileError | None = None, code: int = CLOSE_NORMAL) -> None:
+        """End for good: every waiting command is answered with the error."""
+        if self.link is Link.STOPPED:
+            return
+        if self.link in (Link.CONNECTING, Link.READY):
+            self._close = code
+        self.link = Link.STOPPED
+        self.error = error or Lost("the client was closed")
+        self._outbox.clear()
+        for track in self.tracks.values():
+            track.disconnected()
+        for command_id in list(self._commands):
+            self._answer(command_id, None, self.error)
+        self._notices.append(Stopped(self.error))
+
+    # What happens to the connection
+
+    def dialing(self, now: float) -> None:
+        assert self.link is Link.OFFLINE
+        self.link = Link.CONNECTING
+        self._reset_connection(now)
+
+    def dial_failed(self, now: float, failure: DialError) -> None:
+        if self.link is not Link.CONNECTING:
+            return
+        if failure.fatal:
+            self.stop(ConnectionStopped(str(failure), http_status=failure.http_status))
+            self._close = None
+            return
+        self._dial_later(now, CLOSE_ABNORMAL, str(failure), failure.retry_after_s)
+
+    def opened(self, now: float) -> None:
+        """The transport is open: greet, and resume every session that is being read."""
+        if self.link is not Link.CONNECTING:
+            return
+        self._heard_at = now
+        self._ready_by = now + self.limits.ready_timeout_s
+        hello: Frame = {"type": "hello"}
+        if self._device is not None:
+            hello["device"] = self._device
+        resume = [track.request() for track in self.tracks.values() if track.reading]
+        if resume:
+            hello["resume"] = resume
+        self._outbox.append(hello)
+
+    def received(self, frames: list[Frame], size_bytes: int, now: float) -> None:
+        """One message of the server's, decoded. A frame that breaks the protocol stops the client."""
+        if self.link not in (Link.CONNECTING, Link.READY):
+            return
+        self._heard_at = now
+        self._pinged = False
+        counted = False
+        try:
+            for frame in frames:
+                counted |= self._frame(frame, now)
+                if self.link not in (Link.CONNECTING, Link.READY):
+                    return
+        except WireError as exc:
+            self.broken(exc)
+            return
+        if counted:
+            self._unacked_bytes += size_bytes
+            if self._unacked_since is None:
+                self._unacked_since = now
+            self._acknowledge(now)
+
+    def broken(self, error: WireError) -> None:
+        """The peer does not speak the protocol; another attempt would not change that."""
+        self.stop(ConnectionStopped(str(error), close_code=error.close_code), error.close_code)
+
+    def closed(self, code: int, reason: str, now: float) -> None:
+        """The transport ended without our asking."""
+        if self.link not in (Link.CONNECTING, Link.READY):
+            return
+        if close_is_fatal(code):
+            message = f"the server closed with {code} ({reason or close_reason(code)})"
+            if self._complaint is not None:
+                message += f": {self._complaint}"
+            self.stop(ConnectionStopped(message, close_code=code))
+            self._close = None
+            return
+        self._dial_later(now, code, reason, 0.0)
+
+    def tick(self, now: float) -> None:
+        """Whatever time alone brings about."""
+        for command_id, command in list(self._commands.items()):
+            if command.deadline is not None and now >= command.deadline:
+                self._answer(command_id, None, CommandTimeout(command_id, command.timeout_s or 0.0))
+        if self.link is Link.CONNECTING and self._ready_by is not None and now >= self._ready_by:
+            self._hang_up(now, CLOSE_HEARTBEAT, "no ready")
+        if self.link is not Link.READY:
+            return
+        if now >= self._heard_at + self._heartbeat_s * 1.4:
+            self._hang_up(now, CLOSE_HEARTBEAT, "silence")
+            return
+        if self._leave_at is not None and now >= self._leave_at:
+            self._hang_up(now, CLOSE_GOING_AWAY, "the server said goaway and stayed")
+            return
+        if not self._pinged and now >= self._heard_at + self._heartbeat_s:
+            self._pinged = True
+            self._outbox.append({"type": "ping"})
+        for session, at in list(self._ask_at.items()):
+            if now >= at:
+                del self._ask_at[session]
+                self._ask(self.tracks[session])
+        for command in list(self._commands.values()):
+            if command.due_at is not None and now >= command.due_at:
+                self._send_command(command)
+        self._acknowledge(now)
+
+    # Frames
+
+    def _frame(self, frame: Frame, now: float) -> bool:
+        """Act on one frame; true if it counts against the window."""
+        match frame["type"]:
+            case "event":
+                return self._on_event(frame, now)
+            case "ok":
+                self._on_ok(frame)
+            case "error":
+                self._on_error(frame, now)
+            case "ready":
+                self._on_ready(frame)
+            case "resumed":
+                self._on_resumed(frame, now)
+                return True
+            case "caught_up":
+                track = self.tracks.get(string(frame, "session"))
+                if track is not None:
+                    step, live = track.caught_up(frame)
+                    self._carry_out(step, track, now)
+                    if live:
+                        self._progress()
+                        self._notices.append(CaughtUp(track.session, track.offset or 0))
+            case "ping":
+                self._outbox.append({"type": "pong"})
+            case "goaway":
+                after_ms = integer(frame, "after_ms") if "after_ms" in frame else 0
+                self._leave_at = now + after_ms / 1000 + self.limits.goaway_grace_s
+                self._notices.append(GoingAway(str(frame.get("reason", "")), after_ms))
+            case _:
+                pass  # pong, and whatever later versions add
+        return False
+
+    def _on_ready(self, frame: Frame) -> None:
+        if self.link is not Link.CONNECTING:
+            return
+        self.link = Link.READY
+        self._ready_by = None
+        if "heartbeat_ms" in frame:
+            self._heartbeat_s = integer(frame, "heartbeat_ms", least=1) / 1000
+        if "window_events" in frame:
+            self._window_events = integer(frame, "window_events", least=1)
+        if "window_bytes" in frame:
+            self._window_bytes = integer(frame, "window_bytes", least=1)
+        self._notices.append(Ready(str(frame.get("connection", ""))))
+        for track in self.tracks.values():
+            if track.reading and not track.asked:
+                self._ask(track)
+        for command in self._commands.values():
+            if command.due_at is None:
+                self._send_command(command)
+
+    def _on_event(self, frame: Frame, now: float) -> bool:
+        session = string(frame, "session")
+        track = self.tracks.get(session)
+        self._unacked_events += 1
+        if track is None or not track.reading:
+            return True
+        before = track.offset or 0
+        step, event = track.event(frame)
+        if event is not None:
+            self._unacked_events += event.offset - before - 1
+            self._unacked[session] = event.offset
+            self._progress()
+            self._notices.append(Applied(event))
+        self._carry_out(step, track, now)
+        return True
+
+    def _on_resumed(self, frame: Frame, now: float) -> None:
+        track = self.tracks.get(string(frame, "session"))
+        if track is None or not track.reading:
+            return
+        self._progress()
+        if frame.get("mode") == "gone":
+            self._refused(track, track.gone(frame), now)
+            return
+        step, snapshot = track.resumed(frame)
+        if snapshot is not None:
+            self._unacked[track.session] = snapshot.offset
+            self._notices.append(Snapped(snapshot))
+        self._carry_out(step, track, now)
+
+    def _on_ok(self, frame: Frame) -> None:
+        self._progress()
+        command_id = frame.get("id")
+        if isinstance(command_id, str) and self._subscribes.pop(command_id, None) is None:
+            self._answer(command_id, frame, None)
+
+    def _on_error(self, frame: Frame, now: float) -> None:
+        error = server_error(frame.get("error"))
+        command_id = frame.get("id")
+        if not isinstance(command_id, str):
+            self._complaint = error
+            if error.retry_after_ms is not None:
+                self.dial_at = max(self.dial_at, now + error.retry_after_ms / 1000)
+            self._notices.append(Warned(error))
+            return
+        session = self._subscribes.pop(command_id, None)
+        if session is not None:
+            track = self.tracks.get(session)
+            if track is not None and track.reading:
+                self._refused(track, error, now)
+            return
+        command = self._commands.get(command_id)
+        if command is None:
+            return
+        after_ms = error.retry_after_ms
+        if retries_itself(error) and after_ms is not None and command.attempts <= self.limits.retries_max:
+            due_at = now + after_ms / 1000
+            if command.deadline is None or due_at < command.deadline:
+                command.due_at = due_at
+                return
+        self._answer(command_id, None, error)
+
+    # Helpers
+
+    def _carry_out(self, step: Step, track: Track, now: float) -> None:
+        if step is Step.ASK_AGAIN:
+            self._ask(track)
+        elif step is Step.HOPELESS:
+            self._hang_up(now, CLOSE_GOING_AWAY, f"{track.session}: events keep coming with gaps")
+
+    def _ask(self, track: Track) -> None:
+        self._ask_at.pop(track.session, None)
+        command_id = self._new_id()
+        self._subscribes[command_id] = track.session
+        self._outbox.append({"type": "subscribe", "id": command_id, **track.request()})
+
+    def _refused(self, track: Track, error: ServerError, now: float) -> None:
+        if error.retryable:
+            after_ms = error.retry_after_ms if error.retry_after_ms is not None else 1000
+            self._ask_at[track.session] = now + after_ms / 1000
+            return
+        track.refuse(error)
+        self._unacked.pop(track.session, None)
+        self._notices.append(Gone(track.session, error))
+
+    def _send_command(self, command: _Command) -> None:
+        command.attempts += 1
+        command.due_at = None
+        self._outbox.append(command.body)
+
+    def _answer(self, command_id: str, ok: Frame | None, error: SessileError | None) -> None:
+        if self._commands.pop(command_id, None) is not None:
+            self._notices.append(Answered(command_id, ok, error))
+
+    def _progress(self) -> None:
+        """The connection was of use: the next trouble is a new one."""
+        self._attempt = 0
+        self._complaint = None
+
+    def _acknowledge(self, now: float) -> None:
+        """Free the window: by half of it at the latest, and a second after the first thing received."""
+        since = self._unacked_since
+        if since is None or (
+            self._unacked_events * 2 < self._window_events
+            and self._unacked_bytes * 2 < self._window_bytes
+            and now < since + self.limits.ack_after_s
+        ):
+            return
+        for session, offset in self._unacked.items():
+            self._outbox.append({"type": "ack", "session": session, "offset": offset})
+        self._unacked.clear()
+        self._unacked_events = self._unacked_bytes = 0
+        self._unacked_since = None
+
+    def _hang_up(self, now: float, code: int, reason: str) -> None:
+        self._close = code
+        self._dial_later(now, code, reason, 0.0)
+
+    def _dial_later(self, now: float, code: int, reason: str, at_least_s: float) -> None:
+        delay_s = max(backoff_s(self._attempt, self._rng, self.limits), at_least_s, self.dial_at - now)
+        self._attempt += 1
+        self.link = Link.OFFLINE
+        self.dial_at = now + delay_s
+        self._outbox.clear()
+        for track in self.tracks.values():
+            track.disconnected()
+        self._reset_connection(now)
+        self._notices.append(Disconnected(code, reason, delay_s))

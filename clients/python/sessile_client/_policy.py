@@ -1,0 +1,85 @@
+"""What a close code, a refused handshake or an answer means for trying again: the tables of protocol.md, 6.
+
+Pure: chance comes as an argument.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from .errors import Busy, SessileError
+
+#: reconnecting would meet the same refusal: stop and tell the program
+FATAL_CLOSE_CODES = frozenset({1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403})
+#: these say themselves that a reconnect helps; any code in neither set is treated like 1006
+RETRY_CLOSE_CODES = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
+CLOSE_NORMAL = 1000
+CLOSE_GOING_AWAY = 1001
+CLOSE_ABNORMAL = 1006
+CLOSE_HEARTBEAT = 4412
+_CLOSE_REASONS = {
+    1002: "protocol error",
+    1003: "unsupported data",
+    1007: "data that is not the agreed encoding",
+    1008: "policy violation",
+    1009: "message too big",
+    4400: "bad frame",
+    4401: "unauthorised",
+    4403: "forbidden",
+}
+_RETRY_STATUSES = frozenset({408, 425, 429})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every time and size that the client keeps to."""
+
+    command_timeout_s: float | None = 60.0
+    commands_max: int = 1024
+    retries_max: int = 4
+    dial_timeout_s: float = 10.0
+    ready_timeout_s: float = 10.0
+    heartbeat_ms: int = 25_000
+    ack_after_s: float = 1.0
+    backoff_first_s: float = 0.25
+    backoff_max_s: float = 20.0
+    goaway_grace_s: float = 5.0
+    frame_bytes_max: int = 64 * 1024 * 1024
+    command_bytes_max: int = 1024 * 1024
+    events_max: int = 4096
+
+
+class DialError(SessileError):
+    """A connection could not be opened. ``http_status`` where the server answered without upgrading."""
+
+    def __init__(self, message: str, *, http_status: int | None = None, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def fatal(self) -> bool:
+        """A status that another attempt will not change; no answer at all, 429 and 5xx are worth one."""
+        status = self.http_status
+        return status is not None and 400 <= status < 500 and status not in _RETRY_STATUSES
+
+
+def close_is_fatal(code: int) -> bool:
+    return code in FATAL_CLOSE_CODES
+
+
+def close_reason(code: int) -> str:
+    return _CLOSE_REASONS.get(code, "closed")
+
+
+def backoff_s(attempt: int, rng: random.Random, limits: Limits) -> float:
+    """Full jitter: anywhere from nothing to 0.25 s * 2**attempt, at most 20 s."""
+    ceiling = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 16))
+    return rng.random() * ceiling
+
+
+def retries_itself(error: SessileError) -> bool:
+    """Whether the client waits and repeats the command by itself; a busy branch is the program's to decide."""
+    retryable = getattr(error, "retryable", False)
+    return bool(retryable) and getattr(error, "retry_after_ms", None) is not None and not isinstance(error, Busy)

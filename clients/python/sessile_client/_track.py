@@ -1,0 +1,190 @@
+"""Position-keeping for one session: which events are applied, which are dropped, when to ask again.
+
+The rule (protocol.md, 3.2): apply an event whose first offset is last + 1, drop what is older, subscribe again on a
+gap. Invariants: the view is always the log up to ``offset`` of ``epoch``, without hole or repeat; between asking again and
+the answer nothing is applied. It does NOT know connections, time or commands; the core carries out what it answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from ._view import State, View
+from ._wire import Frame, integer, string
+from .errors import ServerError, server_error
+
+Mode = Literal["replay", "snapshot", "reset", "saved", "lagged"]
+#: after so many gaps without one event applied a snapshot is asked for; one more ends the connection
+_STRIKES_MAX = 3
+
+
+class Phase(str, Enum):
+    """Where a session stands for its reader."""
+
+    ATTACHING = "attaching"
+    REPLAYING = "replaying"
+    LIVE = "live"
+    GONE = "gone"
+    DELETED = "deleted"
+
+
+class Step(Enum):
+    """What the core must do after a frame."""
+
+    NOTHING = "nothing"
+    APPLIED = "applied"
+    ASK_AGAIN = "ask_again"
+    HOPELESS = "hopeless"
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of the log, as applied. ``first_offset`` < ``offset`` where deltas were laid together."""
+
+    session: str
+    epoch: str
+    offset: int
+    first_offset: int
+    at_ms: int
+    type: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """In place of events: the view was set to ``state`` at ``offset``.
+
+    ``mode``: ``snapshot`` and ``reset`` come from the server (``reset``: the log we knew is no more), ``saved`` from
+    the position store, ``lagged`` is local: the reader of events fell too far behind.
+    """
+
+    session: str
+    mode: Mode
+    epoch: str | None
+    offset: int
+    state: State
+    reason: str | None = None
+
+
+class Track:
+    """One session being read."""
+
+    def __init__(
+        self, session: str, *, epoch: str | None = None, offset: int | None = None, view: View | None = None
+    ) -> None:
+        self.session = session
+        self.epoch = epoch
+        #: the last offset applied; None: nothing known, a snapshot is wanted; 0: the log from its start
+        self.offset = offset
+        self.view = view if view is not None else View()
+        self.phase = Phase.ATTACHING
+        self.error: ServerError | None = None
+        #: asked for on the present connection (by hello or subscribe)
+        self.asked = False
+        self._strikes = 0
+
+    @property
+    def reading(self) -> bool:
+        return self.phase not in (Phase.GONE, Phase.DELETED)
+
+    def request(self) -> Frame:
+        """The session, epoch and offset fields of ``hello.resume`` and ``subscribe``."""
+        self.asked = True
+        self.phase = Phase.ATTACHING
+        fields: Frame = {"session": self.session}
+        if self.offset is not None and self._strikes < _STRIKES_MAX:
+            if self.epoch is not None:
+                fields["epoch"] = self.epoch
+            fields["offset"] = self.offset
+        return fields
+
+    def disconnected(self) -> None:
+        self.asked = False
+        if self.reading:
+            self.phase = Phase.ATTACHING
+
+    def refuse(self, error: ServerError) -> None:
+        """Reading has ended for good."""
+        self.phase = Phase.GONE
+        self.error = error
+
+    def resumed(self, frame: Frame) -> tuple[Step, Snapshot | None]:
+        """Take a ``resumed`` of mode replay, snapshot or reset."""
+        mode = string(frame, "mode")
+        epoch = string(frame, "epoch")
+        if mode == "replay":
+            first = integer(frame, "from", least=1)
+            if self.epoch is None and self.offset == 0:
+                self.epoch = epoch
+            if self.offset is None or epoch != self.epoch or first > self.offset + 1:
+                return self._ask_again(), None
+            self.phase = Phase.REPLAYING
+            return Step.APPLIED, None
+        at = integer(frame, "at")
+        self.phase = Phase.REPLAYING
+        if mode != "reset" and epoch == self.epoch and self.offset is not None and at < self.offset:
+            return Step.APPLIED, None  # an older cut of the log that we hold: its tail is dropped as known
+        state = frame.get("state")
+        self.view = View.from_state(state if isinstance(state, dict) else {})
+        self.epoch, self.offset = epoch, at
+        reason = frame.get("reason")
+        return Step.APPLIED, Snapshot(
+            self.session,
+            "reset" if mode == "reset" else "snapshot",
+            epoch,
+            at,
+            self.view.to_state(),
+            reason if isinstance(reason, str) else None,
+        )
+
+    def gone(self, frame: Frame) -> ServerError:
+        """The error of a ``resumed`` of mode gone. The core decides whether to ask again (retryable) or refuse."""
+        return server_error(frame.get("error"))
+
+    def event(self, frame: Frame) -> tuple[Step, Event | None]:
+        """Take an ``event``."""
+        offset = integer(frame, "offset", least=1)
+        first = integer(frame, "first_offset", least=1) if "first_offset" in frame else offset
+        epoch = string(frame, "epoch")
+        body = frame.get("event")
+        if self.phase not in (Phase.REPLAYING, Phase.LIVE) or self.offset is None:
+            return Step.NOTHING, None  # sent before our question was answered; the answer covers it
+        if epoch != self.epoch:
+            return self._ask_again(), None
+        if offset <= self.offset:
+            return Step.NOTHING, None
+        if first != self.offset + 1 or not isinstance(body, dict):
+            return self._ask_again(), None
+        self.view.apply(body)
+        self.offset = offset
+        self._strikes = 0
+        if self.view.deleted:
+            self.phase = Phase.DELETED
+        at = frame.get("at")
+        return Step.APPLIED, Event(
+            self.session,
+            epoch,
+            offset,
+            first,
+            at if isinstance(at, int) else 0,
+            str(body.get("type", "")),
+            body,
+        )
+
+    def caught_up(self, frame: Frame) -> tuple[Step, bool]:
+        """Take a ``caught_up``; true where the session went live by it."""
+        offset = integer(frame, "offset")
+        if self.phase is not Phase.REPLAYING or self.offset is None:
+            return Step.NOTHING, False
+        if offset > self.offset:
+            return self._ask_again(), False
+        self.phase = Phase.LIVE
+        self._strikes = 0
+        return Step.APPLIED, True
+
+    def _ask_again(self) -> Step:
+        self._strikes += 1
+        self.phase = Phase.ATTACHING
+        return Step.HOPELESS if self._strikes > _STRIKES_MAX else Step.ASK_AGAIN

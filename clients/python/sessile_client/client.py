@@ -1,0 +1,458 @@
+"""The asyncio shell: keeps one connection for any number of sessions and carries out what the core decides.
+
+Every rule of the protocol is in ``_core``; here are tasks, sockets and waiting. One task runs the connection
+(dial, read, write, dial again); a second saves positions. Leaving ``async with`` ends both, answers what still waits with an error
+and saves every position. Cancelling a caller never cancels its command: what was submitted is sent, and repeated by the
+same id until it is answered or its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ._bell import Bell
+from ._core import ClientCore
+from ._ids import ulid_factory
+from ._notices import (
+    Answered,
+    Applied,
+    CaughtUp,
+    Disconnected,
+    GoingAway,
+    Gone,
+    Link,
+    Notice,
+    Ready,
+    Snapped,
+    Stopped,
+    Warned,
+)
+from ._policy import DialError, Limits
+from ._track import Phase, Track
+from ._transport import Connect, Dial, Transport, TransportClosed, connect
+from ._view import View
+from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
+from .errors import Lost, SessileError, WireError
+from .session import Session
+from .store import MemoryStore, Position, PositionStore
+
+ApiKey = str | Callable[[], str | Awaitable[str]]
+OnLink = Callable[[Ready | GoingAway | Disconnected | Warned | Stopped], None]
+_SAVE_EVERY_S = 1.0
+_log = logging.getLogger("sessile_client")
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """A line of the sessions list; ``data`` is the whole of what the server says."""
+
+    id: str
+    title: str | None
+    data: dict[str, Any]
+
+
+class Client:
+    """A connection to Sessile. ``async with Client("ws://127.0.0.1:8080/v1/ws") as client: ...``
+
+    ``api_key``: a key, or a function (plain or async) asked anew for each attempt. ``store``: where positions outlive the process.
+    ``on_link``: told of every change of the connection. ``connect_with``, ``rng`` and ``now_ms`` are for tests: the socket,
+    chance (jitter, ids) and the wall clock (ids); deadlines run on the event loop's clock.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: ApiKey | None = None,
+        encoding: Encoding = "msgpack",
+        store: PositionStore | None = None,
+        device: str | None = None,
+        limits: Limits | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_link: OnLink | None = None,
+        connect_with: Connect = connect,
+        rng: random.Random | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        if encoding not in SUBPROTOCOLS:
+            raise ValueError(f"encoding must be one of {', '.join(SUBPROTOCOLS)}, not {encoding!r}")
+        self.url = url
+        self.limits = limits or Limits()
+        self._api_key = api_key
+        self._encoding: Encoding = encoding
+        self._store: PositionStore = store if store is not None else MemoryStore()
+        self._device = device
+        self._headers = dict(headers or {})
+        self._on_link = on_link
+        self._connect = connect_with
+        self._rng = rng if rng is not None else random.Random()
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._new_id = ulid_factory(self._now_ms, self._rng)
+        self._core: ClientCore | None = None
+        self._sessions: dict[str, Session] = {}
+        self._answers: dict[str, asyncio.Future[Frame]] = {}
+        self._wake = asyncio.Event()
+        self._to_write = Bell()
+        self._link_bell = Bell()
+        self._dirty: set[str] = set()
+        self._save_now = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._crash: BaseException | None = None
+
+    # Life
+
+    async def __aenter__(self) -> Client:
+        if self._core is not None:
+            raise RuntimeError("a Client is opened once")
+        self._core = ClientCore(
+            rng=self._rng, new_id=self._new_id, now=self._now(), device=self._device, limits=self.limits
+        )
+        self._tasks = [
+            asyncio.create_task(self._run(), name="sessile-client"),
+            asyncio.create_task(self._keep_saving(), name="sessile-client-saver"),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection, end every wait with Lost, save positions. May be called twice."""
+        core = self._need_core()
+        core.stop()
+        self._deliver()
+        self._wake.set()
+        runner, saver = self._tasks
+        saver.cancel()
+        await asyncio.gather(runner, saver, return_exceptions=True)
+        for session in list(self._sessions):
+            await self._save(session)
+        if self._crash is not None:
+            crash, self._crash = self._crash, None
+            raise crash
+
+    @property
+    def link(self) -> Link:
+        """offline (between attempts), connecting, ready or stopped."""
+        return Link.OFFLINE if self._core is None else self._core.link
+
+    @property
+    def error(self) -> SessileError | None:
+        """Why the client has stopped, if it has."""
+        return None if self._core is None else self._core.error
+
+    @property
+    def closed(self) -> bool:
+        """The program closed the client (it did not stop by itself)."""
+        return isinstance(self.error, Lost)
+
+    async def ready(self) -> None:
+        """Wait for a connection. Raises what stopped the client."""
+        while self.link is not Link.READY:
+            if self.error is not None:
+                raise self.error
+            await self._link_bell.wait()
+
+    # Sessions
+
+    async def create_session(
+        self, session: str | None = None, *, command_id: str | None = None, **fields: Any
+    ) -> Session:
+        """Create a session (``model``, ``instructions``, ``tools``, ``metadata``, ``title``) and read it from its start."""
+        body = dict(fields)
+        if session is not None:
+            body["session"] = session
+        ok = await self._await(self._submit("session.create", body, command_id))
+        name = ok.get("session")
+        if not isinstance(name, str):
+            raise WireError("ok to session.create without a session")
+        known = self._sessions.get(name)
+        if known is None:
+            known = self._attach(Track(name, offset=0))
+        return await known.caught_up()
+
+    async def session(self, session: str, *, wait: bool = True) -> Session:
+        """Read a session that exists, from the stored position if there is one; ``wait``: until it is live."""
+        known = self._sessions.get(session)
+        if known is None:
+            position = await self._store.load(session)
+            known = self._sessions.get(session)  # another caller may have been faster meanwhile
+        if known is None:
+            known = self._attach(_track(session, position))
+        return await known.caught_up() if wait else known
+
+    async def sessions(self, *, page: int = 50) -> AsyncIterator[SessionInfo]:
+        """Every session of this principal, newest first, page by page."""
+        after: str | None = None
+        while True:
+            fields: dict[str, Any] = {"limit": page}
+            if after is not None:
+                fields["after"] = after
+            ok = await self.command("session.list", **fields)
+            data = ok.get("data")
+            for entry in data if isinstance(data, list) else []:
+                if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+                    title = entry.get("title")
+                    yield SessionInfo(entry["id"], title if isinstance(title, str) else None, entry)
+            after = ok.get("last_id")
+            if not ok.get("has_more") or not isinstance(after, str):
+                return
+
+    async def command(self, type_: str, /, **fields: Any) -> Frame:
+        """Send any command and wait for its ``ok``; raises ServerError, CommandTimeout or what stopped the client."""
+        return await self._await(self._submit(type_, fields, None))
+
+    # Inside: commands and sessions
+
+    def _need_core(self) -> ClientCore:
+        if self._core is None:
+            raise RuntimeError("open the client first: async with Client(...) as client")
+        return self._core
+
+    def _submit(self, type_: str, fields: Mapping[str, Any], command_id: str | None) -> asyncio.Future[Frame]:
+        core = self._need_core()
+        size = len(encode([{"type": type_, **fields}], self._encoding))
+        if size > self.limits.command_bytes_max:
+            raise WireError(f"a {type_} of {size} bytes is over {self.limits.command_bytes_max}", 1009)
+        command_id = core.submit(type_, fields, self._now(), id=command_id, timeout_s=self.limits.command_timeout_s)
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        self._answers[command_id] = future
+        self._flush()
+        return future
+
+    @staticmethod
+    async def _await(answer: asyncio.Future[Frame]) -> Frame:
+        # shielded: a caller that is cancelled must not make the answer vanish for the core's bookkeeping
+        return await asyncio.shield(answer)
+
+    def _attach(self, track: Track) -> Session:
+        session = self._sessions[track.session] = Session(self, track)
+        self._need_core().attach(track)
+        self._flush()
+        return session
+
+    async def _detach(self, session: Session) -> None:
+        if self._sessions.get(session.id) is not session:
+            return
+        await self._save(session.id)
+        del self._sessions[session.id]
+        self._need_core().detach(session.id)
+        session._let_go()
+        self._flush()
+
+    def _flush(self) -> None:
+        """After every change of the core: what it says is delivered, what it wants sent is sent."""
+        self._deliver()
+        self._to_write.ring()
+        self._wake.set()
+
+    def _deliver(self) -> None:
+        for notice in self._need_core().take_notices():
+            self._deliver_one(notice)
+
+    def _deliver_one(self, notice: Notice) -> None:
+        match notice:
+            case Answered(command_id, ok, error):
+                future = self._answers.pop(command_id, None)
+                if future is not None and not future.done():
+                    if ok is not None:
+                        future.set_result(ok)
+                    else:
+                        future.set_exception(error or Lost("no answer"))
+            case Applied(event):
+                self._tell(event.session, notice)
+                self._soil(event.session, now=event.type in _SAVE_AT)
+            case Snapped(snapshot):
+                self._tell(snapshot.session, notice)
+                self._soil(snapshot.session, now=False)
+            case CaughtUp(name, _):
+                self._tell(name, notice)
+                self._soil(name, now=True)
+            case Gone(name, _):
+                self._tell(name, notice)
+                self._soil(name, now=True)
+            case _:
+                if isinstance(notice, Stopped):
+                    for session in self._sessions.values():
+                        session._bell.ring()
+                self._link_bell.ring()
+                if self._on_link is not None:
+                    self._on_link(notice)
+
+    def _tell(self, name: str, notice: Applied | Snapped | CaughtUp | Gone) -> None:
+        session = self._sessions.get(name)
+        if session is not None:
+            session._notice(notice)
+
+    # Inside: positions
+
+    def _soil(self, name: str, *, now: bool) -> None:
+        self._dirty.add(name)
+        if now:
+            self._save_now.set()
+
+    async def _keep_saving(self) -> None:
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._save_now.wait(), _SAVE_EVERY_S if self._dirty else None)
+            self._save_now.clear()
+            for name in list(self._dirty):
+                await self._save(name)
+
+    async def _save(self, name: str) -> None:
+        """Keep a session's position. A store that fails costs a longer replay, never the conversation."""
+        self._dirty.discard(name)
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        try:
+            if session.phase in (Phase.GONE, Phase.DELETED):
+                await self._store.forget(name)
+            elif session.epoch is not None and session.offset > 0:
+                await self._store.save(name, Position(session.epoch, session.offset, session.view.to_state()))
+        except Exception:
+            _log.warning("the position of %s could not be kept", name, exc_info=True)
+
+    # Inside: the connection
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _run(self) -> None:
+        core = self._need_core()
+        try:
+            while core.link is not Link.STOPPED:
+                if core.link is Link.OFFLINE and self._now() >= core.dial_at:
+                    core.dialing(self._now())
+                    await self._connection(core)
+                else:
+                    await self._nap(core)
+        except Exception as exc:
+            self._crash = exc
+            core.stop(SessileError(f"the client failed: {exc!r}"))
+            raise
+        finally:
+            self._deliver()
+
+    async def _nap(self, core: ClientCore) -> None:
+        """Wait for something to do, or until the core's clock is due."""
+        loop = asyncio.get_running_loop()
+        due = core.wakeup()
+        alarm = None if due is None else loop.call_at(due, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+        self._wake.clear()
+        core.tick(self._now())
+        self._deliver()
+        self._to_write.ring()
+
+    async def _connection(self, core: ClientCore) -> None:
+        """One connection, from dialing to its end."""
+        self._link_bell.ring()
+        dialing = asyncio.ensure_future(self._dial())
+        try:
+            await self._until_done(core, dialing)
+            if core.link is not Link.CONNECTING:
+                return
+            transport = dialing.result()
+        except DialError as exc:
+            core.dial_failed(self._now(), exc)
+            self._deliver()
+            return
+        finally:
+            dialing.cancel()
+            await asyncio.gather(dialing, return_exceptions=True)
+        core.opened(self._now())
+        reader = asyncio.ensure_future(self._read(core, transport))
+        writer = asyncio.ensure_future(self._write(core, transport))
+        try:
+            await self._until_done(core, reader)
+        finally:
+            reader.cancel()
+            writer.cancel()
+            ends = await asyncio.gather(reader, writer, return_exceptions=True)
+            code = core.take_close()
+            if code is not None:
+                await transport.close(code)
+            self._deliver()
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
+                raise end
+
+    async def _until_done(self, core: ClientCore, task: asyncio.Future[Any]) -> None:
+        """Keep the core's time while ``task`` runs; returns early when the core has given the connection up."""
+        task.add_done_callback(lambda _: self._wake.set())
+        while not task.done() and core.link in (Link.CONNECTING, Link.READY):
+            await self._nap(core)
+
+    async def _dial(self) -> Transport:
+        key = self._api_key() if callable(self._api_key) else self._api_key
+        if inspect.isawaitable(key):
+            key = await key
+        return await self._connect(
+            Dial(
+                url=self.url,
+                subprotocol=SUBPROTOCOLS[self._encoding],
+                api_key=key,
+                timeout_s=self.limits.dial_timeout_s,
+                frame_bytes_max=self.limits.frame_bytes_max,
+                headers=self._headers,
+            )
+        )
+
+    async def _read(self, core: ClientCore, transport: Transport) -> None:
+        while core.link in (Link.CONNECTING, Link.READY):
+            try:
+                data = await transport.recv()
+            except TransportClosed as exc:
+                core.closed(exc.code, exc.reason, self._now())
+            else:
+                try:
+                    core.received(decode(data, self._encoding), len(data), self._now())
+                except WireError as exc:
+                    core.broken(exc)
+            self._flush()
+
+    async def _write(self, core: ClientCore, transport: Transport) -> None:
+        try:
+            while True:
+                frames = core.take_outbox()
+                for frame in frames:
+                    await transport.send(encode([frame], self._encoding))
+                if not frames:
+                    await self._to_write.wait()
+        except TransportClosed:
+            return  # the reader learns the same, with the close code
+
+
+_SAVE_AT = frozenset({"response.completed", "response.incomplete", "response.failed", "session.deleted"})
+
+
+def _track(session: str, position: Position | None) -> Track:
+    if position is None:
+        return Track(session)
+    return Track(session, epoch=position.epoch, offset=position.offset, view=View.from_state(position.state))
+
+
+def _retrieve(future: asyncio.Future[Frame]) -> None:
+    """A program may drop a handle; its error is not to be reported as forgotten."""
+    if not future.cancelled():
+        future.exception()

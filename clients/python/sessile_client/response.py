@@ -1,0 +1,181 @@
+"""One answer as a program sees it: text as it comes, how it ended, what it cost.
+
+A handle reads the session's view and keeps nothing but what it has already shown, so it survives
+reconnects, snapshots and restarts of the server, and any number of handles may read one response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._track import Phase
+from ._view import Item, ResponseState
+from ._wire import Frame
+from .errors import ResponseFailed
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What ``tool.output`` did; ``response`` is there when it was the last output missing."""
+
+    item_id: str
+    response: Response | None
+
+
+class Response:
+    """A response, perhaps not accepted yet. Iterate it for its text; await it for its acceptance."""
+
+    def __init__(
+        self, session: Session, answer: asyncio.Future[Frame] | None, *, response_id: str | None = None
+    ) -> None:
+        self._session = session
+        self._answer = answer
+        self._ok: Frame = {}
+        self._id = response_id
+        self._snapshots_then = session._snapshots
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def id(self) -> str | None:
+        """Known once accepted; None for a message that asked for no answer."""
+        self._take_answer()
+        return self._id
+
+    @property
+    def item_id(self) -> str | None:
+        """The user message that the command created, once accepted."""
+        self._take_answer()
+        item_id = self._ok.get("item_id")
+        return item_id if isinstance(item_id, str) else None
+
+    @property
+    def state(self) -> ResponseState | None:
+        """What the log has said of this response so far."""
+        response_id = self.id
+        return None if response_id is None else self._session.view.responses.get(response_id)
+
+    @property
+    def status(self) -> str:
+        """``waiting`` (not accepted), queued, in_progress, completed, incomplete, failed, or ``ended``."""
+        state = self.state
+        return state.status if state is not None else "waiting"
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        state = self.state
+        return state.usage if state is not None else None
+
+    @property
+    def incomplete_reason(self) -> str | None:
+        state = self.state
+        return state.incomplete_reason if state is not None else None
+
+    @property
+    def output(self) -> list[Item]:
+        """The items so far."""
+        response_id = self.id
+        return [] if response_id is None else self._session.view.output(response_id)
+
+    @property
+    def tool_calls(self) -> list[Item]:
+        """The calls that this response asks its client to make."""
+        return [item for item in self.output if item.type == "function_call"]
+
+    @property
+    def text_so_far(self) -> str:
+        response_id = self.id
+        return "" if response_id is None else self._session.view.text(response_id)
+
+    async def accepted(self) -> Response:
+        """Wait for the command's ``ok``: from then on it is journaled. Raises the server's refusal."""
+        if self._answer is not None:
+            await asyncio.shield(self._answer)
+            self._take_answer()
+        return self
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        return self.accepted().__await__()
+
+    async def wait(self) -> ResponseState:
+        """Wait until the response has ended, however it did."""
+        async for _ in self.texts():
+            pass
+        return self._final()
+
+    async def text(self) -> str:
+        """Wait for the whole answer, retractions applied. ResponseFailed if it failed."""
+        self._raise_failure(await self.wait())
+        return self.text_so_far
+
+    async def texts(self) -> AsyncIterator[str]:
+        """The whole text so far, each time it has changed, until the end: for a screen that is drawn anew."""
+        await self.accepted()
+        shown = ""
+        while True:
+            text, ended = self.text_so_far, self._ended()
+            if text != shown:
+                shown = text
+                yield text
+            elif ended:
+                return
+            else:
+                await self._session._bell.wait()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """The text piece by piece. What a retraction takes back was already given out: see ``texts`` and ``text``."""
+        shown = ""
+        async for text in self.texts():
+            if text.startswith(shown):
+                yield text[len(shown) :]
+            shown = text
+        self._raise_failure(self._final())
+
+    async def cancel(self) -> bool:
+        """Stop it; the partial text stays. False if it had ended."""
+        await self.accepted()
+        return await self._session.cancel(self._id) if self._id is not None else False
+
+    def _take_answer(self) -> None:
+        answer = self._answer
+        if answer is None or not answer.done() or answer.exception() is not None:
+            return
+        self._ok = answer.result()
+        self._answer = None
+        response_id = self._ok.get("response_id")
+        self._id = response_id if isinstance(response_id, str) else None
+
+    def _ended(self) -> bool:
+        """Whether the log has shown the end. Raises what keeps it from ever being shown."""
+        if self._id is None:
+            return True
+        state = self.state
+        if state is not None and state.ended:
+            return True
+        session = self._session
+        if state is None and session.phase is Phase.LIVE and session._snapshots > self._snapshots_then:
+            offset = self._ok.get("offset")
+            if isinstance(offset, int) and session.offset >= offset:
+                return True  # it began and ended in a stretch of the log for which we got a snapshot
+        session._check()
+        return session.phase is Phase.DELETED
+
+    def _final(self) -> ResponseState:
+        return self.state or ResponseState(self._id or "", "ended")
+
+    def _raise_failure(self, state: ResponseState) -> None:
+        if state.status == "failed":
+            error = state.error or {}
+            code, message = str(error.get("code", "unknown")), str(error.get("message", ""))
+            raise ResponseFailed(state.id, code, message, self.text_so_far)
+
+    def __repr__(self) -> str:
+        return f"Response({self.id!r}, {self.status})"

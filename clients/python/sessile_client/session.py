@@ -1,0 +1,282 @@
+"""A session as a program sees it: the conversation so far, its events, and the commands on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal
+
+from ._bell import Bell
+from ._notices import Applied, CaughtUp, Gone, Snapped
+from ._track import Event, Phase, Snapshot, Track
+from ._view import Item, View
+from .errors import Lost, SessionGone
+from .response import Response, ToolAnswer
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Content = str | Sequence[Mapping[str, Any]]
+
+
+class Unset(Enum):
+    """Says that a field is left out, where None means null."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
+class Session:
+    """One conversation, read live. Made by ``Client.create_session`` and ``Client.session``."""
+
+    def __init__(self, client: Client, track: Track) -> None:
+        self._client = client
+        self._track = track
+        self._bell = Bell()
+        self._readers: set[_Reader] = set()
+        self._detached = False
+        self._snapshots = 0
+
+    # Reading
+
+    @property
+    def id(self) -> str:
+        return self._track.session
+
+    @property
+    def phase(self) -> Phase:
+        return self._track.phase
+
+    @property
+    def view(self) -> View:
+        """The conversation up to ``offset``. It changes as events arrive; a snapshot replaces it."""
+        return self._track.view
+
+    @property
+    def epoch(self) -> str | None:
+        return self._track.epoch
+
+    @property
+    def offset(self) -> int:
+        return self._track.offset or 0
+
+    @property
+    def items(self) -> list[Item]:
+        """The current branch, from the root to the newest item."""
+        return self.view.branch()
+
+    @property
+    def title(self) -> str | None:
+        return self.view.title
+
+    async def caught_up(self) -> Session:
+        """Wait until the view is live. Raises SessionGone, Lost or what stopped the client."""
+        while self.phase not in (Phase.LIVE, Phase.DELETED):
+            self._check()
+            await self._bell.wait()
+        return self
+
+    async def events(self) -> AsyncIterator[Event | Snapshot]:
+        """What happens, in order: first a Snapshot of what is known now, then each event once.
+
+        A Snapshot stands in for events wherever they cannot be had (``mode``: snapshot, reset), and where this reader fell more
+        than ``Limits.events_max`` behind (``lagged``): set your state to it and go on. Ends after ``session.deleted`` and when
+        the session is detached; raises what ends the reading otherwise.
+        """
+        reader = _Reader(self._client.limits.events_max)
+        reader.put(self._snapshot("snapshot"))
+        self._readers.add(reader)
+        try:
+            while True:
+                while reader.waiting:
+                    yield reader.waiting.popleft()
+                if reader.lagged:
+                    reader.lagged = False
+                    yield self._snapshot("lagged")
+                    continue
+                if self._detached or self.phase is Phase.DELETED or self._client.closed:
+                    return
+                self._check()
+                await self._bell.wait()
+        finally:
+            self._readers.discard(reader)
+
+    def response(self, response_id: str) -> Response:
+        """A handle on a response that this or another device asked for."""
+        return Response(self, None, response_id=response_id)
+
+    @property
+    def open_responses(self) -> list[Response]:
+        """Handles on the responses that have not ended, oldest first."""
+        return [self.response(response_id) for response_id in self.view.open]
+
+    # Commands
+
+    def send(
+        self,
+        content: Content,
+        *,
+        parent_id: str | None | Unset = UNSET,
+        respond: bool = True,
+        queue: bool = False,
+        command_id: str | None = None,
+        **sampling: Any,
+    ) -> Response:
+        """Say something; the command is on its way when this returns.
+
+        ``async for text in session.send("hi")`` streams the answer, ``await session.send("hi")`` waits until the message is
+        journaled, ``await session.send("hi").text()`` for the whole answer. ``parent_id`` names the item to answer
+        (None: the root; left out: the newest item). ``queue`` waits for an open response on the branch.
+        """
+        fields: dict[str, Any] = {"session": self.id, "content": content, **sampling}
+        if parent_id is not UNSET:
+            fields["parent_id"] = parent_id
+        if not respond:
+            fields["respond"] = False
+        if queue:
+            fields["queue"] = True
+        return self._ask("message.create", fields, command_id)
+
+    def edit(
+        self,
+        item_id: str,
+        content: Content,
+        *,
+        respond: bool = True,
+        command_id: str | None = None,
+        **sampling: Any,
+    ) -> Response:
+        """Say a message differently: a sibling of ``item_id``, with an answer of its own."""
+        fields: dict[str, Any] = {"session": self.id, "item_id": item_id, "content": content, **sampling}
+        if not respond:
+            fields["respond"] = False
+        return self._ask("message.edit", fields, command_id)
+
+    def regenerate(
+        self,
+        *,
+        parent_id: str | None | Unset = UNSET,
+        queue: bool = False,
+        command_id: str | None = None,
+        **sampling: Any,
+    ) -> Response:
+        """Answer again: a sibling of the newest answer on the current branch, or a new answer to ``parent_id``."""
+        fields: dict[str, Any] = {"session": self.id, **sampling}
+        fields["parent_id"] = self._question() if parent_id is UNSET else parent_id
+        if queue:
+            fields["queue"] = True
+        return self._ask("response.create", fields, command_id)
+
+    async def cancel(self, response_id: str | None = None) -> bool:
+        """Stop a response (the newest open one by default); its partial text stays. False if it had ended."""
+        if response_id is None:
+            opened = self.view.open
+            if not opened:
+                return False
+            response_id = opened[-1]
+        ok = await self._client.command("response.cancel", session=self.id, response_id=response_id)
+        return not ok.get("noop", False)
+
+    async def tool_output(self, call_id: str, output: str, *, is_error: bool = False) -> ToolAnswer:
+        """Answer a tool call. The last missing one starts the turn's next response."""
+        fields: dict[str, Any] = {"session": self.id, "call_id": call_id, "output": output}
+        if is_error:
+            fields["is_error"] = True
+        ok = await self._client.command("tool.output", **fields)
+        response_id = ok.get("response_id")
+        return ToolAnswer(
+            item_id=str(ok.get("item_id", "")),
+            response=self.response(response_id) if isinstance(response_id, str) else None,
+        )
+
+    async def update(self, **fields: Any) -> None:
+        """Change ``title``, ``metadata``, ``instructions`` or ``tools``; null clears."""
+        await self._client.command("session.update", session=self.id, **fields)
+
+    async def delete(self) -> None:
+        """Delete the session for every device."""
+        await self._client.command("session.delete", session=self.id)
+
+    async def get(self) -> dict[str, Any]:
+        """What the server says of the session."""
+        return dict(await self._client.command("session.get", session=self.id))
+
+    async def warm(self) -> None:
+        """Hint that a message is coming, so that the session's KV is brought up."""
+        await self._client.command("session.warm", session=self.id)
+
+    async def close(self) -> None:
+        """Stop reading this session; its position is saved."""
+        await self._client._detach(self)
+
+    # For the client
+
+    def _ask(self, type_: str, fields: dict[str, Any], command_id: str | None) -> Response:
+        return Response(self, self._client._submit(type_, fields, command_id))
+
+    def _question(self) -> str | None:
+        """The parent of the newest answer on the current branch."""
+        branch = self.view.branch()
+        for item in reversed(branch):
+            if item.response_id is not None:
+                response = self.view.responses.get(item.response_id)
+                first = response.output.get(0) if response is not None else None
+                return self.view.items[first].parent_id if first in self.view.items else item.parent_id
+        for item in reversed(branch):
+            if item.role == "assistant":
+                return item.parent_id
+        if not branch:
+            raise ValueError("there is nothing to answer yet")
+        return branch[-1].id
+
+    def _check(self) -> None:
+        """Raise what keeps this session from ever going on."""
+        if self._detached:
+            raise Lost(f"{self.id} was detached")
+        if self._track.error is not None:
+            gone = self._track.error
+            raise SessionGone(gone.code, gone.message, type=gone.type, param=gone.param)
+        if self._client.error is not None:
+            raise self._client.error
+
+    def _snapshot(self, mode: Literal["snapshot", "lagged"]) -> Snapshot:
+        return Snapshot(self.id, mode, self.epoch, self.offset, self.view.to_state())
+
+    def _notice(self, notice: Applied | Snapped | CaughtUp | Gone) -> None:
+        match notice:
+            case Applied(event):
+                for reader in self._readers:
+                    reader.put(event)
+            case Snapped(snapshot):
+                self._snapshots += 1
+                for reader in self._readers:
+                    reader.put(snapshot)
+            case CaughtUp() | Gone():
+                pass
+        self._bell.ring()
+
+    def _let_go(self) -> None:
+        self._detached = True
+        self._bell.ring()
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, {self.phase.value}, offset={self.offset})"
+
+
+class _Reader:
+    """One iteration over events: a bounded buffer, emptied rather than let grow."""
+
+    def __init__(self, events_max: int) -> None:
+        self.waiting: deque[Event | Snapshot] = deque()
+        self.lagged = False
+        self._events_max = events_max
+
+    def put(self, entry: Event | Snapshot) -> None:
+        if len(self.waiting) >= self._events_max:
+            self.waiting.clear()
+            self.lagged = True
+        elif not self.lagged:
+            self.waiting.append(entry)
