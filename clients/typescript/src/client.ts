@@ -1,0 +1,386 @@
+/**
+ * The shell around the core: one WebSocket at a time, one timer, promises for commands, sessions by name.
+ *
+ * It carries out what core.ts decides, in order, and stores what must survive the program: each open session's
+ * position with its view, and the commands that were not answered yet (so that a message written in a tunnel is sent
+ * though the app was killed; its id makes a repeat harmless). It does NOT decide about protocol or time.
+ */
+import { pack, unpack } from "./codec.js";
+import { Core, type Effect, type Status } from "./core.js";
+import { Emitter } from "./emitter.js";
+import { ClosedError, CommandError, fromWire, OverflowError, RefusedError, SessileError, StorageError, TimeoutError } from "./errors.js";
+import { platform, type Platform, type StorageLike, type WebSocketLike } from "./platform.js";
+import { SUBPROTOCOLS, type CommandFrame, type Encoding, type OkFrame, type Page, type SessionInfo } from "./protocol.js";
+import { Session } from "./session.js";
+import { ulids } from "./ulid.js";
+
+export interface ClientOptions extends Partial<Platform> {
+  /** Where the server is: `https://host`, or the full `wss://host/v1/ws`. */
+  url: string;
+  /** The key, or what fetches a fresh one for every connection. */
+  auth?: string | (() => string | undefined | Promise<string | undefined>);
+  encoding?: Encoding;
+  /** Names this device to the server. */
+  device?: string;
+  /** Keeps positions, views and unanswered commands. Give each tab its own (sessionStorage). Without one, memory must do. */
+  storage?: StorageLike;
+  /** What storage keys begin with. */
+  storagePrefix?: string;
+  /** How many commands may wait for an answer at once. */
+  unansweredMax?: number;
+}
+
+export interface CommandOptions {
+  /** Give up waiting after this long (TimeoutError; the outcome is unknown then). Default: wait, over reconnects too. */
+  timeoutMs?: number;
+}
+
+export interface ClientEvents {
+  status: Status;
+  goaway: { reason: string; afterMs: number };
+  /** What has no caller to throw at: errors about the connection, the storage, or a command of an earlier run. */
+  error: SessileError;
+}
+
+interface Waiting {
+  resolve(answer: OkFrame): void;
+  reject(error: SessileError): void;
+  timer: unknown;
+}
+
+/** Asking again costs nothing, so these are not kept over a restart of the program. */
+const FLEETING = new Set(["session.get", "session.list", "session.warm"]);
+
+export class SessileClient extends Emitter<ClientEvents> {
+  private readonly platform: Platform;
+  private readonly core: Core;
+  private readonly sessions = new Map<string, Session>();
+  private readonly waiting = new Map<string, Waiting>();
+  private readonly encoding: Encoding;
+  private readonly prefix: string;
+
+  private socket: WebSocketLike | null = null;
+  private dialled = 0;
+  private timer: unknown = null;
+  private timerAt: number | null = null;
+  private pumping = false;
+  private touched = new Set<Session>();
+  private restored = false;
+  private outbox = "";
+  private status_: Status;
+
+  constructor(private readonly options: ClientOptions) {
+    super();
+    this.platform = platform(options);
+    this.encoding = options.encoding ?? "json";
+    this.prefix = `${options.storagePrefix ?? "sessile"}:`;
+    this.core = new Core(ulids(this.platform.random), this.platform.random, options.device);
+    this.status_ = this.core.status();
+  }
+
+  // -- the connection ----------------------------------------------------------------------------------------
+
+  get status(): Status {
+    return this.status_;
+  }
+
+  /** Begin to connect, and keep at it. Commands and opening a session do so by themselves. */
+  connect(): void {
+    if (this.restored) return this.drive((now) => this.core.start(now));
+    this.restored = true;
+    this.load("outbox", (text) => {
+      this.restoreOutbox(text);
+      this.drive((now) => this.core.start(now));
+    });
+  }
+
+  /** For phones and closing pages: hang up, stop every timer and store what must be kept. */
+  suspend(): void {
+    this.drive(() => this.core.suspend());
+    this.save();
+  }
+
+  /** Back in the foreground, or a network came up. Harmless at any time. */
+  resume(): void {
+    this.drive((now) => this.core.resume(now));
+  }
+
+  /** For good. Unanswered commands are rejected with ClosedError. */
+  close(): void {
+    this.save();
+    this.drive(() => this.core.stop());
+    for (const session of this.sessions.values()) session.ended(new ClosedError());
+    this.sessions.clear();
+  }
+
+  /** Store every open session now instead of in a moment. */
+  save(): void {
+    for (const session of this.sessions.values()) session.save();
+  }
+
+  // -- commands ----------------------------------------------------------------------------------------------
+
+  /** Send any command. Resolves with its `ok`; rejects with what the server said (CommandError) or why it could not. */
+  command(type: string, fields: { [key: string]: unknown } = {}, options: CommandOptions = {}): Promise<OkFrame> {
+    return new Promise((resolve, reject) => {
+      if (this.status_.phase === "stopped") return reject(this.stopError());
+      if (this.waiting.size >= (this.options.unansweredMax ?? 256)) {
+        return reject(new OverflowError("Too many commands wait for an answer."));
+      }
+      this.wake();
+      this.drive((now) => {
+        const id = this.core.command(now, { ...fields, type });
+        let timer: unknown = null;
+        if (options.timeoutMs !== undefined) {
+          timer = this.platform.timers.set(() => {
+            this.waiting.delete(id);
+            this.drive(() => this.core.forget(id));
+            reject(new TimeoutError(`${type} was not answered in ${options.timeoutMs} ms.`));
+          }, options.timeoutMs);
+        }
+        this.waiting.set(id, { resolve, reject, timer });
+      });
+    });
+  }
+
+  /** A new session, open for reading from its first event on. */
+  async create(
+    fields: { session?: string; model?: string; instructions?: string; tools?: unknown[]; metadata?: object; title?: string } = {},
+    options?: CommandOptions,
+  ): Promise<Session> {
+    const answer = await this.command("session.create", fields, options);
+    const session = this.session(String(answer["session"]));
+    session.open({ epoch: String(answer["epoch"] ?? ""), offset: 0 });
+    return session;
+  }
+
+  async list(fields: { limit?: number; after?: string } = {}, options?: CommandOptions): Promise<Page<SessionInfo>> {
+    const { data, has_more, last_id } = await this.command("session.list", fields, options);
+    return { data: data as SessionInfo[], has_more: Boolean(has_more), last_id: last_id as string | null };
+  }
+
+  /** The handle of a session; the same one each time. Reading begins with its `open()`. */
+  session(id: string): Session {
+    let session = this.sessions.get(id);
+    if (session === undefined) this.sessions.set(id, (session = new Session(id, this.sessionLink(id))));
+    return session;
+  }
+
+  // -- inside ------------------------------------------------------------------------------------------------
+
+  private sessionLink(id: string): ConstructorParameters<typeof Session>[1] {
+    const key = `session:${id}`;
+    return {
+      now: this.platform.now,
+      timers: this.platform.timers,
+      command: (type, fields, options) => this.command(type, { ...fields, session: id }, options),
+      isReady: () => this.status_.phase === "ready",
+      position: () => this.core.position(id),
+      follow: (position) => {
+        this.wake();
+        this.drive((now) => this.core.follow(now, id, position));
+      },
+      unfollow: () => this.drive((now) => this.core.unfollow(now, id)),
+      load: (use) => this.load(key, use),
+      store: (text) => this.store(key, text),
+      keeps: this.options.storage !== undefined,
+    };
+  }
+
+  private wake(): void {
+    const { phase, retryAt } = this.status_;
+    if (phase === "stopped") throw this.stopError();
+    if (phase === "offline" && retryAt === null) this.connect();
+  }
+
+  private drive(step: (now: number) => void): void {
+    step(this.platform.now());
+    this.pump();
+  }
+
+  private pump(): void {
+    if (this.pumping) return; // a listener called us: the loop below goes on with it
+    this.pumping = true;
+    for (let effects = this.core.drain(); effects.length > 0 || this.touched.size > 0; effects = this.core.drain()) {
+      for (const effect of effects) this.carryOut(effect);
+      const touched = [...this.touched];
+      this.touched.clear();
+      for (const session of touched) session.settle();
+    }
+    this.pumping = false;
+    this.schedule();
+    this.storeOutbox();
+  }
+
+  private carryOut(effect: Effect): void {
+    switch (effect.type) {
+      case "connect":
+        return this.dial();
+      case "send":
+        return this.socket?.send(pack(this.encoding, effect.frames) as string);
+      case "close":
+        return this.hangUp(effect.code, effect.reason);
+      case "status":
+        this.status_ = effect.status;
+        return this.emit("status", effect.status);
+      case "goaway":
+        return this.emit("goaway", effect);
+      case "complaint":
+        return this.emit("error", new CommandError(effect.error));
+      case "ok":
+        return this.answer(effect.answer.id)?.resolve(effect.answer);
+      case "refused": {
+        const waiting = this.answer(effect.id);
+        const error = fromWire(effect.error);
+        return waiting === undefined ? this.emit("error", error) : waiting.reject(error);
+      }
+      case "dropped":
+        return this.answer(effect.id)?.reject(this.stopError());
+      default: {
+        const name = effect.type === "event" ? effect.frame.session : effect.session;
+        const session = this.sessions.get(name);
+        if (session === undefined) return;
+        session.take(effect);
+        this.touched.add(session);
+      }
+    }
+  }
+
+  private answer(id: string): Waiting | undefined {
+    const waiting = this.waiting.get(id);
+    this.waiting.delete(id);
+    if (waiting?.timer !== null) this.platform.timers.clear(waiting?.timer);
+    return waiting;
+  }
+
+  private stopError(): SessileError {
+    const { closeCode, error } = this.status_;
+    return closeCode === undefined ? new ClosedError() : new RefusedError(closeCode, error?.message ?? `Closed with ${closeCode}.`);
+  }
+
+  private schedule(): void {
+    const due = this.core.deadline();
+    if (due === this.timerAt) return;
+    if (this.timerAt !== null) this.platform.timers.clear(this.timer);
+    this.timerAt = due;
+    if (due === null) return;
+    this.timer = this.platform.timers.set(
+      () => {
+        this.timerAt = null;
+        this.drive((now) => this.core.tick(now));
+      },
+      Math.max(0, Math.ceil(due - this.platform.now())),
+    );
+  }
+
+  // -- the socket --------------------------------------------------------------------------------------------
+
+  private dial(): void {
+    const number = ++this.dialled;
+    const { auth } = this.options;
+    const open = (key: string | undefined): void => {
+      if (number === this.dialled) this.openSocket(number, key);
+    };
+    if (typeof auth !== "function") return open(auth);
+    new Promise<string | undefined>((resolve) => resolve(auth())).then(open, (error: unknown) => {
+      if (number !== this.dialled) return;
+      this.emit("error", new SessileError("auth", `The key could not be had: ${String(error)}`, true));
+      this.drive((now) => this.core.closed(now, 1006, "no key"));
+    });
+  }
+
+  private openSocket(number: number, key: string | undefined): void {
+    const isCurrent = (): boolean => number === this.dialled;
+    const socket = new this.platform.WebSocket(webSocketUrl(this.options.url), [SUBPROTOCOLS[this.encoding]]);
+    this.socket = socket;
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => isCurrent() && this.drive(() => this.core.opened(key));
+    socket.onmessage = (event: { data: unknown }) => isCurrent() && this.received(event.data);
+    socket.onerror = () => undefined; // the close that follows tells more
+    socket.onclose = (event: { code: number; reason: unknown }) => {
+      if (!isCurrent()) return;
+      this.socket = null;
+      this.dialled++;
+      this.drive((now) => this.core.closed(now, event.code, String(event.reason ?? "")));
+    };
+  }
+
+  private received(data: unknown): void {
+    this.drive((now) => {
+      let decoded;
+      try {
+        decoded = unpack(this.encoding, data);
+      } catch (error) {
+        if (!(error instanceof SessileError)) throw error;
+        return this.core.garbled(now, error.message);
+      }
+      this.core.received(now, decoded.frames, decoded.bytes);
+    });
+  }
+
+  private hangUp(code: number, reason: string): void {
+    this.dialled++; // whatever the old socket says from now on is not heard
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close(code, reason);
+  }
+
+  // -- storage -----------------------------------------------------------------------------------------------
+
+  private load(key: string, use: (text: string | null) => void): void {
+    const failed = (error: unknown): void => {
+      this.emit("error", new StorageError(`Reading ${key} failed.`, error));
+      use(null);
+    };
+    let value: string | null | Promise<string | null>;
+    try {
+      value = this.options.storage?.getItem(this.prefix + key) ?? null;
+    } catch (error) {
+      return failed(error);
+    }
+    if (value instanceof Promise) value.then(use, failed);
+    else use(value); // at once, so that a page shows what it had with its first paint
+  }
+
+  private store(key: string, text: string | null): void {
+    const { storage } = this.options;
+    if (storage === undefined) return;
+    const failed = (error: unknown): void => this.emit("error", new StorageError(`Writing ${key} failed.`, error));
+    try {
+      const name = this.prefix + key;
+      const done = text === null ? storage.removeItem(name) : storage.setItem(name, text);
+      if (done instanceof Promise) done.catch(failed);
+    } catch (error) {
+      failed(error);
+    }
+  }
+
+  private storeOutbox(): void {
+    if (this.options.storage === undefined || !this.restored) return;
+    const kept = this.core.unanswered().filter((frame) => !FLEETING.has(frame.type));
+    const text = kept.length === 0 ? "" : JSON.stringify(kept);
+    if (text === this.outbox) return;
+    this.outbox = text;
+    this.store("outbox", text === "" ? null : text);
+  }
+
+  private restoreOutbox(text: string | null): void {
+    if (text === null) return;
+    this.outbox = text;
+    let frames: CommandFrame[];
+    try {
+      frames = JSON.parse(text) as CommandFrame[];
+    } catch (error) {
+      return this.emit("error", new StorageError("The stored outbox is damaged.", error));
+    }
+    for (const { id, ...frame } of frames) this.core.command(0, frame, id);
+  }
+}
+
+function webSocketUrl(url: string): string {
+  const [, scheme = "", rest = ""] = /^(https?|wss?):\/\/(.*)$/.exec(url) ?? [];
+  if (scheme === "") throw new SessileError("bad_url", `Not a URL of a server: ${url}`);
+  const secure = scheme === "https" || scheme === "wss";
+  const path = scheme.startsWith("http") ? `${rest.replace(/\/+$/, "")}/v1/ws` : rest;
+  return `${secure ? "wss" : "ws"}://${path}`;
+}

@@ -1,0 +1,556 @@
+/**
+ * The client's side of the protocol, without I/O: which frames to send, which events to apply, when to come back.
+ *
+ * The shell (client.ts) calls a method for what happened, then carries out `drain()` in order and calls `tick`
+ * when `deadline()` has come. Time, ids and chance are arguments; nothing here awaits, dials or stores.
+ *
+ * Invariants
+ *  - An event is handed on only if it begins right after the last one handed on of its session (I4): what is older is
+ *    dropped, a gap or a foreign epoch asks again from where we stand.
+ *  - A command keeps its id until it is answered; after a reconnect every unanswered one is repeated, in order (I5).
+ *  - At most one socket is meant to be open; whoever asks for `connect` or `close` has already forgotten the old one.
+ *
+ * It does NOT know what events mean (view.ts) nor what commands are for.
+ */
+import { isFinalClose } from "./errors.js";
+import type {
+  ClientFrame,
+  CommandFrame,
+  EventFrame,
+  OkFrame,
+  Position,
+  ResumedFrame,
+  ServerFrame,
+  SessionState,
+  WireError,
+} from "./protocol.js";
+
+export const BACKOFF_BASE_MS = 250;
+export const BACKOFF_MAX_MS = 20_000;
+/** From asking for a socket to `ready`. */
+const CONNECT_LIMIT_MS = 15_000;
+const SILENCE_MARGIN_MS = 10_000;
+/** What a connection gets to prove that it lives, after we ourselves slept. */
+const PROBE_MS = 5_000;
+/** A timer that comes this late says that the device slept, not that the peer was silent. */
+const TIMER_LATE_MS = 5_000;
+const ACK_EVERY_MS = 1_000;
+const COMMAND_TRIES_MAX = 5;
+
+export type ClientPhase = "offline" | "connecting" | "ready" | "suspended" | "stopped";
+
+export interface Status {
+  phase: ClientPhase;
+  /** Attempts since a connection was last ready. */
+  attempt: number;
+  /** When the next attempt is due (while `offline`), in the clock's ms. */
+  retryAt: number | null;
+  /** The server announced that it will close this connection. */
+  draining: boolean;
+  /** Why it stopped, or what the server said before the last close. */
+  closeCode?: number;
+  error?: WireError;
+}
+
+export type Effect =
+  | { type: "connect" }
+  | { type: "send"; frames: ClientFrame[] }
+  | { type: "close"; code: number; reason: string }
+  | { type: "status"; status: Status }
+  | { type: "ok"; answer: OkFrame }
+  | { type: "refused"; id: string; error: WireError }
+  | { type: "dropped"; id: string }
+  | { type: "attaching"; session: string }
+  | { type: "replay"; session: string; epoch: string; from: number; top: number }
+  | { type: "state"; session: string; mode: "snapshot" | "reset"; epoch: string; at: number; state: SessionState; reason?: string }
+  | { type: "event"; frame: EventFrame }
+  | { type: "caught_up"; session: string; offset: number }
+  | { type: "gone"; session: string; error: WireError | undefined }
+  | { type: "goaway"; reason: string; afterMs: number }
+  | { type: "complaint"; error: WireError };
+
+interface Subscription {
+  /** null: nothing is known yet, a snapshot is wanted. An empty epoch with offset 0: from the start. */
+  position: Position | null;
+  /** Events count only after the server has said where it begins. */
+  answered: boolean;
+  askId: string | null;
+  askAgainAt: number | null;
+}
+
+interface Pending {
+  frame: CommandFrame;
+  tries: number;
+  retryAt: number | null;
+}
+
+/** The client's rule for one event (PROTOCOL §2). */
+export function place(position: Position, frame: Pick<EventFrame, "epoch" | "offset" | "first_offset">): "apply" | "old" | "gap" {
+  if (frame.epoch !== position.epoch) return "gap";
+  if (frame.offset <= position.offset) return "old";
+  return (frame.first_offset ?? frame.offset) === position.offset + 1 ? "apply" : "gap";
+}
+
+/** Full jitter: anywhere between nothing and 0.25 s · 2ⁿ, at most 20 s. */
+export function backoffMs(attempt: number, random: number): number {
+  return random * Math.min(BACKOFF_MAX_MS, BACKOFF_BASE_MS * 2 ** Math.min(attempt, 16));
+}
+
+export class Core {
+  private phase: ClientPhase = "offline";
+  private attempt = 0;
+  private retryAt: number | null = null;
+  private connectBy: number | null = null;
+  private drainBy: number | null = null;
+  private probeBy: number | null = null;
+  private notBefore = 0;
+  private lastCloseCode: number | undefined;
+  private lastError: WireError | undefined;
+
+  private heardAt = 0;
+  private pinged = false;
+  private heartbeatMs = 25_000;
+  private windowEvents = 1024;
+  private windowBytes = 262_144;
+
+  private unackedEvents = 0;
+  private unackedBytes = 0;
+  private ackAt: number | null = null;
+  private readonly seen = new Map<string, number>();
+
+  private readonly subscriptions = new Map<string, Subscription>();
+  private readonly asks = new Map<string, string>();
+  /** Sessions that this connection's `hello` named. */
+  private readonly greeted = new Set<string>();
+  private readonly pending = new Map<string, Pending>();
+  private effects: Effect[] = [];
+
+  constructor(
+    private readonly newId: (now: number) => string,
+    private readonly random: () => number,
+    private readonly device?: string,
+  ) {}
+
+  // -- what the shell reads --------------------------------------------------------------------------------
+
+  drain(): Effect[] {
+    const effects = this.effects;
+    this.effects = [];
+    return effects;
+  }
+
+  status(): Status {
+    return {
+      phase: this.phase,
+      attempt: this.attempt,
+      retryAt: this.phase === "offline" ? this.retryAt : null,
+      draining: this.drainBy !== null,
+      ...(this.lastCloseCode === undefined ? {} : { closeCode: this.lastCloseCode }),
+      ...(this.lastError === undefined ? {} : { error: this.lastError }),
+    };
+  }
+
+  position(session: string): Position | null {
+    return this.subscriptions.get(session)?.position ?? null;
+  }
+
+  /** Unanswered commands, oldest first: what must survive if the program may be killed. */
+  unanswered(): CommandFrame[] {
+    return [...this.pending.values()].map((pending) => pending.frame);
+  }
+
+  /** When `tick` is due next, or null when nothing is waited for. */
+  deadline(): number | null {
+    let due = Infinity;
+    const consider = (at: number | null): void => {
+      if (at !== null && at < due) due = at;
+    };
+    if (this.phase === "offline") consider(this.retryAt);
+    if (this.phase === "connecting") consider(this.connectBy);
+    if (this.phase === "ready") {
+      consider(this.heardAt + (this.pinged ? this.silenceMs() : this.heartbeatMs));
+      consider(this.probeBy);
+      consider(this.ackAt);
+      consider(this.drainBy);
+      for (const pending of this.pending.values()) consider(pending.retryAt);
+      for (const subscription of this.subscriptions.values()) consider(subscription.askAgainAt);
+    }
+    return due === Infinity ? null : due;
+  }
+
+  // -- what the owner wants ---------------------------------------------------------------------------------
+
+  /** Connect now; a second call while on the way changes nothing. Also ends a suspension or a stop. */
+  start(now: number): void {
+    if (this.phase === "connecting" || this.phase === "ready") return;
+    this.attempt = 0;
+    this.lastCloseCode = undefined;
+    this.lastError = undefined;
+    this.dial(now);
+  }
+
+  /** The app goes to the background: no socket, no timers. Commands are kept. */
+  suspend(): void {
+    if (this.phase === "suspended" || this.phase === "stopped") return;
+    this.hangUp(1000, "suspended");
+    this.enter("suspended");
+  }
+
+  /** Back in the foreground, or the network changed: connect at once, or ask a socket that looks alive for a sign. */
+  resume(now: number): void {
+    if (this.phase === "ready") {
+      this.probe(now);
+    } else if (this.phase === "suspended" || this.phase === "offline") {
+      this.start(now);
+    }
+  }
+
+  /** For good. Unanswered commands are given up (`dropped`); they may have taken effect. */
+  stop(): void {
+    if (this.phase === "stopped") return;
+    this.hangUp(1000, "closed by its owner");
+    this.enter("stopped");
+    this.dropAll();
+  }
+
+  command(now: number, frame: Omit<CommandFrame, "id"> & { type: string }, id = this.newId(now)): string {
+    const pending: Pending = { frame: { ...frame, id }, tries: 0, retryAt: null };
+    this.pending.set(id, pending);
+    if (this.phase === "ready") this.transmit(pending);
+    return id;
+  }
+
+  /** The owner no longer waits for this one. It may have taken effect. */
+  forget(id: string): void {
+    this.pending.delete(id);
+  }
+
+  /** Read a session from `position` on; null asks for a snapshot, `{epoch: "", offset: 0}` for everything. */
+  follow(now: number, session: string, position: Position | null): void {
+    this.subscriptions.set(session, { position, answered: false, askId: null, askAgainAt: null });
+    this.effects.push({ type: "attaching", session });
+    if (this.phase === "ready") this.ask(now, session);
+  }
+
+  unfollow(now: number, session: string): void {
+    const subscription = this.subscriptions.get(session);
+    if (subscription === undefined) return;
+    this.subscriptions.delete(session);
+    if (subscription.askId !== null) this.asks.delete(subscription.askId);
+    if (this.phase === "ready") this.send({ type: "unsubscribe", id: this.newId(now), session });
+  }
+
+  // -- what the socket did -----------------------------------------------------------------------------------
+
+  opened(auth: string | undefined): void {
+    if (this.phase !== "connecting") return;
+    const resume = [...this.subscriptions].map(([session, { position }]) => ({ session, ...wanted(position) }));
+    for (const { session } of resume) this.greeted.add(session);
+    this.send({
+      type: "hello",
+      ...(auth === undefined ? {} : { auth }),
+      ...(this.device === undefined ? {} : { device: this.device }),
+      ...(resume.length === 0 ? {} : { resume }),
+    });
+  }
+
+  closed(now: number, code: number, reason: string): void {
+    if (this.phase !== "connecting" && this.phase !== "ready") return;
+    this.lastCloseCode = code;
+    this.forgetConnection();
+    if (isFinalClose(code)) {
+      this.lastError ??= { code: "connection_refused", message: reason || `The server closed with ${code}.` };
+      this.enter("stopped");
+      this.dropAll();
+    } else {
+      this.backOff(now);
+    }
+  }
+
+  /** Bytes came that are no frame. Nothing after them can be trusted. */
+  garbled(now: number, message: string): void {
+    this.lastError = { code: "bad_frame", message };
+    this.fail(now, 4400, "bad frame");
+  }
+
+  received(now: number, frames: ServerFrame[], bytes: number): void {
+    this.heardAt = now;
+    this.pinged = false;
+    this.probeBy = null;
+    const share = Math.ceil(bytes / Math.max(1, frames.length));
+    for (const frame of frames) this.frame(now, frame, share);
+    if (this.unackedEvents * 2 >= this.windowEvents || this.unackedBytes * 2 >= this.windowBytes) this.acknowledge();
+  }
+
+  // -- time ----------------------------------------------------------------------------------------------------
+
+  tick(now: number): void {
+    const due = this.deadline();
+    if (due === null || now < due) return;
+    if (this.phase === "offline") this.dial(now);
+    else if (this.phase === "connecting") this.fail(now, 4412, "no answer");
+    else if (this.phase === "ready") this.tickReady(now, now - due > TIMER_LATE_MS);
+  }
+
+  private tickReady(now: number, slept: boolean): void {
+    if (this.probeBy !== null && now >= this.probeBy) return this.fail(now, 4412, "no sign of life");
+    if (this.drainBy !== null && now >= this.drainBy) return this.fail(now, 1000, "asked to go away");
+    if (now >= this.heardAt + this.heartbeatMs) {
+      if (slept) this.probe(now);
+      else if (now >= this.heardAt + this.silenceMs()) return this.fail(now, 4412, "silence");
+      else if (!this.pinged) {
+        this.pinged = true;
+        this.send({ type: "ping" });
+      }
+    }
+    if (this.ackAt !== null && now >= this.ackAt) this.acknowledge();
+    for (const pending of this.pending.values()) {
+      if (pending.retryAt !== null && now >= pending.retryAt) this.transmit(pending);
+    }
+    for (const [session, subscription] of this.subscriptions) {
+      if (subscription.askAgainAt !== null && now >= subscription.askAgainAt) this.ask(now, session);
+    }
+  }
+
+  // -- frames ----------------------------------------------------------------------------------------------------
+
+  private frame(now: number, frame: ServerFrame, bytes: number): void {
+    switch (frame.type) {
+      case "ready":
+        this.heartbeatMs = frame.heartbeat_ms ?? 25_000;
+        this.windowEvents = frame.window_events ?? 1024;
+        this.windowBytes = frame.window_bytes ?? 262_144;
+        this.attempt = 0;
+        this.lastCloseCode = undefined;
+        this.lastError = undefined;
+        this.connectBy = null;
+        this.enter("ready");
+        // What began to be followed while the greeting was under way was not in `hello`.
+        for (const [session, subscription] of this.subscriptions) {
+          if (subscription.askId === null && !this.greeted.has(session)) this.ask(now, session);
+        }
+        for (const session of this.greeted) {
+          if (!this.subscriptions.has(session)) this.send({ type: "unsubscribe", id: this.newId(now), session });
+        }
+        for (const pending of this.pending.values()) this.transmit(pending);
+        return;
+      case "event":
+        this.count(now, frame.session, frame.offset, bytes);
+        return this.event(now, frame);
+      case "resumed":
+        if (frame.mode === "snapshot" || frame.mode === "reset") this.count(now, frame.session, frame.at, bytes);
+        return this.resumed(now, frame);
+      case "caught_up":
+        if (this.subscriptions.get(frame.session)?.answered) {
+          this.effects.push({ type: "caught_up", session: frame.session, offset: frame.offset });
+        }
+        return;
+      case "ok":
+        if (this.pending.delete(frame.id)) this.effects.push({ type: "ok", answer: frame });
+        else this.asks.delete(frame.id);
+        return;
+      case "error":
+        return this.errored(now, frame.id, frame.error);
+      case "ping":
+        return this.send({ type: "pong" });
+      case "goaway": {
+        const afterMs = frame.after_ms ?? 0;
+        this.drainBy = now + afterMs;
+        this.effects.push({ type: "goaway", reason: frame.reason ?? "", afterMs });
+        return this.announce();
+      }
+      case "pong":
+      default: // a newer server may say more: what is unknown is ignored
+        return;
+    }
+  }
+
+  private event(now: number, frame: EventFrame): void {
+    const subscription = this.subscriptions.get(frame.session);
+    if (subscription === undefined || !subscription.answered || subscription.position === null) return;
+    switch (place(subscription.position, frame)) {
+      case "old":
+        return;
+      case "gap":
+        return this.ask(now, frame.session);
+      case "apply":
+        subscription.position = { epoch: frame.epoch, offset: frame.offset };
+        this.effects.push({ type: "event", frame });
+        if (frame.event.type === "session.deleted") this.subscriptions.delete(frame.session); // its last offset
+    }
+  }
+
+  private resumed(now: number, frame: ResumedFrame): void {
+    const { session } = frame;
+    const subscription = this.subscriptions.get(session);
+    if (subscription === undefined) return;
+    if (frame.mode === "gone") {
+      this.subscriptions.delete(session);
+      this.effects.push({ type: "gone", session, error: frame.error });
+      return;
+    }
+    if (frame.mode === "replay") {
+      const offset = subscription.position?.offset ?? 0;
+      if (frame.from > offset + 1) {
+        // It would leave a hole. What we hold cannot be continued, so begin anew with a snapshot (not at once:
+        // a server that answers so again and again must not be hammered).
+        subscription.position = null;
+        subscription.askAgainAt = now + backoffMs(2, this.random());
+        return;
+      }
+      subscription.position = { epoch: frame.epoch, offset };
+      subscription.answered = true;
+      this.effects.push({ type: "replay", session, epoch: frame.epoch, from: offset + 1, top: frame.top });
+      return;
+    }
+    subscription.position = { epoch: frame.epoch, offset: frame.at };
+    subscription.answered = true;
+    const { mode, epoch, at, state } = frame;
+    const reason = frame.mode === "reset" && frame.reason !== undefined ? { reason: frame.reason } : {};
+    this.effects.push({ type: "state", session, mode, epoch, at, state, ...reason });
+  }
+
+  private errored(now: number, id: string | undefined, error: WireError): void {
+    const session = id === undefined ? undefined : this.asks.get(id);
+    const pending = id === undefined ? undefined : this.pending.get(id);
+    if (id !== undefined && session !== undefined) {
+      this.asks.delete(id);
+      const subscription = this.subscriptions.get(session);
+      if (subscription === undefined || subscription.askId !== id) return;
+      if (error.retryable) {
+        subscription.askAgainAt = now + Math.max(error.retry_after_ms ?? 0, backoffMs(2, this.random()));
+      } else {
+        this.subscriptions.delete(session);
+        this.effects.push({ type: "gone", session, error });
+      }
+    } else if (id !== undefined && pending !== undefined) {
+      // Only a refusal that says when to come again is repeated here; a busy branch is the caller's to judge.
+      if (error.retryable && error.retry_after_ms !== undefined && pending.tries < COMMAND_TRIES_MAX) {
+        pending.retryAt = now + error.retry_after_ms;
+      } else {
+        this.pending.delete(id);
+        this.effects.push({ type: "refused", id, error });
+      }
+    } else if (id === undefined) {
+      this.lastError = error;
+      if (error.retry_after_ms !== undefined) this.notBefore = now + error.retry_after_ms;
+      this.effects.push({ type: "complaint", error });
+    }
+  }
+
+  // -- sending ---------------------------------------------------------------------------------------------------
+
+  private send(frame: ClientFrame): void {
+    const last = this.effects[this.effects.length - 1];
+    if (last?.type === "send") last.frames.push(frame);
+    else this.effects.push({ type: "send", frames: [frame] });
+  }
+
+  private transmit(pending: Pending): void {
+    pending.tries++;
+    pending.retryAt = null;
+    this.send(pending.frame);
+  }
+
+  private ask(now: number, session: string): void {
+    const subscription = this.subscriptions.get(session);
+    if (subscription === undefined) return;
+    if (subscription.askId !== null) this.asks.delete(subscription.askId);
+    const id = this.newId(now);
+    subscription.askId = id;
+    subscription.askAgainAt = null;
+    if (subscription.answered) this.effects.push({ type: "attaching", session });
+    subscription.answered = false;
+    this.asks.set(id, session);
+    this.send({ type: "subscribe", id, session, ...wanted(subscription.position) });
+  }
+
+  /** Everything that came counts, applied or not: an ack frees the window and means nothing else. */
+  private count(now: number, session: string, offset: number, bytes: number): void {
+    this.unackedEvents++;
+    this.unackedBytes += bytes;
+    this.seen.set(session, offset);
+    this.ackAt ??= now + ACK_EVERY_MS;
+  }
+
+  private acknowledge(): void {
+    for (const [session, offset] of this.seen) this.send({ type: "ack", session, offset });
+    this.forgetUnacked();
+  }
+
+  private probe(now: number): void {
+    if (this.probeBy !== null) return;
+    this.probeBy = now + PROBE_MS;
+    this.send({ type: "ping" });
+  }
+
+  // -- coming and going ----------------------------------------------------------------------------------------
+
+  private dial(now: number): void {
+    this.forgetConnection();
+    this.connectBy = now + CONNECT_LIMIT_MS;
+    this.heardAt = now;
+    this.enter("connecting");
+    this.effects.push({ type: "connect" });
+  }
+
+  private fail(now: number, code: number, reason: string): void {
+    this.lastCloseCode = code;
+    this.hangUp(code, reason);
+    this.backOff(now);
+  }
+
+  private backOff(now: number): void {
+    this.retryAt = Math.max(now + backoffMs(this.attempt, this.random()), this.notBefore);
+    this.attempt++;
+    this.enter("offline");
+  }
+
+  private hangUp(code: number, reason: string): void {
+    if (this.phase === "connecting" || this.phase === "ready") this.effects.push({ type: "close", code, reason });
+    this.forgetConnection();
+  }
+
+  private forgetConnection(): void {
+    this.connectBy = this.drainBy = this.probeBy = this.retryAt = null;
+    this.pinged = false;
+    this.greeted.clear();
+    this.asks.clear();
+    this.forgetUnacked();
+    for (const [session, subscription] of this.subscriptions) {
+      if (subscription.answered) this.effects.push({ type: "attaching", session });
+      subscription.answered = false;
+      subscription.askId = subscription.askAgainAt = null;
+    }
+    for (const pending of this.pending.values()) pending.retryAt = null;
+  }
+
+  private forgetUnacked(): void {
+    this.unackedEvents = this.unackedBytes = 0;
+    this.ackAt = null;
+    this.seen.clear();
+  }
+
+  private dropAll(): void {
+    for (const id of this.pending.keys()) this.effects.push({ type: "dropped", id });
+    this.pending.clear();
+  }
+
+  private enter(phase: ClientPhase): void {
+    this.phase = phase;
+    this.announce();
+  }
+
+  private announce(): void {
+    this.effects.push({ type: "status", status: this.status() });
+  }
+
+  private silenceMs(): number {
+    return this.heartbeatMs + SILENCE_MARGIN_MS;
+  }
+}
+
+function wanted(position: Position | null): Partial<Position> {
+  if (position === null) return {};
+  return position.epoch === "" ? { offset: position.offset } : position;
+}

@@ -1,0 +1,91 @@
+/**
+ * Everything that can go wrong, as types.
+ *
+ *   SessileError
+ *   ├── CommandError      the server refused a command (code, type, param, retryable, retryAfterMs)
+ *   │   ├── GoneError     … because the session is unknown, forbidden or deleted
+ *   │   └── BusyError     … because the branch already has an open answer or waits for tools
+ *   ├── RefusedError      the server closed the connection for good (closeCode); trying again would not help
+ *   ├── TimeoutError      no answer in the time that the caller gave; whether it took effect is unknown
+ *   ├── ClosedError       the client was closed by its owner
+ *   ├── OverflowError     a bound of this client was reached (unanswered commands, unread events)
+ *   ├── StorageError      the storage given by the owner failed; the conversation goes on without it
+ *   └── DecodeError       bytes that are no frame of this protocol
+ */
+import type { WireError } from "./protocol.js";
+
+export class SessileError extends Error {
+  readonly code: string;
+  readonly retryable: boolean;
+  constructor(code: string, message: string, retryable = false) {
+    super(message);
+    this.name = new.target.name;
+    this.code = code;
+    this.retryable = retryable;
+  }
+}
+
+export class CommandError extends SessileError {
+  readonly type: string | undefined;
+  readonly param: string | undefined;
+  readonly retryAfterMs: number | undefined;
+  constructor(error: WireError) {
+    super(error.code, error.message, error.retryable ?? false);
+    this.type = error.type;
+    this.param = error.param ?? undefined;
+    this.retryAfterMs = error.retry_after_ms;
+  }
+}
+export class GoneError extends CommandError {}
+export class BusyError extends CommandError {}
+
+export class RefusedError extends SessileError {
+  readonly closeCode: number;
+  constructor(closeCode: number, message: string) {
+    super(closeCode === 4401 ? "unauthorised" : closeCode === 4403 ? "forbidden" : "refused", message);
+    this.closeCode = closeCode;
+  }
+}
+export class TimeoutError extends SessileError {
+  constructor(message: string) {
+    super("timeout", message, true);
+  }
+}
+export class ClosedError extends SessileError {
+  constructor() {
+    super("client_closed", "The client was closed.");
+  }
+}
+export class OverflowError extends SessileError {
+  constructor(message: string) {
+    super("overflow", message, true);
+  }
+}
+export class StorageError extends SessileError {
+  constructor(message: string, cause: unknown) {
+    super("storage", message);
+    this.cause = cause;
+  }
+}
+export class DecodeError extends SessileError {
+  constructor(message: string) {
+    super("bad_frame", message);
+  }
+}
+
+const BUSY = new Set(["response_in_progress", "tools_pending"]);
+const GONE = new Set(["session_not_found", "session_deleted", "not_found", "forbidden"]);
+
+/** The leaf that fits what the server said. */
+export function fromWire(error: WireError, aboutSession = false): CommandError {
+  if (BUSY.has(error.code)) return new BusyError(error);
+  if (aboutSession || (GONE.has(error.code) && error.code.startsWith("session_"))) return new GoneError(error);
+  return new CommandError(error);
+}
+
+/** Close codes after which a client must not come back by itself (PROTOCOL §4). */
+const FINAL_CLOSES = new Set([1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403]);
+
+export function isFinalClose(code: number): boolean {
+  return FINAL_CLOSES.has(code);
+}

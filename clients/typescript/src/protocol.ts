@@ -1,0 +1,161 @@
+/**
+ * The wire, as types: what the Sessile session protocol v1 puts into frames.
+ *
+ * Nothing here decides anything. Fields that the server may leave out are optional, and every object may
+ * carry more than is written here (unknown fields are ignored). The specification is docs/protocol.md.
+ */
+
+export const SUBPROTOCOLS = { json: "sessile.v1+json", msgpack: "sessile.v1+msgpack" } as const;
+export type Encoding = keyof typeof SUBPROTOCOLS;
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Metadata = { [key: string]: Json };
+
+/** Where a reader stands in a session's log. `offset` counts from 1; 0 is before the first event. */
+export interface Position {
+  epoch: string;
+  offset: number;
+}
+
+export interface ContentPart {
+  type: string;
+  text?: string;
+  refusal?: string;
+  [key: string]: unknown;
+}
+
+export interface Item {
+  id: string;
+  parent_id: string | null;
+  type: string;
+  role?: string;
+  content: ContentPart[];
+  status?: string;
+  created_at?: number;
+  response_id?: string;
+  /** Of a `function_call`. */
+  name?: string;
+  call_id?: string;
+  arguments?: string;
+  /** Of a `function_call_output`. */
+  output?: unknown;
+  [key: string]: unknown;
+}
+
+export interface Usage {
+  input_tokens: number;
+  output_tokens: number;
+  input_tokens_details?: { cached_tokens?: number };
+  [key: string]: unknown;
+}
+
+export interface WireError {
+  type?: string;
+  code: string;
+  message: string;
+  param?: string | null;
+  retryable?: boolean;
+  retry_after_ms?: number;
+}
+
+/** What stands in the log. `type` follows the Responses stream of OpenAI where that has a name. */
+export interface LogEvent {
+  type: string;
+  response_id?: string;
+  item_id?: string;
+  sequence_number?: number;
+  output_index?: number;
+  content_index?: number;
+  [key: string]: unknown;
+}
+
+/** An event as a reader gets it. `first_offset` is there when one frame covers several adjacent deltas. */
+export interface EventFrame {
+  type: "event";
+  session: string;
+  epoch: string;
+  offset: number;
+  first_offset?: number;
+  at?: number;
+  event: LogEvent;
+}
+
+/** A session in full, as `snapshot` and `reset` carry it. */
+export interface SessionState {
+  items: Item[];
+  open: { response_id: string; output?: Item[]; parent_id?: string | null; [key: string]: unknown }[];
+  head?: string | null;
+  title?: string | null;
+  metadata?: Metadata | null;
+  [key: string]: unknown;
+}
+
+export interface ReadyFrame {
+  type: "ready";
+  connection?: string;
+  heartbeat_ms?: number;
+  window_events?: number;
+  window_bytes?: number;
+}
+
+export type ResumedFrame = { type: "resumed"; session: string; id?: string } & (
+  | { mode: "replay"; epoch: string; from: number; top: number }
+  | { mode: "snapshot"; epoch: string; at: number; state: SessionState }
+  | { mode: "reset"; epoch: string; at: number; state: SessionState; reason?: string }
+  | { mode: "gone"; error?: WireError }
+);
+
+export type OkFrame = { type: "ok"; id: string; [key: string]: unknown };
+export type ErrorFrame = { type: "error"; id?: string; error: WireError };
+
+export type ServerFrame =
+  | ReadyFrame
+  | ResumedFrame
+  | EventFrame
+  | { type: "caught_up"; session: string; offset: number }
+  | OkFrame
+  | ErrorFrame
+  | { type: "ping" }
+  | { type: "pong" }
+  | { type: "goaway"; reason?: string; after_ms?: number };
+
+/** A command on its way: its `id` is the idempotency key. */
+export interface CommandFrame {
+  type: string;
+  id: string;
+  session?: string;
+  [key: string]: unknown;
+}
+
+export type ClientFrame = CommandFrame | { type: string; [key: string]: unknown };
+
+/** How an answer is sampled: the fields of OpenAI's Responses, and what local engines have besides. */
+export interface Sampling {
+  temperature?: number;
+  top_p?: number;
+  top_k?: number;
+  min_p?: number;
+  max_output_tokens?: number;
+  seed?: number;
+  stop?: string | string[];
+  presence_penalty?: number;
+  frequency_penalty?: number;
+  tool_choice?: unknown;
+  text?: unknown;
+  [key: string]: unknown;
+}
+
+export interface SessionInfo {
+  id?: string;
+  session?: string;
+  title?: string | null;
+  created_at?: number;
+  updated_at?: number;
+  [key: string]: unknown;
+}
+
+export interface Page<T> {
+  data: T[];
+  has_more: boolean;
+  last_id?: string | null;
+}

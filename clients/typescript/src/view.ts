@@ -1,0 +1,380 @@
+/**
+ * A conversation as a reader sees it: what the events of a log, or a snapshot and its tail, add up to.
+ *
+ * `apply` folds one event, `load` starts from a state, `state` gives it back (so a view can be stored with its position and
+ * go on from there). Items form a tree, because an edit and a regenerated answer are siblings; `thread` lays one branch
+ * out for showing. An answer that has no item yet stands in the tree under its response id, so that it has a place
+ * before its first word.
+ *
+ * Invariants: applying the events 1…n, and loading a snapshot at k and applying k+1…n, show the same. Items are replaced,
+ * never changed in place, so `===` tells whether one must be drawn again. Order and exactly-once are the caller's (core.ts).
+ */
+import type { ContentPart, Item, LogEvent, Metadata, SessionState, Usage, WireError } from "./protocol.js";
+
+export type ResponseStatus = "queued" | "in_progress" | "completed" | "incomplete" | "failed";
+
+export interface ResponseRecord {
+  readonly id: string;
+  readonly status: ResponseStatus;
+  readonly parentId: string | null;
+  /** Ids of its items, in order. */
+  readonly output: readonly string[];
+  readonly usage?: Usage;
+  /** Why it is `incomplete`: cancelled, max_output_tokens, content_filter, … */
+  readonly reason?: string;
+  readonly error?: WireError;
+  /** How many of the oldest items the model no longer saw. */
+  readonly dropped?: number;
+  /** While queued: the message that waits with it. */
+  readonly waiting?: Item;
+}
+
+/** One step of a branch. `id` is an item's, or a response's that has no item yet. */
+export interface Entry {
+  readonly id: string;
+  readonly parentId: string | null;
+  readonly item?: Item;
+  readonly response?: ResponseRecord;
+  /** All children of the parent, in log order, this one at `index`. */
+  readonly siblings: readonly string[];
+  readonly index: number;
+}
+
+const OPEN: ReadonlySet<string> = new Set(["queued", "in_progress"]);
+
+export function isOpen(response: ResponseRecord): boolean {
+  return OPEN.has(response.status);
+}
+
+export class View {
+  /** In log order. */
+  readonly items = new Map<string, Item>();
+  readonly responses = new Map<string, ResponseRecord>();
+  title: string | null = null;
+  metadata: Metadata = {};
+  model: string | null = null;
+  instructions: string | null = null;
+  deleted = false;
+  /** Goes up with every change. */
+  version = 0;
+
+  private head_: string | null = null;
+  private newest: string | null = null;
+  private children = new Map<string | null, string[]>();
+  /** Which response an item belongs to. */
+  private owner = new Map<string, string>();
+
+  /** The newest item in log order. */
+  get head(): string | null {
+    return this.head_;
+  }
+
+  /** Responses without an end, oldest first. */
+  get open(): ResponseRecord[] {
+    return [...this.responses.values()].filter(isOpen);
+  }
+
+  /** An answer as shown. */
+  text(responseId: string): string {
+    const output = this.responses.get(responseId)?.output ?? [];
+    return output.map((id) => itemText(this.items.get(id))).join("");
+  }
+
+  responseOf(itemId: string): ResponseRecord | undefined {
+    const id = this.owner.get(itemId);
+    return id === undefined ? undefined : this.responses.get(id);
+  }
+
+  /** The items from the root to the head. */
+  branch(): string[] {
+    const path: string[] = [];
+    for (let id = this.head_; id !== null && !path.includes(id); id = this.items.get(id)?.parent_id ?? null) path.push(id);
+    return path.reverse();
+  }
+
+  /**
+   * The branch that `tip` is on, down to its newest end; without a tip, the branch of what came last.
+   * A tip that is unknown here counts as none.
+   */
+  thread(tip?: string | null): Entry[] {
+    let id = tip !== undefined && tip !== null && this.parentOf(tip) !== undefined ? tip : this.newest;
+    const ids: string[] = [];
+    const met = new Set<string>();
+    for (let up: string | null | undefined = id; up !== null && up !== undefined && !met.has(up); up = this.parentOf(up)) {
+      met.add(up);
+      ids.push(up);
+    }
+    ids.reverse();
+    for (;;) {
+      const below: string[] | undefined = this.children.get(id);
+      const last: string | undefined = below?.[below.length - 1];
+      if (last === undefined || met.has(last)) break;
+      met.add(last);
+      ids.push(last);
+      id = last;
+    }
+    return ids.map((entryId) => this.entry(entryId));
+  }
+
+  // -- states ----------------------------------------------------------------------------------------------
+
+  /** Begin anew from a snapshot. What is known of responses that ended meanwhile is kept as far as their items are there. */
+  load(state: SessionState): void {
+    const earlier = new Map(this.responses);
+    this.items.clear();
+    this.responses.clear();
+    this.children.clear();
+    this.owner.clear();
+    this.head_ = this.newest = null;
+    this.info(state);
+    for (const item of state.items) this.put(item);
+    for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
+    for (const open of state.open) {
+      const first = open.output?.[0];
+      const fallback = first !== undefined ? (first.parent_id ?? null) : (state.head ?? this.head_);
+      this.respond(open.response_id, {
+        status: open["status"] === "queued" ? "queued" : "in_progress",
+        parentId: open.parent_id === undefined ? fallback : open.parent_id,
+        output: [],
+        ...(open["item"] ? { waiting: normalise(open["item"] as Item) } : {}),
+      });
+      for (const item of open.output ?? []) this.put(item, open.response_id);
+    }
+    if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
+    for (const record of earlier.values()) {
+      if (this.responses.has(record.id)) continue;
+      const output = record.output.filter((id) => this.items.has(id));
+      if (output.length === 0 && (isOpen(record) || record.output.length > 0)) continue;
+      if (record.parentId !== null && !this.items.has(record.parentId)) continue;
+      const last = this.items.get(output[output.length - 1] ?? "");
+      const status = isOpen(record) ? (last?.status === "incomplete" ? "incomplete" : "completed") : record.status;
+      this.respond(record.id, { ...record, status, output });
+      for (const id of output) this.owner.set(id, record.id);
+    }
+    const answering = this.open.filter((response) => response.output.length === 0 && response.parentId === this.head_);
+    this.newest = answering.length > 0 ? answering[answering.length - 1]!.id : this.head_;
+    this.version++;
+  }
+
+  /** What `load` takes. Ended responses are added to what a server's snapshot has, so that their errors are remembered. */
+  state(): SessionState {
+    const open = this.open;
+    const unfinished = new Set(open.flatMap((response) => response.output));
+    return {
+      items: [...this.items.values()].filter((item) => !unfinished.has(item.id)),
+      open: open.map((response) => ({
+        response_id: response.id,
+        status: response.status,
+        parent_id: response.parentId,
+        output: response.output.map((id) => this.items.get(id)!),
+        ...(response.waiting === undefined ? {} : { item: response.waiting }),
+      })),
+      head: this.head_,
+      title: this.title,
+      metadata: this.metadata,
+      model: this.model,
+      instructions: this.instructions,
+      responses: [...this.responses.values()].filter((response) => !isOpen(response)),
+    };
+  }
+
+  // -- events ----------------------------------------------------------------------------------------------
+
+  apply(event: LogEvent): void {
+    this.version++;
+    const responseId = event.response_id;
+    switch (event.type) {
+      case "session.created":
+      case "session.updated":
+        return this.info((event["info"] ?? event["session"] ?? event) as Record<string, unknown>);
+      case "session.deleted":
+        this.deleted = true;
+        return;
+      case "item.created":
+        return this.put(event["item"] as Item);
+      case "content.retracted":
+        return this.retract(event);
+    }
+    if (responseId === undefined) return;
+    const body = (event["response"] ?? {}) as Record<string, unknown>;
+    switch (event.type) {
+      case "response.queued":
+        return this.respond(responseId, {
+          status: "queued",
+          parentId: (body["parent_id"] as string | null) ?? null,
+          output: [],
+          ...(event["item"] ? { waiting: normalise(event["item"] as Item) } : {}),
+        });
+      case "response.created": {
+        const known = this.responses.get(responseId);
+        const parentId = (body["parent_id"] as string | null | undefined) ?? this.head_;
+        const { waiting: _, ...rest } = known ?? { output: [] };
+        return this.respond(responseId, { ...rest, status: "in_progress", parentId });
+      }
+      case "response.output_item.added":
+      case "response.output_item.done":
+        return this.put(event["item"] as Item, responseId);
+      case "response.content_part.added":
+      case "response.content_part.done":
+        return this.part(event, () => event["part"] as ContentPart);
+      case "response.output_text.delta":
+        return this.part(event, (part) => ({ ...part, type: "output_text", text: (part.text ?? "") + String(event["delta"]) }));
+      case "response.output_text.done":
+        return this.part(event, (part) => ({ ...part, type: "output_text", text: String(event["text"]) }));
+      case "response.refusal.delta":
+        return this.part(event, (part) => ({ ...part, type: "refusal", refusal: (part.refusal ?? "") + String(event["delta"]) }));
+      case "response.refusal.done":
+        return this.part(event, (part) => ({ ...part, type: "refusal", refusal: String(event["refusal"]) }));
+      case "response.function_call_arguments.delta":
+        return this.change(event.item_id, (item) => ({ ...item, arguments: (item.arguments ?? "") + String(event["delta"]) }));
+      case "response.function_call_arguments.done":
+        return this.change(event.item_id, (item) => ({ ...item, arguments: String(event["arguments"]) }));
+      case "response.completed":
+      case "response.incomplete":
+      case "response.failed":
+        return this.end(responseId, event.type.slice("response.".length) as ResponseStatus, body);
+      case "context.fitted":
+        return this.respond(responseId, { dropped: Number(event["dropped"]) });
+    }
+  }
+
+  private info(fields: Record<string, unknown>): void {
+    if (fields["title"] !== undefined) this.title = fields["title"] as string | null;
+    if (fields["metadata"] !== undefined) this.metadata = (fields["metadata"] as Metadata | null) ?? {};
+    if (fields["model"] !== undefined) this.model = fields["model"] as string | null;
+    if (fields["instructions"] !== undefined) this.instructions = fields["instructions"] as string | null;
+  }
+
+  private end(responseId: string, status: ResponseStatus, body: Record<string, unknown>): void {
+    for (const item of (body["output"] as Item[] | undefined) ?? []) this.put(item, responseId);
+    const details = body["incomplete_details"] as { reason?: string } | null | undefined;
+    const known = this.responses.get(responseId);
+    const { waiting: _, ...rest } = known ?? { output: [], parentId: (body["parent_id"] as string | null) ?? this.head_ };
+    this.respond(responseId, {
+      ...rest,
+      status,
+      ...(body["usage"] ? { usage: body["usage"] as Usage } : {}),
+      ...(details?.reason === undefined ? {} : { reason: details.reason }),
+      ...(body["error"] ? { error: body["error"] as WireError } : {}),
+    });
+    for (const id of this.responses.get(responseId)!.output) {
+      this.change(id, (item) =>
+        item.status === "in_progress" ? { ...item, status: status === "completed" ? "completed" : "incomplete" } : item,
+      );
+    }
+    // Cancelled while it waited: it never had a place in the tree.
+    if (known?.status === "queued") this.unplace(responseId);
+  }
+
+  private retract(event: LogEvent): void {
+    this.part(event, (part) => {
+      const key = part.type === "refusal" ? "refusal" : "text";
+      const points = Array.from(part[key] ?? "");
+      points.splice(Number(event["start"]), Number(event["end"]) - Number(event["start"]), String(event["replacement"] ?? ""));
+      return { ...part, [key]: points.join("") };
+    });
+  }
+
+  // -- the tree --------------------------------------------------------------------------------------------
+
+  private put(raw: Item, responseId?: string): void {
+    const before = this.items.get(raw.id);
+    const response = responseId === undefined ? undefined : this.responses.get(responseId);
+    const item = normalise(raw);
+    if (raw.parent_id === undefined) {
+      item.parent_id = before?.parent_id ?? response?.output[response.output.length - 1] ?? response?.parentId ?? this.head_;
+    }
+    this.items.set(item.id, item);
+    if (before === undefined) {
+      this.head_ = this.newest = item.id;
+      const below = this.below(item.parent_id);
+      const standIn = response?.output.length === 0 ? this.below(response.parentId) : [];
+      const at = standIn.indexOf(responseId ?? "");
+      if (at >= 0 && standIn === below) below[at] = item.id;
+      else {
+        if (at >= 0) standIn.splice(at, 1);
+        below.push(item.id);
+      }
+    }
+    const owner = responseId ?? item.response_id;
+    if (owner !== undefined) this.owner.set(item.id, owner);
+    if (responseId !== undefined && !response?.output.includes(item.id)) {
+      this.respond(responseId, { output: [...(response?.output ?? []), item.id] });
+    }
+  }
+
+  private respond(id: string, fields: Partial<ResponseRecord>): void {
+    const before = this.responses.get(id);
+    const after: ResponseRecord = { status: "in_progress", parentId: null, output: [], ...before, ...fields, id };
+    if (fields.status === "in_progress") delete (after as { waiting?: Item }).waiting;
+    this.responses.set(id, after);
+    const started = after.status !== "queued" && (before === undefined || before.status === "queued");
+    if (started && after.output.length === 0) {
+      this.below(after.parentId).push(id);
+      this.newest = id;
+    }
+  }
+
+  private unplace(responseId: string): void {
+    const record = this.responses.get(responseId)!;
+    const below = this.below(record.parentId);
+    const at = below.indexOf(responseId);
+    if (at >= 0) below.splice(at, 1);
+    if (this.newest === responseId) this.newest = this.head_;
+  }
+
+  private below(parentId: string | null): string[] {
+    let list = this.children.get(parentId);
+    if (list === undefined) this.children.set(parentId, (list = []));
+    return list;
+  }
+
+  /** undefined: no such node. */
+  private parentOf(id: string): string | null | undefined {
+    const item = this.items.get(id);
+    if (item !== undefined) return item.parent_id;
+    const response = this.responses.get(id);
+    return response === undefined || response.status === "queued" ? undefined : response.parentId;
+  }
+
+  private entry(id: string): Entry {
+    const item = this.items.get(id);
+    const response = item === undefined ? this.responses.get(id) : this.responseOf(id);
+    const parentId = this.parentOf(id) ?? null;
+    const siblings = this.children.get(parentId) ?? [id];
+    return {
+      id,
+      parentId,
+      ...(item === undefined ? {} : { item }),
+      ...(response === undefined ? {} : { response }),
+      siblings,
+      index: siblings.indexOf(id),
+    };
+  }
+
+  private change(itemId: string | undefined, how: (item: Item) => Item): void {
+    const item = itemId === undefined ? undefined : this.items.get(itemId);
+    if (item !== undefined) this.items.set(item.id, how(item));
+  }
+
+  private part(event: LogEvent, how: (part: ContentPart) => ContentPart): void {
+    this.change(event.item_id, (item) => {
+      const content = item.content.slice();
+      const index = event.content_index ?? 0;
+      while (content.length < index) content.push({ type: "output_text", text: "" });
+      content[index] = how(content[index] ?? { type: "output_text" });
+      return { ...item, content };
+    });
+  }
+}
+
+/** The words of an item, refusals included. */
+export function itemText(item: Item | undefined): string {
+  return (item?.content ?? []).map((part) => part.text ?? part.refusal ?? "").join("");
+}
+
+function normalise(raw: Item): Item {
+  const content = raw.content as ContentPart[] | string | undefined | null;
+  if (typeof content !== "string") return { ...raw, content: content ?? [] };
+  return { ...raw, content: [{ type: raw.role === "assistant" ? "output_text" : "input_text", text: content }] };
+}
