@@ -28,7 +28,7 @@ from sessions import events as ev
 from sessions import tree, writer
 from sessions.access import may_see, not_found
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError
-from sessions.ports import CommandRecord, HeadPatch, UsageRow
+from sessions.ports import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch, UsageRow
 from sessions.state import Awaiting, Open, Queued, State, apply
 from sessions.steps import (
     Activated,
@@ -41,7 +41,9 @@ from sessions.steps import (
     Input,
     Orphaned,
     Output,
+    Paused,
     Prepared,
+    Resumed,
     Start,
     Step,
     Stop,
@@ -82,13 +84,21 @@ class Machine:
     """One session's machine. Owned by its actor; not thread-safe; see the module's docstring."""
 
     def __init__(
-        self, state: State, commands: Iterable[CommandRecord] = (), *, default_model: str, fingerprint: str
+        self,
+        state: State,
+        commands: Iterable[CommandRecord] = (),
+        *,
+        default_model: str,
+        fingerprint: str,
+        forgetful: bool = False,
     ) -> None:
         self.state = state
         self._applied = {(record.principal_id, record.command_id): record for record in commands}
+        self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._default_model = default_model
         self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
-        self._generations: dict[ResponseId, int] = {}  # runs begun by this activation
+        self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
+        self._runs = 0  # begun by this activation; numbers them
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
         self._billed_to: dict[ResponseId, Principal] = {}
         self._head: HeadPatch | None = None
@@ -124,6 +134,12 @@ class Machine:
             case Orphaned():
                 for open_ in list(self.state.open.values()):
                     self._end_incomplete(open_, "orphaned")
+            case Paused():
+                for open_ in self.state.open.values():
+                    self._generations.pop(open_.id, None)
+                    out.effects.append(Stop(open_.id))
+            case Resumed():
+                self._start_all()
             case _:
                 assert_never(input)
         self._patch_head()
@@ -134,8 +150,11 @@ class Machine:
         return self._applied.get((principal.id, command_id))
 
     def remember(self, record: CommandRecord) -> None:
-        """Adds a record that was found in the journal's older ones."""
+        """Adds a record: just applied, or found among the journal's older ones. The oldest is forgotten."""
         self._applied[(record.principal_id, record.command_id)] = record
+        if len(self._applied) > COMMANDS_LOADED_MAX:
+            del self._applied[next(iter(self._applied))]
+            self.forgetful = True
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
@@ -167,10 +186,9 @@ class Machine:
 
     def _command(self, input: Command) -> None:
         principal, command = input.principal, input.command
-        digest = cm.command_digest(command)
         known = self.known(principal, command.id)
         if known is not None:
-            self._out.answer = known.answer if known.digest == digest else idempotency_conflict()
+            self._out.answer = known.answer if known.digest == input.digest else idempotency_conflict()
             return
         try:
             if input.refused is not None:
@@ -185,7 +203,7 @@ class Machine:
         if isinstance(command, cm.SessionWarm):
             return
         record = CommandRecord(
-            principal_id=principal.id, command_id=command.id, digest=digest, answer=answer, at=self._now
+            principal_id=principal.id, command_id=command.id, digest=input.digest, answer=answer, at=self._now
         )
         self.remember(record)
         self._out.commands.append(record)
@@ -379,9 +397,9 @@ class Machine:
         )
 
     def _start(self, open_: Open) -> None:
-        generation = self._generations.get(open_.id, 0) + 1
-        self._generations[open_.id] = generation
-        self._out.effects.append(Start(open_.id, generation))
+        self._runs += 1
+        self._generations[open_.id] = self._runs
+        self._out.effects.append(Start(open_.id, self._runs))
 
     def _current(self, response_id: ResponseId, generation: int) -> Open | None:
         """The response, if it is open and this generation is its present one; what others say is too late."""
@@ -577,11 +595,14 @@ class Machine:
             else:
                 cause = "restart" if input.cause == "activation" else input.cause
                 self._put(ev.SessionMigrated(replica=input.replica, cause=cause))
-        for open_ in state.open.values():
-            if open_.id not in self._generations:
-                self._start(open_)
+        self._start_all()
         for waiting in state.awaiting.values():
             self._out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))
+
+    def _start_all(self) -> None:
+        for open_ in self.state.open.values():
+            if open_.id not in self._generations:
+                self._start(open_)
 
     # -- tools -----------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,11 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
+    """A client's command. `digest` is of the command as it was sent; filters may have changed `command` since."""
+
     principal: Principal
     command: cm.ActorCommand
+    digest: bytes
     prepared: Prepared | None = None
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
@@ -88,7 +91,15 @@ class Orphaned(msgspec.Struct, frozen=True):
     """Nobody has read the session's open responses for as long as the policy allows."""
 
 
-Input = Command | Output | Finished | Broke | Fitted | Activated | ToolDeadline | Orphaned
+class Paused(msgspec.Struct, frozen=True):
+    """Nobody reads and the policy is to wait: open responses stay open, their engines stop."""
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """Somebody reads again: open responses without a generation get one."""
+
+
+Input = Command | Output | Finished | Broke | Fitted | Activated | ToolDeadline | Orphaned | Paused | Resumed
 
 
 # -- what a step asks for ------------------------------------------------------------------------------------------
@@ -133,3 +144,12 @@ class Step(msgspec.Struct):
     def durable(self) -> bool:
         """There is something to append."""
         return bool(self.records or self.commands or self.usage or self.head is not None)
+
+    def then(self, later: Step) -> None:
+        """Adds what the next step of the same atomic write asks for; only the last one may carry an answer."""
+        self.records += later.records
+        self.commands += later.commands
+        self.usage += later.usage
+        self.head = later.head or self.head
+        self.answer = later.answer
+        self.effects += later.effects

@@ -1,0 +1,453 @@
+"""The shell around one session's machine: mailbox, appends in order, turns as tasks, answers after durability.
+
+    commands ─► control lane (cancel, warm) ─┐
+    commands ─► data lane, bounded ──────────┼─► drain task ─► step ─► append ─► publish, answer, start, stop
+    turns ────► ready outputs, endings ──────┘   (only while there is work: an idle actor has no task)
+
+Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
+When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
+away, emission stops; what was stepped is tried again after (fence, top) were read, and commands are told so.
+
+States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
+
+Does not know: how a session is claimed, who its readers are, transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import structlog
+
+from sessions import commands as cm
+from sessions import steps
+from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
+from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.ledger import Ledger
+from sessions.machine import Machine
+from sessions.ports import (
+    Append,
+    Engine,
+    FilterSet,
+    Head,
+    Journal,
+    Published,
+    Snapshot,
+)
+from sessions.prepare import prepare
+from sessions.state import pack_state
+from sessions.steps import Prepared, Step
+from sessions.turn import Turn, TurnLimits
+from sessions.types import Principal, ResponseId, SessionKey, UnixMs
+
+log = structlog.get_logger(__name__)
+
+
+class Phase(enum.Enum):
+    WARM = "warm"
+    SEALED = "sealed"
+    GONE = "gone"
+    FENCED = "fenced"
+
+
+class ActorLimits(msgspec.Struct, frozen=True):
+    mailbox_commands: int = 64
+    content_bytes: int = 1_000_000  # of one message or tool output
+    tool_deadline_s: float = 600.0
+    snapshot_events: int = 512
+    journal_patience_s: float = 30.0
+    journal_retry_s: float = 0.25
+    prepare_s: float = 10.0
+    turn: TurnLimits = TurnLimits()
+
+
+class ActorGone(Exception):
+    """The actor takes no commands any more; whoever sent one looks the session up again."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """What every actor of a replica works with."""
+
+    journal: Journal
+    engine: Engine
+    filters: FilterSet
+    replica: str
+    now_ms: Callable[[], UnixMs]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    publish: Callable[[Published], None]
+    limits: ActorLimits
+
+
+class _Letter(msgspec.Struct, frozen=True):
+    principal: Principal
+    command: cm.ActorCommand
+    answer: asyncio.Future[cm.Ok]
+
+
+class Actor:
+    """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
+
+    def __init__(
+        self, machine: Machine, head: Head, world: World, *, on_end: Callable[[Actor], None], snapshot_at: int
+    ) -> None:
+        self.key: SessionKey = head.key
+        self.epoch = head.epoch
+        self.fence = head.fence
+        self.phase = Phase.WARM
+        self._loop = asyncio.get_running_loop()
+        self.active_at = self._loop.time()
+        self._machine = machine
+        self._world = world
+        self._on_end = on_end
+        self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
+        self._durable = machine.state.top
+        self._snapshot_at = snapshot_at
+        self._control: deque[_Letter] = deque()
+        self._data: deque[_Letter] = deque()
+        self._engine_lane: deque[Turn | steps.Input] = deque()
+        self._turns: dict[ResponseId, Turn] = {}
+        self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
+        self._asked_by: dict[ResponseId, Principal] = {}
+        self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
+        self._drain: asyncio.Task[None] | None = None
+        self._journal_away = False
+        self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
+
+    # -- what the runtime asks -----------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """There is a reason to stay in memory."""
+        return bool(self._machine.state.busy or self._control or self._data or self._engine_lane or self._drain)
+
+    @property
+    def top(self) -> int:
+        """The last durable offset."""
+        return self._durable
+
+    @property
+    def user(self) -> str | None:
+        return self._machine.state.user
+
+    def activate(self, cause: steps.Activated) -> None:
+        """The first input: goes on with what the log says is unfinished."""
+        self.post(cause)
+
+    async def execute(self, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
+        """Runs a command to its journaled answer. Raises its error, or ActorGone when the actor is leaving.
+
+        Cancelling this call does not take the command back (I5: repeat it by its id)."""
+        if self.phase is not Phase.WARM:
+            raise ActorGone
+        if self._journal_away:
+            raise journal_away()
+        lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        if len(lane) >= self._world.limits.mailbox_commands:
+            raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
+        letter = _Letter(principal, command, self._loop.create_future())
+        lane.append(letter)
+        self._wake()
+        return await letter.answer
+
+    async def seal(self) -> None:
+        """Takes no more commands, finishes those that are here, and stops turns where they are.
+
+        Afterwards the log is at rest under this fence; open responses are open in it.
+        """
+        if self.phase is Phase.WARM:
+            self.phase = Phase.SEALED
+        self._stop_turns()
+        while self._drain is not None:
+            await asyncio.wait((self._drain,))
+        self._stop_turns()
+        await self._turns_gone()
+
+    async def passivate(self) -> None:
+        """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
+        await self.seal()
+        state = self._machine.state
+        if self.phase is Phase.SEALED and self._durable > self._snapshot_at and self._durable == state.top:
+            try:
+                await self._world.journal.append(self._append(Step(), Snapshot(state.top, pack_state(state))))
+            except SessileError as error:  # a snapshot is derived: the log is whole without it
+                self._log.warning("snapshot_not_written", error=error.code)
+        self._end(Phase.GONE)
+
+    def readers_gone(self, *, cancel: bool) -> None:
+        """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
+        self.post(steps.Orphaned() if cancel else steps.Paused())
+
+    def readers_back(self) -> None:
+        self.post(steps.Resumed())
+
+    # -- what turns say ------------------------------------------------------------------------------------------
+
+    def ready(self, turn: Turn) -> None:
+        self._engine_lane.append(turn)
+        self._wake()
+
+    def post(self, input: steps.Input) -> None:
+        self._engine_lane.append(input)
+        self._wake()
+
+    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
+        self._machine.prompted(response_id, input_tokens, cached_tokens)
+
+    # -- the drain -----------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._drain is None and self.phase in (Phase.WARM, Phase.SEALED):
+            self._drain = self._world.spawn(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                if self._control:
+                    await self._command(self._control.popleft())
+                elif self._engine_lane:
+                    await self._advance_engines()
+                elif self._data:
+                    await self._command(self._data.popleft())
+                else:
+                    return
+        except Fenced as error:
+            self._log.warning("fenced", error=error.public_message)
+            self._end(Phase.FENCED)
+        except Unavailable as error:
+            self._log.error("journal_lost", error=error.public_message)
+            self._end(Phase.FENCED)
+        except asyncio.CancelledError:
+            self._end(Phase.FENCED)
+            raise
+        except Exception:
+            self._log.exception("actor_failed")
+            self._end(Phase.FENCED)
+        finally:
+            self._drain = None
+            self.active_at = self._loop.time()
+
+    async def _advance_engines(self) -> None:
+        """Everything that engines have to say at this moment, as one atomic write."""
+        step = Step()
+        now = self._world.now_ms()
+        while self._engine_lane:
+            item = self._engine_lane.popleft()
+            if not isinstance(item, Turn):
+                step.then(self._machine.step(item, now))
+            elif (output := item.take()) is not None:
+                step.then(self._machine.step(output, now))
+        await self._commit(step)
+
+    async def _command(self, letter: _Letter) -> None:
+        try:
+            step = await self._step_command(letter.principal, letter.command)
+        except Unavailable as error:
+            _fail(letter, error)
+            return
+        try:
+            await self._commit(step, letter)
+        except BaseException:
+            _fail(letter, journal_away())
+            raise
+        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
+            self._world.spawn(self._warm())
+        if isinstance(step.answer, cm.Ok):
+            if not letter.answer.done():
+                letter.answer.set_result(step.answer)
+        elif step.answer is not None:
+            _fail(letter, step.answer)
+
+    async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
+        """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
+        machine, digest = self._machine, cm.command_digest(command)
+        if machine.known(principal, command.id) is None and machine.forgetful:
+            found = await self._world.journal.find_command(self.key, principal.id, command.id)
+            if found is not None:
+                machine.remember(found)
+        prepared: Prepared | None = None
+        refused: SessileError | None = None
+        if machine.known(principal, command.id) is None and isinstance(
+            command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
+        ):
+            try:
+                async with asyncio.timeout(self._world.limits.prepare_s):
+                    command, prepared = await prepare(
+                        principal,
+                        command,
+                        ledger=self._ledger,
+                        filters=self._world.filters,
+                        content_bytes_max=self._world.limits.content_bytes,
+                    )
+            except SessileError as error:
+                refused = error
+            except TimeoutError:
+                refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
+        input = steps.Command(principal, command, digest, prepared, refused)
+        step = machine.step(input, self._world.now_ms())
+        if isinstance(step.answer, cm.Ok) and step.answer.response_id is not None:
+            self._asked_by[step.answer.response_id] = principal
+        return step
+
+    async def _warm(self) -> None:
+        """The hint that a turn is near: brings the newest branch's KV up."""
+        if self.phase is Phase.WARM:
+            await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def _commit(self, step: Step, letter: _Letter | None = None) -> None:
+        """Makes a step durable, shows it, then does what it asks for."""
+        if step.durable:
+            await self._persist(self._append(step, self._due_snapshot(step)), letter)
+            self._durable += len(step.records)
+            if step.records:
+                self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+        for effect in step.effects:
+            self._perform(effect)
+
+    def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
+        return Append(
+            key=self.key,
+            fence=self.fence,
+            top=self._durable,
+            records=tuple(step.records),
+            commands=tuple(step.commands),
+            head=step.head,
+            usage=tuple(step.usage),
+            snapshot=snapshot,
+            at=self._world.now_ms(),
+        )
+
+    def _due_snapshot(self, step: Step) -> Snapshot | None:
+        """A snapshot rides along with the end of a response once the log has grown enough since the last."""
+        state = self._machine.state
+        if state.top - self._snapshot_at < self._world.limits.snapshot_events:
+            return None
+        if not any(isinstance(r.event, ResponseCompleted | ResponseIncomplete | ResponseFailed) for r in step.records):
+            return None
+        self._snapshot_at = state.top
+        return Snapshot(state.top, pack_state(state))
+
+    async def _persist(self, append: Append, letter: _Letter | None) -> None:
+        """Appends until it is known to stand. Raises Fenced, or Unavailable when patience ends.
+
+        After a failure of unknown outcome (fence, top) decide: at the old top it is tried again, at the new one it
+        had been written, anything else means that the session has another owner.
+        """
+        give_up_at = self._loop.time() + self._world.limits.journal_patience_s
+        unknown = False
+        while True:
+            try:
+                if unknown:
+                    head = await self._world.journal.head(self.key)
+                    if head is None or head.fence != self.fence:
+                        raise Fenced("fenced", "Another owner holds this session now.")
+                    unknown = False
+                    if head.top == append.top + len(append.records) and append.records:
+                        break
+                await self._world.journal.append(append)
+                break
+            except Unavailable as error:
+                unknown = True
+                if not self._journal_away:
+                    self._journal_away = True
+                    self._log.error("journal_away", error=str(error))
+                for waiting in (letter, *self._control, *self._data):
+                    if waiting is not None:
+                        _fail(waiting, journal_away())
+                self._control.clear()
+                self._data.clear()
+                if self._loop.time() >= give_up_at:
+                    raise
+                await asyncio.sleep(self._world.limits.journal_retry_s)
+        if self._journal_away:
+            self._journal_away = False
+            self._log.info("journal_back")
+
+    # -- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: steps.Effect) -> None:
+        match effect:
+            case steps.Start():
+                self._start(effect)
+            case steps.Stop():
+                self._stop(effect.response_id)
+            case steps.ArmToolDeadline():
+                due_s = (effect.since - self._world.now_ms()) / 1000 + self._world.limits.tool_deadline_s
+                self._deadlines[effect.response_id] = self._loop.call_later(
+                    max(due_s, 0.0), self.post, steps.ToolDeadline(effect.response_id)
+                )
+            case steps.Erase():
+                self._end(Phase.GONE)
+                self._world.spawn(self._world.engine.release(self.key))
+
+    def _start(self, start: steps.Start) -> None:
+        open_ = self._machine.state.open.get(start.response_id)
+        if open_ is None or self.phase is not Phase.WARM:
+            return
+        turn = Turn(
+            open_,
+            start.generation,
+            key=self.key,
+            principal=self._asked_by.get(open_.id) or Principal(tenant=self.key.tenant, key_id="", user=self.user),
+            ledger=self._ledger,
+            engine=self._world.engine,
+            filters=self._world.filters,
+            inbox=self,
+            limits=self._world.limits.turn,
+        )
+        self._turns[open_.id] = turn
+        task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
+        task.add_done_callback(lambda _: self._turn_ended(turn))
+
+    def _turn_ended(self, turn: Turn) -> None:
+        if self._turns.get(turn.response_id) is turn:
+            del self._turns[turn.response_id]
+            del self._turn_tasks[turn.response_id]
+
+    def _stop(self, response_id: ResponseId) -> None:
+        task = self._turn_tasks.get(response_id)
+        if task is not None:
+            task.cancel()
+
+    def _stop_turns(self) -> None:
+        for response_id in list(self._turn_tasks):
+            self._stop(response_id)
+
+    async def _turns_gone(self) -> None:
+        if self._turn_tasks:
+            await asyncio.wait(list(self._turn_tasks.values()))
+
+    def _end(self, phase: Phase) -> None:
+        """Leaves for good: turns stop, whoever waits is told to look the session up again."""
+        if self.phase in (Phase.GONE, Phase.FENCED):
+            return
+        self.phase = phase
+        self._stop_turns()
+        for deadline in self._deadlines.values():
+            deadline.cancel()
+        for letter in (*self._control, *self._data):
+            if not letter.answer.done():
+                letter.answer.set_exception(ActorGone())
+        self._control.clear()
+        self._data.clear()
+        self._engine_lane.clear()
+        self._on_end(self)
+
+
+def journal_away() -> Unavailable:
+    return Unavailable(
+        "journal_unavailable",
+        "The journal does not answer; nothing was lost. Repeat the command by its id.",
+        retry_after_ms=1_000,
+    )
+
+
+def _fail(letter: _Letter, error: BaseException) -> None:
+    if not letter.answer.done():
+        letter.answer.set_exception(error)

@@ -1,0 +1,197 @@
+"""The ledger: the token ids that stand for a branch, put together piece by piece, each tokenised once.
+
+A message's ids are journaled with it, an answer's ids are the ones that the engine made; only what carries another
+tokenizer's fingerprint, or was rewritten (a retraction, a text cut inside a token), is tokenised again, and then kept.
+So the work for a turn is its own tokens, plus joining arrays.
+
+Does not know engines or KV: these compare ids and reuse what matches (I6).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from sessions import tree
+from sessions.errors import BadInput
+from sessions.events import SessionInfo
+from sessions.ports import ChatMessage, EngineInfo, Tokenizer
+from sessions.prompt import Segment, fit, too_long
+from sessions.state import Open, State
+from sessions.steps import Prepared
+from sessions.types import (
+    CallId,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    Tokens,
+    pack_tokens,
+    unpack_tokens,
+)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What an engine is to run for a response, and whether a new context cut must be journaled first."""
+
+    prompt: array[int]
+    emitted: array[int]  # the end of the prompt: what the response has said already
+    shared_prefix: int
+    max_tokens: int
+    dropped: int
+    cut: ItemId | None  # set when the cut is new
+
+
+class Ledger:
+    """The token ids of one session's branches. Belongs to its actor."""
+
+    def __init__(self, state: State, tokenizer: Tokenizer, engine: EngineInfo) -> None:
+        self._state = state
+        self._tokenizer = tokenizer
+        self._engine = engine
+        self._made: dict[ItemId, array[int]] = {}  # tokenised here because the log's ids do not fit
+        self._opening: tuple[SessionInfo, array[int]] | None = None
+
+    async def prepare(self, message: ChatMessage) -> Prepared:
+        """The ids of a new message. Raises BadInput when it could never fit the window."""
+        tokens = await self._tokenizer.message(message)
+        room = self._engine.context_window - len(self._tokenizer.answer_opening) - 1
+        if len(tokens) > room:
+            raise too_long(len(tokens), room)
+        return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
+
+    async def plan(self, open_: Open) -> Plan:
+        """The prompt of a response: opening + kept items + answer opening + what it has said already.
+
+        Raises BadInput `context_length_exceeded` when it does not fit.
+        """
+        opening = await self._open()
+        path = tree.branch(self._state, open_.body.parent_id)
+        pieces: list[tuple[Segment, Tokens]] = []
+        for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
+            if made_by is None:
+                pieces.extend([self._piece((item,), await self._message(item)) for item in group])
+            else:
+                items = tuple(group)
+                pieces.append(self._piece(items, await self._answer(items)))
+        emitted = unpack_tokens(bytes(open_.tokens))
+        if open_.tail:
+            emitted.extend(await self._tokenizer.text(open_.tail))
+        answer_opening = self._tokenizer.answer_opening
+        window, wanted = self._engine.context_window, open_.sampling.max_output_tokens
+        fitted = fit(
+            [segment for segment, _ in pieces],
+            opening=len(opening),
+            closing=len(answer_opening),
+            window=window,
+            answer=wanted,
+            cut=self._cut(path),
+        )
+        prompt = array("I", opening)
+        for _, tokens in pieces[fitted.first :]:
+            prompt.extend(tokens)
+        prompt.extend(answer_opening)
+        prompt.extend(emitted)
+        room = window - len(prompt)
+        left = min(room, wanted - len(emitted)) if wanted is not None else room
+        return Plan(
+            prompt=prompt,
+            emitted=emitted,
+            shared_prefix=len(opening),
+            max_tokens=left,
+            dropped=fitted.dropped,
+            cut=pieces[fitted.first][0].item_id if fitted.moved else None,
+        )
+
+    async def whole(self, leaf: ItemId | None) -> array[int]:
+        """The ids of a branch as the next prompt would begin with them: what KV is warmed for."""
+        prompt = array("I", await self._open())
+        path = tree.branch(self._state, leaf)
+        for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
+            items = tuple(group)
+            if made_by is not None:
+                prompt.extend(await self._answer(items))
+            else:
+                for item in items:
+                    prompt.extend(await self._message(item))
+        return prompt
+
+    def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
+        first = items[0]
+        begins_turn = isinstance(first, Message) and first.role == "user"
+        return Segment(first.id, len(tokens), begins_turn, len(items)), tokens
+
+    def _cut(self, path: Sequence[Item]) -> ItemId | None:
+        if not self._state.cuts:
+            return None
+        on_path = {item.id for item in path}
+        return next((cut for cut in reversed(self._state.cuts) if cut in on_path), None)
+
+    async def _open(self) -> array[int]:
+        info = self._state.info
+        assert info is not None
+        if self._opening is None or self._opening[0] is not info:
+            self._opening = (info, array("I", await self._tokenizer.opening(info.instructions, info.tools)))
+        return self._opening[1]
+
+    async def _message(self, item: Item) -> Tokens:
+        stored = self._state.item_tokens.get(item.id)
+        if stored is not None and stored[0] == self._tokenizer.fingerprint:
+            return unpack_tokens(stored[1])
+        if item.id not in self._made:
+            self._made[item.id] = array("I", await self._tokenizer.message(self.rendered(item)))
+        return self._made[item.id]
+
+    async def _answer(self, items: Sequence[Item]) -> Tokens:
+        first = items[0].id
+        made = self._made.get(first)
+        if made is not None:
+            return made
+        answer = self._state.answers.get(self._state.made_by[first])
+        opening, closing = self._tokenizer.answer_opening, self._tokenizer.answer_closing
+        if (
+            answer is not None
+            and answer.fingerprint == self._tokenizer.fingerprint
+            and answer.items == tuple(item.id for item in items)
+        ):
+            whole = array("I", opening)
+            whole.frombytes(answer.tokens)
+            if answer.tail:
+                whole.extend(await self._tokenizer.text(answer.tail))
+            whole.extend(closing)
+            if answer.tail:
+                self._made[first] = whole
+            return whole
+        text = "".join(item.text for item in items if isinstance(item, Message))
+        calls = tuple((item.call_id, item.name, item.arguments) for item in items if isinstance(item, FunctionCall))
+        if calls:
+            message = ChatMessage(role="assistant", text=text, calls=calls)
+            self._made[first] = array("I", await self._tokenizer.message(message))
+        else:
+            whole = array("I", opening)
+            whole.extend(await self._tokenizer.text(text))
+            whole.extend(closing)
+            self._made[first] = whole
+        return self._made[first]
+
+    def rendered(self, item: Item) -> ChatMessage:
+        """An item that is not an answer of ours, as the template sees it."""
+        match item:
+            case Message():
+                return ChatMessage(role=item.role, text=item.text)
+            case FunctionCallOutput():
+                name = self.name_of(item.call_id)
+                return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
+            case FunctionCall():
+                raise BadInput("invalid_request", "A call stands only inside an answer.")
+
+    def name_of(self, call_id: CallId) -> str | None:
+        """The function that a call named."""
+        for item in self._state.items.values():
+            if isinstance(item, FunctionCall) and item.call_id == call_id:
+                return item.name
+        return None

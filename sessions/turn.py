@@ -1,0 +1,245 @@
+"""One response being written: plan the prompt, run the engine, filter, and hand what is released to the actor.
+
+A turn task lives exactly as long as a generation runs. It never writes: it accumulates what the pipeline releases
+and tells its actor, which takes it when it is ready to append. So output waits while the journal is slow, in one place,
+bounded by the answer's length, and what waited goes out as one event (roll-up happens before the journal).
+
+Roll-up: the first delta at once, later ones when `rollup_s` has passed since the last or `rollup_bytes` have gathered.
+
+Cancelling the task closes the engine's iterator, which frees its slot within one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import aclosing
+from typing import Literal, Protocol
+
+import msgspec
+
+from sessions import writer
+from sessions.errors import Internal, SessileError
+from sessions.ledger import Ledger, Plan
+from sessions.pipeline import OutputPipeline, Release
+from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
+from sessions.state import Open
+from sessions.steps import Broke, Finished, Fitted, Input, Output
+from sessions.types import Json, Principal, ResponseId, SessionKey, Usage, unpack_tokens
+
+RESTARTS_MAX = 16
+EndReason = Literal["stop", "max_output_tokens", "content_filter"]
+
+
+class TurnLimits(msgspec.Struct, frozen=True):
+    rollup_s: float = 0.025
+    rollup_bytes: int = 512
+
+
+class Inbox(Protocol):
+    """What a turn needs of its actor."""
+
+    def ready(self, turn: Turn) -> None:
+        """There is something to take. Called once per take."""
+
+    def post(self, input: Input) -> None:
+        """Something that comes after all that was released so far."""
+
+    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None: ...
+
+
+def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
+    """The seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
+    if emitted == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}\0{response_id}\0{emitted}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")
+
+
+class Turn:
+    """The run of one generation of one response."""
+
+    def __init__(
+        self,
+        open_: Open,
+        generation: int,
+        *,
+        key: SessionKey,
+        principal: Principal,
+        ledger: Ledger,
+        engine: Engine,
+        filters: FilterSet,
+        inbox: Inbox,
+        limits: TurnLimits,
+    ) -> None:
+        self.response_id = open_.id
+        self.generation = generation
+        self.slot_free = asyncio.Event()  # set when the engine has let go of this run
+        self._open = open_
+        self._key = key
+        self._principal = principal
+        self._ledger = ledger
+        self._engine = engine
+        self._filters = filters
+        self._inbox = inbox
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._texts: list[str] = []
+        self._bytes = 0
+        self._logprobs: list[Json] = []
+        self._tokens: list[bytes] = []
+        self._written = bytearray(open_.tokens)  # the ledger as released so far, packed
+        self._tail = open_.tail
+        self._told = False  # the actor knows that there is something to take
+        self._flushed_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = 0  # tokens that the engine made for this run
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs to the end of the answer, or until cancelled. Every failure becomes the response's error."""
+        usage = Usage(0, len(self._open.tokens) // 4)
+        try:
+            plan = await self._ledger.plan(self._open)
+            if plan.cut is not None:
+                self._inbox.post(Fitted(self.response_id, self.generation, plan.dropped, plan.cut))
+            usage = Usage(len(plan.prompt) - len(plan.emitted), len(plan.emitted))
+            self._inbox.prompted(self.response_id, usage.input_tokens, 0)
+            await self._generate(plan)
+        except SessileError as error:
+            self._broke(error, usage)
+        except Exception as error:
+            failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
+            failure.__cause__ = error
+            self._broke(failure, usage)
+        finally:
+            self._disarm()
+            self.slot_free.set()
+
+    def _broke(self, error: SessileError, usage: Usage) -> None:
+        self._flush()
+        usage = msgspec.structs.replace(usage, output_tokens=usage.output_tokens + self._seen)
+        self._inbox.post(Broke(self.response_id, self.generation, error, usage))
+
+    async def _generate(self, plan: Plan) -> None:
+        """Runs the engine, again from the released text where a filter rewrote it."""
+        sampling = self._open.sampling
+        prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
+        withheld = recomputed = 0
+        first_cached: int | None = None
+        for attempt in range(RESTARTS_MAX):
+            if left <= 0:
+                return self._end("max_output_tokens", plan, first_cached or 0, recomputed, withheld)
+            pipeline = OutputPipeline(sampling.stops, self._filters.output_filters(self._principal), tail=self._tail)
+            request = GenerationRequest(
+                key=self._key,
+                response_id=self.response_id,
+                generation=self.generation,
+                prompt=prompt,
+                sampling=sampling,
+                seed=continuation_seed(sampling.seed or 0, self.response_id, len(emitted)),
+                max_tokens=left,
+                emitted=emitted,
+                shared_prefix=plan.shared_prefix,
+            )
+            seen_before = self._seen
+            release: Release | None = None
+            finish: Finish | None = None
+            async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
+                async for part in stream:
+                    if isinstance(part, Finish):
+                        finish = part
+                        release = pipeline.finish()
+                    else:
+                        self._seen += len(part.tokens)
+                        release = pipeline.feed(part)
+                    if release is not None:
+                        self._accept(release)
+                        if release.ended is not None or release.restart:
+                            break
+            if finish is not None:
+                if first_cached is None:
+                    first_cached = finish.cached_tokens
+                if attempt or len(plan.emitted):
+                    recomputed += finish.prompt_tokens - finish.cached_tokens
+            if release is not None:
+                withheld += release.withheld_tokens
+            if release is not None and release.ended == "content_filter":
+                return self._end("content_filter", plan, first_cached or 0, recomputed, withheld, release.message)
+            if release is None or not release.restart:
+                reason: EndReason = "stop"
+                if finish is not None and finish.reason == "length" and (release is None or release.ended is None):
+                    reason = "max_output_tokens"
+                return self._end(reason, plan, first_cached or 0, recomputed, withheld)
+            left -= self._seen - seen_before
+            emitted = unpack_tokens(bytes(self._written))
+            emitted.extend(await self._engine.tokenizer.text(self._tail))
+            prompt = plan.prompt[: len(plan.prompt) - len(plan.emitted)] + emitted
+        return self._end("content_filter", plan, first_cached or 0, recomputed, withheld)
+
+    def _end(
+        self, reason: EndReason, plan: Plan, cached: int, recomputed: int, withheld: int, refusal: str = ""
+    ) -> None:
+        self._flush()
+        prompt_tokens = len(plan.prompt) - len(plan.emitted)
+        usage = Usage(
+            input_tokens=prompt_tokens,
+            output_tokens=len(plan.emitted) + self._seen - withheld,
+            cached_tokens=min(cached, prompt_tokens),
+        )
+        self._inbox.post(
+            Finished(
+                self.response_id,
+                self.generation,
+                reason,
+                usage,
+                recomputed_tokens=recomputed,
+                withheld_tokens=withheld,
+                refusal=refusal or None,
+            )
+        )
+
+    # -- roll-up -----------------------------------------------------------------------------------------------
+
+    def _accept(self, release: Release) -> None:
+        if release.tokens:
+            self._tokens.append(release.tokens)
+            self._written += release.tokens
+        self._tail = release.tail
+        self._logprobs.extend(release.logprobs)
+        if not release.text:
+            return
+        self._texts.append(release.text)
+        self._bytes += len(release.text)
+        now = self._loop.time()
+        if self._flushed_at is None or self._bytes >= self._limits.rollup_bytes or now >= self._flushed_at + self._limits.rollup_s:
+            self._flush()
+        elif self._timer is None and not self._told:
+            self._timer = self._loop.call_at(self._flushed_at + self._limits.rollup_s, self._flush)
+
+    def _flush(self) -> None:
+        self._disarm()
+        if self._texts and not self._told:
+            self._told = True
+            self._flushed_at = self._loop.time()
+            self._inbox.ready(self)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def take(self) -> Output | None:
+        """All that was released since the last take, as one output. Called by the actor when it can append."""
+        self._told = False
+        if not self._texts:
+            return None
+        text = "".join(self._texts) if len(self._texts) > 1 else self._texts[0]
+        tokens = b"".join(self._tokens) if len(self._tokens) > 1 else (self._tokens[0] if self._tokens else b"")
+        piece = writer.Text(text, tuple(self._logprobs))
+        self._texts.clear()
+        self._tokens.clear()
+        self._logprobs.clear()
+        self._bytes = 0
+        return Output(self.response_id, self.generation, (piece,), tokens, self._tail)
