@@ -224,7 +224,7 @@ class Actor:
         except asyncio.CancelledError:
             self._end(Phase.FENCED)
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - the boundary of a task: one session fails, not the replica
             self._log.exception("actor_failed")
             self._end(Phase.FENCED)
         finally:

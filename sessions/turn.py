@@ -109,7 +109,7 @@ class Turn:
             await self._generate(plan)
         except SessileError as error:
             self._broke(error, usage)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever an engine does becomes this response's failure
             failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
             failure.__cause__ = error
             self._broke(failure, usage)
@@ -213,9 +213,10 @@ class Turn:
         self._texts.append(release.text)
         self._bytes += len(release.text)
         now = self._loop.time()
-        if self._flushed_at is None or self._bytes >= self._limits.rollup_bytes or now >= self._flushed_at + self._limits.rollup_s:
+        due = self._flushed_at is None or now >= self._flushed_at + self._limits.rollup_s
+        if due or self._bytes >= self._limits.rollup_bytes:
             self._flush()
-        elif self._timer is None and not self._told:
+        elif self._timer is None and not self._told and self._flushed_at is not None:
             self._timer = self._loop.call_at(self._flushed_at + self._limits.rollup_s, self._flush)
 
     def _flush(self) -> None:

@@ -1,0 +1,114 @@
+"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted.
+
+Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
+indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from actors.runtime import Moved, Runtime
+from sessions.errors import SessileError
+from sessions.ports import Directory, Engine, Journal
+from sessions.types import SessionKey, UnixMs
+
+log = structlog.get_logger(__name__)
+
+
+class UpkeepLimits(msgspec.Struct, frozen=True):
+    sweep_s: float = 5.0
+    recoveries_at_once: int = 8
+    page: int = 200
+    retention_s: float = 30 * 86_400.0
+    commands_s: float = 86_400.0
+    purge_every_s: float = 300.0
+
+
+class Upkeep:
+    """The sweeps of one replica. `run` ends only by cancellation."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        journal: Journal,
+        directory: Directory,
+        engine: Engine,
+        limits: UpkeepLimits,
+        now_ms: Callable[[], UnixMs],
+    ) -> None:
+        self._runtime = runtime
+        self._journal = journal
+        self._directory = directory
+        self._engine = engine
+        self._limits = limits
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        purge_at = loop.time() + self._limits.purge_every_s
+        while True:
+            await self._attempt("recover", self.recover())
+            await self._attempt("passivate", self.passivate_idle())
+            if loop.time() >= purge_at:
+                purge_at = loop.time() + self._limits.purge_every_s
+                await self._attempt("purge", self.purge())
+            await asyncio.sleep(self._limits.sweep_s)
+
+    async def _attempt(self, sweep: str, work: object) -> None:
+        try:
+            await work  # type: ignore[misc]
+        except SessileError as error:
+            log.warning("sweep_failed", sweep=sweep, error=str(error))
+
+    async def recover(self) -> int:
+        """Activates every session with an open turn that nobody live owns; returns how many."""
+        recovered = 0
+        slots = asyncio.Semaphore(self._limits.recoveries_at_once)
+        after: SessionKey | None = None
+        while heads := await self._journal.open_heads(limit=self._limits.page, after=after):
+            after = heads[-1].key
+            orphans = [
+                head.key
+                for head in heads
+                if self._runtime.actor(head.key) is None and await self._directory.locate(head.key) is None
+            ]
+            done = await asyncio.gather(*(self._recover(key, slots) for key in orphans))
+            recovered += sum(done)
+        return recovered
+
+    async def _recover(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
+        async with slots:
+            try:
+                await self._runtime.recover(key)
+                return True
+            except Moved:
+                return False
+            except SessileError as error:
+                log.warning("not_recovered", session=key.session, tenant=key.tenant, error=str(error))
+                return False
+
+    async def passivate_idle(self) -> int:
+        """Takes out of memory whatever has been idle for long enough; returns how many."""
+        long_ago = asyncio.get_running_loop().time() - self._runtime.limits.idle_s
+        idle = [actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago]
+        for key in idle:
+            await self._runtime.passivate(key)
+        return len(idle)
+
+    async def purge(self) -> int:
+        """Erases what was deleted longer ago than the retention time; returns how many sessions."""
+        now = self._now_ms()
+        purged = await self._journal.purge(
+            deleted_before=UnixMs(now - int(self._limits.retention_s * 1000)),
+            commands_before=UnixMs(now - int(self._limits.commands_s * 1000)),
+            limit=self._limits.page,
+        )
+        for key in purged:
+            await self._engine.release(key)
+        return len(purged)

@@ -1,0 +1,265 @@
+"""The life of responses in the session machine: how each begins, is written, ends, and lets the next one begin.
+
+The lower half of `sessions.machine`: everything here follows from what engines said or from the log.
+Invariants: a response ends in exactly one terminal event; a run that is not the response's present one writes
+nothing; ending a response starts the first of those that waited for it, in the same step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32encode
+from typing import Literal
+
+import msgspec
+
+from sessions import events as ev
+from sessions import tree, writer
+from sessions.errors import SessileError
+from sessions.ports import UsageRow
+from sessions.state import Awaiting, Open, Queued, State, apply
+from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Output, Prepared, Start, Step, Stop
+from sessions.types import (
+    FunctionCallOutput,
+    IncompleteReason,
+    Item,
+    ItemId,
+    Principal,
+    ResponseId,
+    Sampling,
+    UnixMs,
+    Usage,
+)
+
+RECOVERIES_MAX = 2
+
+_TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
+    "completed": ev.ResponseCompleted,
+    "incomplete": ev.ResponseIncomplete,
+    "failed": ev.ResponseFailed,
+}
+
+
+def derive(prefix: str, *parts: str) -> str:
+    """An id that follows from what it is made of; 80 bits, so that no two of a tenant's meet by chance."""
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
+    return f"{prefix}_{b32encode(digest).decode()[:24].lower()}"
+
+
+class Responses:
+    """The state of a session, the step being made, and what is done to responses in it."""
+
+    def __init__(self, state: State, *, fingerprint: str) -> None:
+        self.state = state
+        self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
+        self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
+        self._runs = 0  # begun by this activation; numbers them
+        self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
+        self._billed_to: dict[ResponseId, Principal] = {}
+        self._now = UnixMs(0)
+        self._out = Step()
+
+    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
+        """Notes what a response's prompt is made of, for the usage of one that is cut short."""
+        self._prompts.setdefault(response_id, Usage(input_tokens, 0, cached_tokens))
+
+    def _put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
+        record = ev.Record(self.state.top + 1, self._now, event, private)
+        apply(self.state, record)
+        self._out.records.append(record)
+
+    def _item(self, item: Item, prepared: Prepared | None) -> None:
+        private = ev.Private(tokens=prepared.tokens, fingerprint=prepared.fingerprint) if prepared else None
+        self._put(ev.ItemCreated(item=item), private)
+
+    def _begin(
+        self,
+        response_id: ResponseId,
+        parent: ItemId | None,
+        sampling: Sampling,
+        *,
+        sequence: int = 0,
+        after: ResponseId | None = None,
+    ) -> None:
+        """Creates a response and asks for its first generation. The seed is drawn here if nobody gave one."""
+        if sampling.seed is None:
+            seed = int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
+            sampling = msgspec.structs.replace(sampling, seed=seed)
+        body = self._body(response_id, parent, "in_progress")
+        self._put(
+            ev.ResponseCreated(response_id=response_id, sequence_number=sequence, response=body),
+            ev.Private(sampling=sampling, after=after),
+        )
+        self._put(ev.ResponseInProgress(response_id=response_id, sequence_number=sequence + 1))
+        self._start(self.state.open[response_id])
+
+    def _body(
+        self, response_id: ResponseId, parent: ItemId | None, status: Literal["queued", "in_progress"]
+    ) -> ev.ResponseBody:
+        assert self.state.info is not None
+        return ev.ResponseBody(
+            id=response_id, created_at=self._now, status=status, model=self.state.info.model, parent_id=parent
+        )
+
+    def _start(self, open_: Open) -> None:
+        self._runs += 1
+        self._generations[open_.id] = self._runs
+        self._out.effects.append(Start(open_.id, self._runs))
+
+    def _start_all(self) -> None:
+        for open_ in self.state.open.values():
+            if open_.id not in self._generations:
+                self._start(open_)
+
+    def _current(self, response_id: ResponseId, generation: int) -> Open | None:
+        """The response, if it is open and this generation is its present one; what others say is too late."""
+        if self._generations.get(response_id) != generation:
+            return None
+        return self.state.open.get(response_id)
+
+    def _end_incomplete(self, open_: Open, reason: IncompleteReason, *, go_on: bool = True) -> None:
+        """Ends an open response with what was released; its generation, if one runs, is aborted."""
+        self._out.effects.append(Stop(open_.id))
+        self._end(open_, "incomplete", self._used(open_), incomplete=reason, go_on=go_on)
+
+    def _used(self, open_: Open) -> Usage:
+        """The usage of a response that did not end by itself."""
+        prompt = self._prompts.get(open_.id, Usage(0, 0))
+        return msgspec.structs.replace(prompt, output_tokens=len(open_.tokens) // 4)
+
+    def _end_queued(self, waiting: Queued, reason: IncompleteReason) -> None:
+        body = msgspec.structs.replace(
+            waiting.body, status="incomplete", incomplete_details={"reason": reason}, usage=Usage(0, 0).public()
+        )
+        for other in self.state.queue:
+            if other.after == waiting.body.id:
+                other.after = waiting.after
+        self._put(ev.ResponseIncomplete(response_id=body.id, sequence_number=waiting.sequence, response=body))
+
+    def _end(
+        self,
+        open_: Open,
+        status: Literal["completed", "incomplete", "failed"],
+        usage: Usage,
+        *,
+        incomplete: IncompleteReason | None = None,
+        error: SessileError | None = None,
+        recomputed: int = 0,
+        withheld: int = 0,
+        go_on: bool = True,
+    ) -> None:
+        """Writes the endings of the drafts and the one terminal event, with its usage; lets the next one begin."""
+        state = self.state
+        for event in writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
+            self._put(event)
+        body = msgspec.structs.replace(
+            open_.body,
+            status=status,
+            output=tuple(draft.item for draft in open_.drafts),
+            usage=usage.public(),
+            incomplete_details={"reason": incomplete} if incomplete is not None else None,
+            error={"code": error.code, "message": error.public_message} if error is not None else None,
+        )
+        private = ev.Private(tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=self._fingerprint)
+        self._put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
+        self._generations.pop(open_.id, None)
+        self._prompts.pop(open_.id, None)
+        billed_to = self._billed_to.pop(open_.id, None)
+        self._out.usage.append(
+            UsageRow(
+                response_id=open_.id,
+                principal=billed_to or Principal(tenant=state.key.tenant, key_id="", user=state.user),
+                model=body.model,
+                usage=usage,
+                status=status,
+                recomputed_tokens=recomputed,
+                withheld_tokens=withheld,
+                at=self._now,
+            )
+        )
+        if open_.id in state.awaiting:
+            self._out.effects.append(ArmToolDeadline(open_.id, self._now))
+        elif go_on:
+            self._next_in_line(open_.id, open_.last_item)
+
+    def _next_in_line(self, ended: ResponseId, last: ItemId | None) -> None:
+        """Starts what waited for `ended`, on the branch as it is now; what waited beside it waits on."""
+        followers = [waiting for waiting in self.state.queue if waiting.after == ended]
+        if not followers:
+            return
+        first = followers[0]
+        if first.item is not None:
+            item = msgspec.structs.replace(first.item, parent_id=last, status="completed", created_at=self._now)
+            self._item(item, Prepared(first.tokens, first.fingerprint) if first.fingerprint else None)
+            last = item.id
+        else:
+            last = tree.question(self.state, last) if last is not None else None
+        self._begin(first.body.id, last, first.sampling, sequence=first.sequence)
+
+    def _tools_missing(self, waiting: Awaiting, why: str) -> None:
+        """Ends a turn whose tools did not answer: each missing output is an error that says why."""
+        for call_id in list(waiting.missing):
+            self._item(
+                FunctionCallOutput(
+                    id=ItemId(derive("fco", self.state.key.session, waiting.response_id, call_id)),
+                    parent_id=waiting.last,
+                    call_id=call_id,
+                    output=why,
+                    is_error=True,
+                    status="incomplete",
+                    created_at=self._now,
+                ),
+                None,
+            )
+        self._next_in_line(waiting.response_id, waiting.last)
+
+    def _output(self, input: Output) -> None:
+        open_ = self._current(input.response_id, input.generation)
+        if open_ is None:
+            return
+        for index, piece in enumerate(input.pieces, 1):
+            for event in writer.write(open_, piece, self._now):
+                last = index == len(input.pieces) and writer.carries(piece, event)
+                self._put(event, ev.Private(tokens=input.tokens, tail=input.tail) if last else None)
+
+    def _finished(self, input: Finished) -> None:
+        open_ = self._current(input.response_id, input.generation)
+        if open_ is None:
+            return
+        if input.refusal is not None:
+            for event in writer.write(open_, writer.RefusalText(input.refusal), self._now):
+                self._put(event)
+        reason: IncompleteReason | None = None if input.reason == "stop" else input.reason
+        self._end(
+            open_,
+            "completed" if reason is None else "incomplete",
+            input.usage,
+            incomplete=reason,
+            recomputed=input.recomputed_tokens,
+            withheld=input.withheld_tokens,
+        )
+
+    def _broke(self, input: Broke) -> None:
+        open_ = self._current(input.response_id, input.generation)
+        if open_ is not None:
+            self._end(open_, "failed", input.usage, error=input.error)
+
+    def _activated(self, input: Activated) -> None:
+        """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""
+        state = self.state
+        if state.info is None or state.deleted:
+            return
+        if state.open:
+            if state.recoveries >= RECOVERIES_MAX:
+                error = SessileError(
+                    "quarantined",
+                    "This response was given up: its server ended several times while working on it.",
+                )
+                for open_ in list(state.open.values()):
+                    self._end(open_, "failed", self._used(open_), error=error)
+            else:
+                cause = "restart" if input.cause == "activation" else input.cause
+                self._put(ev.SessionMigrated(replica=input.replica, cause=cause))
+        self._start_all()
+        for waiting in state.awaiting.values():
+            self._out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))
