@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -50,6 +50,8 @@ class RuntimeLimits(msgspec.Struct, frozen=True):
     actors_max: int = 20_000
     activations_max: int = 64
     idle_s: float = 600.0
+    orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
+    orphan_after_s: float = 30.0
     actor: ActorLimits = ActorLimits()
 
 
@@ -94,6 +96,8 @@ class Runtime:
         self._activating: dict[SessionKey, asyncio.Task[Actor]] = {}
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._sinks: dict[SessionKey, set[Callable[[Published], None]]] = {}
+        self._orphan_timers: dict[SessionKey, asyncio.TimerHandle] = {}
+        self._paused: set[SessionKey] = set()
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -144,6 +148,7 @@ class Runtime:
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """See the `Sessions` port."""
         self._sinks.setdefault(key, set()).add(sink)
+        self._read_again(key)
 
         def unwatch() -> None:
             sinks = self._sinks.get(key)
@@ -151,8 +156,33 @@ class Runtime:
                 sinks.discard(sink)
                 if not sinks:
                     del self._sinks[key]
+                    self._unread(key)
 
         return unwatch
+
+    def _unread(self, key: SessionKey) -> None:
+        """The last reader has left: the orphan policy's time begins."""
+        if self.limits.orphan_policy != "continue" and key not in self._orphan_timers:
+            loop = asyncio.get_running_loop()
+            self._orphan_timers[key] = loop.call_later(self.limits.orphan_after_s, self._orphaned, key)
+
+    def _orphaned(self, key: SessionKey) -> None:
+        self._orphan_timers.pop(key, None)
+        actor = self._actors.get(key)
+        if actor is not None and key not in self._sinks:
+            if self.limits.orphan_policy == "pause":
+                self._paused.add(key)
+            actor.readers_gone(cancel=self.limits.orphan_policy == "cancel")
+
+    def _read_again(self, key: SessionKey) -> None:
+        timer = self._orphan_timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._paused:
+            self._paused.discard(key)
+            actor = self._actors.get(key)
+            if actor is not None:
+                actor.readers_back()
 
     @staticmethod
     def key_of(principal: Principal, command: cm.ActorCommand) -> SessionKey:
@@ -301,6 +331,7 @@ class Runtime:
     def _ended(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
+            self._paused.discard(actor.key)
             owner = self._owners.pop(actor.key)
             self._spawn(self._release(actor.key, owner))
 
