@@ -101,6 +101,7 @@ class Client:
         self._sessions: dict[str, Session] = {}
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._wake = asyncio.Event()
+        self._now_least = 0.0
         self._to_write = Bell()
         self._link_bell = Bell()
         self._dirty: set[str] = set()
@@ -331,7 +332,12 @@ class Client:
     # Inside: the connection
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return max(asyncio.get_running_loop().time(), self._now_least)
+
+    def _ring_at(self, due: float) -> None:
+        # loops may call a hair early; for the core it is due
+        self._now_least = max(self._now_least, due)
+        self._wake.set()
 
     async def _run(self) -> None:
         core = self._need_core()
@@ -353,7 +359,7 @@ class Client:
         """Wait for something to do, or until the core's clock is due."""
         loop = asyncio.get_running_loop()
         due = core.wakeup()
-        alarm = None if due is None else loop.call_at(due, self._wake.set)
+        alarm = None if due is None else loop.call_at(due, self._ring_at, due)
         try:
             await self._wake.wait()
         finally:

@@ -4,15 +4,15 @@
 
     SessileError
      ├─ ServerError                 the server refused a command; carries its code, retryable, retry_after_ms
-     │   ├─ InvalidRequest          unknown_type, invalid_*, context_length_exceeded, ...
+     │   ├─ InvalidRequest          invalid_request, unknown_type, ...
      │   ├─ Unauthorized            unauthorized, token_expired
      │   ├─ Forbidden               forbidden
      │   ├─ NotFound                *_not_found
      │   │   └─ SessionGone         the session is unknown, forbidden or deleted: reading it has ended
-     │   ├─ Conflict                idempotency_conflict, ...
+     │   ├─ Conflict                idempotency_conflict, session_exists, call_answered, session_full
      │   ├─ Busy                    response_in_progress, tools_pending, queue_full
      │   ├─ RateLimited             rate_limited, quota_exceeded
-     │   └─ Unavailable             overloaded, draining, journal_unavailable, ...: try later
+     │   └─ Unavailable             overloaded, draining, engine_unavailable, ...: try later
      ├─ ResponseFailed              the response ended as ``response.failed``
      ├─ CommandTimeout              no answer in time: the outcome is UNKNOWN; the id may be sent again
      ├─ TooManyCommands             more unanswered commands than the client holds
@@ -155,9 +155,10 @@ _BY_CODE: dict[str, type[ServerError]] = {
     "token_expired": Unauthorized,
     "forbidden": Forbidden,
     "session_deleted": SessionGone,
-    "session_gone": SessionGone,
     "idempotency_conflict": Conflict,
-    "conflict": Conflict,
+    "session_exists": Conflict,
+    "session_full": Conflict,
+    "call_answered": Conflict,
     "response_in_progress": Busy,
     "tools_pending": Busy,
     "queue_full": Busy,
@@ -166,6 +167,7 @@ _BY_CODE: dict[str, type[ServerError]] = {
     "overloaded": Unavailable,
     "draining": Unavailable,
     "unavailable": Unavailable,
+    "engine_unavailable": Unavailable,
     "journal_unavailable": Unavailable,
 }
 
