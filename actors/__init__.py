@@ -1,0 +1,1 @@
+"""Who owns which session now, and where: directory, membership, placement, and the actors themselves."""

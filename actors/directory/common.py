@@ -1,0 +1,128 @@
+"""What both directories share: partitions, the answer to an announcement, and the stream of activations.
+
+Decides how sessions fall into partitions. The rule is part of the stored format: every process of a cluster
+must agree on it, so it hashes with BLAKE2b and never with Python's own seeded `hash`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from sessions.ports import Directory, Member, Owner, View
+from sessions.types import SessionKey
+
+PARTITIONS: Final = 64
+LEASE_TTL_S: Final = 6.0
+
+# What `activations` holds for a reader that does not come. Beyond it the oldest are given up: they are hints,
+# and a gateway looks at its sessions once per TTL anyway.
+UNREAD_MAX: Final = 4096
+
+
+def session_name(key: SessionKey) -> str:
+    """One string per session. The length in front keeps ("a/b", "c") and ("a", "b/c") apart."""
+    return f"{len(key.tenant)}:{key.tenant}/{key.session}"
+
+
+def partition_of(key: SessionKey) -> int:
+    """0 ... PARTITIONS-1: everything that the directory knows of a session lives in this partition."""
+    return blake2b(session_name(key).encode(), digest_size=1).digest()[0] % PARTITIONS
+
+
+class Announcement(View, frozen=True):
+    """The answer to an announcement: the view, and where the lease had not been alive until this call.
+
+    In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be gone
+    or taken, so it claims its sessions there again. All of them at the first announcement.
+    """
+
+    rejoined: frozenset[int] = frozenset()
+
+
+class Leases(Directory, Protocol):
+    """The directory as the keeper of a lease sees it: the port, with what `actors.membership` needs besides."""
+
+    async def announce(self, member: Member) -> Announcement:
+        """As in the port. Raises Conflict (`replica_replaced`) when another process has joined since as the same
+        replica: whoever gets that must stop, because nothing that it claims can count any more."""
+        ...
+
+    async def news(self) -> None:
+        """Returns when an answer told of a newer view than the last that was handed out, or that the lease is
+        missing; at once if one has since the last `announce` or `view`. For one waiter."""
+        ...
+
+
+class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
+    """What one gateway is told, oldest first, for one reader. Ends when the directory or the reader closes it.
+
+    It collects from the moment it is made, read or not, up to `UNREAD_MAX`; `missed` counts what it gave up.
+    """
+
+    def __init__(self, on_close: Callable[[Activations], None]) -> None:
+        self._on_close = on_close
+        self._unread: deque[tuple[SessionKey, Owner]] = deque()
+        self._wake = asyncio.Event()
+        self._closed = False
+        self.missed = 0
+
+    def tell(self, key: SessionKey, owner: Owner) -> None:
+        if self._closed:
+            return
+        if len(self._unread) >= UNREAD_MAX:
+            self._unread.popleft()
+            self.missed += 1
+        self._unread.append((key, owner))
+        self._wake.set()
+
+    def __aiter__(self) -> Activations:
+        return self
+
+    async def __anext__(self) -> tuple[SessionKey, Owner]:
+        while not self._unread:
+            if self._closed:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        return self._unread.popleft()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; what was told before is still read. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._wake.set()
+            self._on_close(self)
+
+
+class Freshness:
+    """What one handle has seen of the view's version, and whether there are news for the keeper of a lease."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._handed_out = 0
+        self._news = asyncio.Event()
+
+    def answered(self, version: int) -> None:
+        """Some answer carried this version."""
+        self.seen = max(self.seen, version)
+        if version > self._handed_out:
+            self._news.set()
+
+    def lease_missing(self) -> None:
+        self._news.set()
+
+    def handed_out(self, version: int) -> None:
+        """A whole view of this version went to the caller."""
+        self.seen = max(self.seen, version)
+        self._handed_out = max(self._handed_out, version)
+        self._news.clear()
+
+    async def news(self) -> None:
+        await self._news.wait()

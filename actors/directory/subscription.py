@@ -1,0 +1,123 @@
+"""One gateway's ear at the servers: sharded channels, one per partition, read for as long as the directory is open.
+
+It connects again by itself and forever, with a growing pause, and follows slots that move in a cluster. What was told
+while it was not connected is missed (the port says so). A silent connection is asked with PING, so that a half-open
+one is found out within `2 * quiet_s`. `live` is set while every channel is subscribed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError, ResponseError
+
+from actors.directory.lane import NotSent, connect
+from actors.directory.servers import Servers
+
+QUIET_S: Final = 2.0
+PAUSE_S: Final = 0.1
+PAUSE_MAX_S: Final = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Broken(Exception):
+    """The connection said something that ends it: a slot that moved away, or no answer."""
+
+
+class Subscription:
+    def __init__(
+        self, servers: Servers, channels: list[str], tell: Callable[[bytes], None], *, quiet_s: float = QUIET_S
+    ) -> None:
+        """`tell` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
+        self._servers = servers
+        self._channels = channels
+        self._tell = tell
+        self._quiet_s = quiet_s
+        self.live = asyncio.Event()
+        self._missing: set[bytes] = set()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="directory-subscription")
+
+    async def ready(self, timeout_s: float) -> None:
+        """Returns when every channel is subscribed. Raises NotSent when that takes too long."""
+        if self._task.done():
+            await self._task  # raises what ended it: our own bug, and nobody should wait for it
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.live.wait()
+        except TimeoutError:
+            raise NotSent("the subscription is not up") from None
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            self._missing = {channel.encode() for channel in self._channels}
+            try:
+                async with asyncio.TaskGroup() as listeners:
+                    for make, channels in self._servers.spread(self._channels):
+                        listeners.create_task(self._listen(make(), channels))
+            except* (RedisError, OSError, Broken, NotSent) as errors:
+                if self.live.is_set():
+                    pause_s = PAUSE_S
+                    log.warning("directory.subscription_lost", error=_first(errors))
+            finally:
+                self.live.clear()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            with contextlib.suppress(NotSent):  # still away: the next attempt finds the same
+                await self._servers.refresh()
+
+    async def _listen(self, connection: AbstractConnection, channels: list[str]) -> None:
+        """Ends only by raising."""
+        try:
+            await connect(connection)
+            # One command per channel: in a cluster each may be in a slot of its own.
+            commands = [("SSUBSCRIBE", channel) for channel in channels]
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._ask(connection))
+                both.create_task(self._read(connection))
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _ask(self, connection: AbstractConnection) -> None:
+        while True:
+            await asyncio.sleep(self._quiet_s)
+            await connection.send_command("PING", check_health=False)
+
+    async def _read(self, connection: AbstractConnection) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(2 * self._quiet_s):
+                    answer = await connection.read_response(timeout=float("inf"))
+            except TimeoutError:
+                raise Broken("the server is silent") from None
+            except ResponseError as error:  # MOVED, or a right that is missing
+                raise Broken(str(error)) from error
+            match answer:
+                case [b"smessage", _, bytes() as message]:
+                    self._tell(message)
+                case [b"ssubscribe", bytes() as channel, _]:
+                    self._missing.discard(channel)
+                    if not self._missing:
+                        self.live.set()
+                case [b"sunsubscribe", *_]:
+                    raise Broken("a slot has moved away")
+                case _:
+                    pass  # the answer to a PING
+
+
+def _first(errors: BaseExceptionGroup) -> str:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

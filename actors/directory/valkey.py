@@ -1,0 +1,391 @@
+"""The directory on Valkey or Redis 7: one server, a master behind Sentinel, or a cluster.
+
+Everything of one partition lives in one hash slot (`{namespace:17}:…`), so one script sees lease and entry together
+and runs whole or not at all; the members live in a slot of their own. Scripts take the time from their server. The
+rules are those of `store.py`, the layout is at the top of `lua/prelude.lua`, addresses are described in `address.py`.
+
+Every call waits at most about three times `timeout_s` (a connection, the queue, the answer). Errors: Unavailable means
+that nothing happened. OutcomeUnknown means that a write was sent and not answered; it is not repeated here (reads are,
+once). A call that is cancelled may still happen, before any later call of the same directory for the same session.
+
+An announcement writes the member first and the 64 leases after it, so on a cluster it can half succeed. It then raises,
+the keeper's own deadline stays where it was, and the next one repairs it.
+
+It does not know who may take what: losing a race is an answer, and the journal's fence decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+from redis.asyncio import RedisCluster
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from actors.directory.address import client_for, parse
+from actors.directory.common import (
+    LEASE_TTL_S,
+    PARTITIONS,
+    Activations,
+    Announcement,
+    Freshness,
+    partition_of,
+    session_name,
+)
+from actors.directory.lane import Lost, NotSent, Word
+from actors.directory.scripts import Script, script
+from actors.directory.servers import servers_for
+from actors.directory.store import GRACE_TTLS, lease_missing, replaced, stable
+from actors.directory.subscription import Subscription
+from sessions.errors import BadInput, Internal, OutcomeUnknown, SessileError, Unavailable
+from sessions.ports import Claim, Member, Owner, View
+from sessions.types import ActivationId, ReplicaId, SessionKey
+
+VERSION_MIN: Final = (7, 0)
+WATCH_BATCH: Final = 256
+REPLACED: Final = 4
+SWEEPING: Final = 2
+JOINED: Final = 1
+
+log = structlog.get_logger(__name__)
+
+Told = tuple[SessionKey, Owner]
+
+
+class ValkeyDirectory:
+    """Implements `actors.directory.Leases`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease_ttl_s: float = LEASE_TTL_S,
+        timeout_s: float = 1.0,
+        namespace: str = "sessile",
+    ) -> None:
+        """Raises BadInput for a malformed `url` (see `address.parse`). Connects to nothing yet."""
+        address = parse(url)
+        client = client_for(address, timeout_s=timeout_s)
+        self.where = address.where
+        self._clustered = isinstance(client, RedisCluster)
+        self._servers = servers_for(client, timeout_s=timeout_s)
+        self._ttl_ms = round(lease_ttl_s * 1000)
+        self._timeout_s = timeout_s
+        self._namespace = namespace
+        self._freshness = Freshness()
+        self._generations: dict[tuple[ReplicaId, str], int] = {}
+        self._tidy_next = 0
+        self._sweeping: set[int] = set()
+        self._subscriptions: dict[Activations, tuple[str, Subscription]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._open = False
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Raises Unavailable when nobody answers, BadInput when a server is there that cannot be the directory."""
+        try:
+            await self._servers.open()
+            info = await self._servers.call(self._key(0, "meta"), "INFO")
+        except (NotSent, Lost) as error:
+            raise Unavailable(
+                "directory_unavailable", f"The session directory at {self.where} does not answer ({error})."
+            ) from error
+        except RedisError as error:
+            raise self._refused(error) from error
+        self._check_server(_info(info))
+        self._open = True
+
+    def _check_server(self, info: dict[str, str]) -> None:
+        found = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
+        if found < VERSION_MIN:
+            raise BadInput(
+                "directory_unsuitable",
+                f"The server at {self.where} speaks Redis {info.get('redis_version', '?')}; 7.0 or Valkey is needed.",
+                param="directory",
+            )
+        if info.get("cluster_enabled") == "1" and not self._clustered:
+            raise BadInput(
+                "directory_unsuitable",
+                f"The server at {self.where} is part of a cluster: write redis+cluster:// instead of redis://.",
+                param="directory",
+            )
+        if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
+            log.warning("directory.evicts", where=self.where, policy=info.get("maxmemory_policy"))
+
+    async def close(self) -> None:
+        """Ends the streams of activations and the connections. What is stored stays. Idempotent."""
+        self._open = False
+        for stream in list(self._subscriptions):
+            stream.close()
+        await asyncio.gather(*self._closing)
+        await self._servers.close()
+
+    # -- members ------------------------------------------------------------------------------------
+
+    async def announce(self, member: Member) -> Announcement:
+        replica, incarnation = member.replica, member.incarnation
+        generation = self._generations.get((replica, incarnation), 0)
+        status, version, *rest = await self._run(
+            script("announce"),
+            [self._members, self._members_meta],
+            [
+                replica,
+                incarnation,
+                generation,
+                self._ttl_ms,
+                self._freshness.seen,
+                GRACE_TTLS,
+                msgspec.json.encode(stable(member)),
+                msgspec.json.encode(member),
+            ],
+        )
+        if status == b"replaced":
+            raise replaced(replica)
+        generation, *members = rest
+        rejoined = await self._lease(replica, incarnation, generation, version)
+        self._generations[replica, incarnation] = generation
+        self._freshness.handed_out(version)
+        return Announcement(version, _members(members), rejoined)
+
+    async def _lease(self, replica: ReplicaId, incarnation: str, generation: int, version: int) -> frozenset[int]:
+        """Renews the lease everywhere; returns where it had not been alive."""
+        tidy = self._sweeping | {self._tidy_next}
+        self._tidy_next = (self._tidy_next + 1) % PARTITIONS
+        common: list[Word] = [replica, incarnation, generation, self._ttl_ms, version, GRACE_TTLS]
+        groups = self._partition_groups()
+        answers = await self._all(
+            [
+                self._run(
+                    script("lease"),
+                    [key for partition in group for key in self._partition_keys(partition)],
+                    common + [int(partition in tidy) for partition in group],
+                )
+                for group in groups
+            ]
+        )
+        flags = {
+            partition: flag
+            for group, answer in zip(groups, answers, strict=True)
+            for partition, flag in zip(group, answer, strict=True)
+        }
+        self._sweeping = {partition for partition, flag in flags.items() if flag & SWEEPING}
+        if any(flag & REPLACED for flag in flags.values()):
+            raise replaced(replica)
+        return frozenset(partition for partition, flag in flags.items() if flag & JOINED)
+
+    async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
+        # Whoever joins again under this name joins anew: nothing that was claimed before counts for it.
+        self._generations.pop((replica, incarnation), None)
+        await self._all(
+            [
+                self._run(
+                    script("withdraw"),
+                    [key for partition in group for key in self._partition_keys(partition)],
+                    [replica, incarnation],
+                )
+                for group in self._partition_groups()
+            ]
+        )
+        (version,) = await self._run(script("resign"), [self._members, self._members_meta], [replica, incarnation])
+        self._freshness.answered(version)
+
+    async def view(self) -> View:
+        version, *members = await self._run(
+            script("view"), [self._members, self._members_meta], [self._freshness.seen, GRACE_TTLS]
+        )
+        self._freshness.handed_out(version)
+        return View(version, _members(members))
+
+    async def news(self) -> None:
+        await self._freshness.news()
+
+    # -- sessions -----------------------------------------------------------------------------------
+
+    async def locate(self, key: SessionKey) -> Owner | None:
+        version, *owner = await self._run(
+            script("locate"), self._partition_keys(partition_of(key)), [session_name(key)]
+        )
+        self._freshness.answered(version)
+        return _owner(owner) if owner else None
+
+    async def claim(self, key: SessionKey, owner: Owner, *, instead_of: Owner | None = None) -> Claim:
+        words: list[Word] = [session_name(key), owner.replica, owner.incarnation, owner.activation]
+        if instead_of is not None:
+            words += [instead_of.replica, instead_of.incarnation, instead_of.activation]
+        status, version, *holder = await self._run(script("claim"), self._partition_keys(partition_of(key)), words)
+        self._freshness.answered(version)
+        if status == b"no_lease":
+            self._freshness.lease_missing()
+            raise lease_missing(owner.replica)
+        return Claim(won=status == b"won", owner=_owner(holder))
+
+    async def release(self, key: SessionKey, owner: Owner) -> None:
+        _, owners, meta = self._partition_keys(partition_of(key))
+        (version,) = await self._run(
+            script("release"),
+            [owners, meta],
+            [session_name(key), owner.replica, owner.incarnation, owner.activation],
+        )
+        self._freshness.answered(version)
+
+    # -- readers ------------------------------------------------------------------------------------
+
+    async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
+        """As in the port. Where this directory also listens for `gateway`, it first waits until it is heard, so
+        that nothing that is told after `watch` has returned is missed while the servers stay up."""
+        self._check_open()
+        try:
+            for name, subscription in list(self._subscriptions.values()):
+                if name == gateway:
+                    await subscription.ready(self._timeout_s)
+        except NotSent as error:
+            raise self._unavailable(error) from error
+        groups: dict[int, list[str]] = defaultdict(list)
+        for key in keys:
+            groups[0 if self._servers.together else partition_of(key)].append(self._watch_key(key))
+        for names in groups.values():
+            for start in range(0, len(names), WATCH_BATCH):
+                await self._run(script("watch"), names[start : start + WATCH_BATCH], [gateway, self._ttl_ms])
+
+    async def watchers(self, key: SessionKey) -> list[str]:
+        return sorted(name.decode() for name in await self._run(script("watchers"), [self._watch_key(key)], []))
+
+    async def activated(self, key: SessionKey, owner: Owner) -> None:
+        await self._run(
+            script("activated"),
+            [self._watch_key(key)],
+            [self._key(partition_of(key), "told:"), msgspec.msgpack.encode((key, owner))],
+        )
+
+    def activations(self, gateway: str) -> Activations:
+        self._check_open()
+
+        def forget(stream: Activations) -> None:
+            _, subscription = self._subscriptions.pop(stream)
+            closing = asyncio.get_running_loop().create_task(subscription.close(), name="directory-unsubscribe")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+        stream = Activations(forget)
+
+        def tell(message: bytes) -> None:
+            try:
+                key, owner = msgspec.msgpack.decode(message, type=Told)
+            except msgspec.MsgspecError as error:
+                log.warning("directory.message_refused", error=str(error))
+            else:
+                stream.tell(key, owner)
+
+        channels = [self._key(partition, f"told:{gateway}") for partition in range(PARTITIONS)]
+        self._subscriptions[stream] = (gateway, Subscription(self._servers, channels, tell))
+        return stream
+
+    # -- keys ---------------------------------------------------------------------------------------
+
+    def _key(self, partition: int | str, name: str) -> str:
+        return f"{{{self._namespace}:{partition}}}:{name}"
+
+    @property
+    def _members(self) -> str:
+        return self._key("members", "members")
+
+    @property
+    def _members_meta(self) -> str:
+        return self._key("members", "meta")
+
+    def _partition_keys(self, partition: int) -> list[str]:
+        return [self._key(partition, "leases"), self._key(partition, "owners"), self._key(partition, "meta")]
+
+    def _watch_key(self, key: SessionKey) -> str:
+        return self._key(partition_of(key), f"watch:{session_name(key)}")
+
+    def _partition_groups(self) -> list[range]:
+        if self._servers.together:
+            return [range(PARTITIONS)]
+        return [range(partition, partition + 1) for partition in range(PARTITIONS)]
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    async def _run(self, what: Script, keys: Sequence[str], words: Sequence[Word]) -> Any:
+        """Runs a script on the server of `keys` and translates what goes wrong."""
+        self._check_open()
+        arguments = (len(keys), *keys, *words)
+        attempts = 1 if what.writes else 2
+        while True:
+            attempts -= 1
+            try:
+                try:
+                    return await self._servers.call(keys[0], "EVALSHA", what.sha, *arguments)
+                except NoScriptError:
+                    return await self._servers.call(keys[0], "EVAL", what.text, *arguments)
+            except NotSent as error:
+                raise self._unavailable(error) from error
+            except Lost as error:
+                if what.writes:
+                    raise OutcomeUnknown(
+                        "directory_outcome_unknown", "The session directory took a request and did not answer."
+                    ) from error
+                if not attempts:
+                    raise self._unavailable(error) from error
+            except RedisError as error:
+                raise self._refused(error) from error
+
+    async def _all(self, runs: Sequence[Any]) -> list[Any]:
+        """All of them, also when some fail; then raises the first failure (a lost one says more than a refused)."""
+        answers = await asyncio.gather(*runs, return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            raise next((each for each in failures if isinstance(each, OutcomeUnknown)), failures[0])
+        return answers
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Unavailable("directory_closed", "The session directory is closed.")
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        return Unavailable("directory_unavailable", "The session directory cannot be reached.")
+
+    def _refused(self, error: RedisError) -> SessileError:
+        """A server answered, and the answer is no: nothing happened."""
+        if isinstance(error, OutOfMemoryError):
+            return Unavailable("directory_full", "The session directory is out of memory.")
+        if isinstance(error, NoPermissionError):
+            return Unavailable("directory_forbids", f"The session directory does not allow us this: {error}")
+        if isinstance(error, ReadOnlyError) or _passing(error):
+            return Unavailable("directory_unavailable", "The session directory cannot take requests now.")
+        return Internal("directory_script_failed", "The session directory refused a script of ours.")
+
+
+# Answers of a server that will take the same request later, by their first word.
+_PASSING: Final = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "BUSY", "UNKILLABLE", "TRYAGAIN")
+
+
+def _passing(error: RedisError) -> bool:
+    return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+
+
+def _owner(words: Sequence[bytes]) -> Owner:
+    replica, incarnation, activation = (word.decode() for word in words)
+    return Owner(ReplicaId(replica), incarnation, ActivationId(activation))
+
+
+def _members(blobs: Sequence[bytes]) -> tuple[Member, ...]:
+    members = [msgspec.json.decode(blob, type=Member) for blob in blobs]
+    return tuple(sorted(members, key=lambda member: member.replica))
+
+
+def _info(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode().splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in lines}
