@@ -1,0 +1,183 @@
+"""A lean HTTP/1.1 client for one server on loopback: a connection per request, bodies as bytes, SSE as events.
+
+llama-server closes the connection of every stream by itself, so connections are not kept. What this is for is the
+cost per token: parsing is httptools', events are split without decoding, and one wake-up may deliver many.
+Closing an `EventStream` closes the socket at once: that is how a generation is aborted.
+
+Errors: Unavailable when the server cannot be reached or cuts an answer short. HTTP status codes are the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import httptools
+
+from sessions.errors import Unavailable
+
+_EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its answer. httptools calls the `on_*` methods."""
+
+    def __init__(self, request: bytes, *, events: bool) -> None:
+        self._request = request
+        self._parser = httptools.HttpResponseParser(self)
+        self._want_events = events
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self.status = 0
+        self.body = bytearray()
+        self.events: deque[bytes] = deque()
+        self.complete = False
+        self.lost: Unavailable | None = None
+
+    # -- asyncio's side ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            self.lost = _unavailable()
+            self.lost.__cause__ = exc
+            self.abort()
+        if self._want_events and self.status == 200:
+            self._split_events()
+        if self.complete or self.events or self.lost:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.complete and self.lost is None:
+            self.lost = _unavailable()
+            self.lost.__cause__ = exc
+        self._transport = None
+        self._wake()
+
+    # -- httptools' side -----------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- the caller's side ---------------------------------------------------------------------------
+
+    async def arrival(self) -> None:
+        """Returns when something new is there. Cancelling it leaves the exchange as it is."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None and len(self.events) < _EVENTS_UNREAD_MAX // 2:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def _split_events(self) -> None:
+        end = self.body.rfind(b"\n\n")
+        if end < 0:
+            return
+        self.events.extend(bytes(event) for event in self.body[:end].split(b"\n\n"))
+        del self.body[: end + 2]
+        if len(self.events) >= _EVENTS_UNREAD_MAX and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class EventStream:
+    """The server-sent events of one answer, raw and in order. Close it, whatever happened."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+
+    async def next(self) -> bytes | None:
+        """The next event, its lines unparsed; None after the last one."""
+        exchange = self._exchange
+        while not exchange.events:
+            if exchange.lost is not None:
+                raise exchange.lost
+            if exchange.complete:
+                return None
+            await exchange.arrival()
+        event = exchange.events.popleft()
+        exchange.resume()
+        return event
+
+    def close(self) -> None:
+        self._exchange.abort()
+
+
+class HttpClient:
+    """Speaks to one address. Holds no connection between calls."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """(status, body) of a short answer."""
+        exchange = await self._send(method, path, body, events=False)
+        try:
+            while not exchange.complete:
+                if exchange.lost is not None:
+                    raise exchange.lost
+                await exchange.arrival()
+        finally:
+            exchange.abort()
+        return exchange.status, bytes(exchange.body)
+
+    async def stream(self, path: str, body: bytes) -> tuple[int, bytes, EventStream]:
+        """Waits for the head of an answer. With status 200 its events follow in the stream; with any other
+        the body is there and the stream is over."""
+        exchange = await self._send("POST", path, body, events=True)
+        try:
+            while not (exchange.events or exchange.complete):
+                if exchange.lost is not None:
+                    raise exchange.lost
+                await exchange.arrival()
+        except BaseException:
+            exchange.abort()
+            raise
+        return exchange.status, bytes(exchange.body), EventStream(exchange)
+
+    async def _send(self, method: str, path: str, body: bytes, *, events: bool) -> _Exchange:
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\nconnection: close\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        exchange = _Exchange(head.encode() + body, events=events)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: exchange, self._host, self._port)
+        except OSError as exc:
+            raise _unavailable() from exc
+        except BaseException:
+            exchange.abort()
+            raise
+        return exchange
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable("engine_unavailable", "The model's engine does not answer.")

@@ -1,0 +1,42 @@
+"""What can be set on the llama.cpp engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sessions.errors import BadInput
+
+
+class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`slots` sessions of `context_window` tokens each are resident at once; others wait in the KV tiers."""
+
+    model_path: Path
+    model_name: str | None = None  # the public name; None: the file's name without its ending
+    slots: int = 4
+    context_window: int = 8192  # cut to what the model was trained for
+    threads: int = 1  # llama.cpp's spinning threads starve where anything else wants the cores
+    batch_tokens: int = 128  # prefilled in one step: how long an abort or another stream's token may wait
+    gpu_layers: int = 0
+    chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
+    waiting_max: int = 64
+    spill_tokens_min: int = 128  # a shorter session is recomputed rather than spilled
+    staging_folder: Path | None = None  # memory-backed: llama.cpp writes spilled KV there in plain text
+    host_bytes_max: int = 1 << 30
+    disk_folder: Path | None = None  # None: no disk tier
+    disk_bytes_max: int = 8 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "threads", "batch_tokens", "spill_tokens_min"):
+            if getattr(self, name) < 1:
+                raise _bad(name, "at least 1")
+        for name in ("waiting_max", "gpu_layers", "host_bytes_max", "disk_bytes_max"):
+            if getattr(self, name) < 0:
+                raise _bad(name, "at least 0")
+        if self.context_window < 256:
+            raise _bad("context_window", "at least 256")
+
+
+def _bad(name: str, allowed: str) -> BadInput:
+    return BadInput("invalid_setting", f"The llama.cpp engine's {name} must be {allowed}.", param=name)

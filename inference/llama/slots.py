@@ -1,0 +1,113 @@
+"""Which session has which slot. A pure table: no I/O, no clock; the engine does what it says.
+
+Invariants (`check_integrity`): a slot has at most one tenant, a busy slot always has one and is never taken away, every
+slot is either busy or idle, and whatever `acquire` gave is given back by exactly one `release`.
+A session may hold several slots (branches). The table's tokens are what the slot's KV holds at least; the server
+compares ids itself before it reuses any.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Iterator
+
+from inference.tokens import common_prefix
+from sessions.types import SessionKey
+
+
+class Slot:
+    """One of the engine's sequences. Mutable, changed by the table and, while busy, by its holder."""
+
+    __slots__ = ("busy", "key", "number", "parked", "tokens", "used", "version")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.key: SessionKey | None = None
+        self.tokens: array.array[int] = array.array("I")
+        self.busy = False
+        self.parked = False  # its session left memory: first to be evicted
+        self.used = 0  # when it was last released, in the table's own ticks
+        self.version = 0  # changes whenever `tokens` may have
+
+
+Ranking = Callable[[Slot], tuple[float, ...]]
+
+
+def least_recently_used(slot: Slot) -> tuple[float, ...]:
+    """Smaller goes first: parked before resident, then the longest unused."""
+    return (not slot.parked, slot.used)
+
+
+class SlotTable:
+    def __init__(self, num_slots: int, *, ranking: Ranking = least_recently_used) -> None:
+        self._slots = [Slot(number) for number in range(num_slots)]
+        self._ranking = ranking
+        self._ticks = 0
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def of(self, key: SessionKey) -> list[Slot]:
+        return [slot for slot in self._slots if slot.key == key]
+
+    @property
+    def num_busy(self) -> int:
+        return sum(slot.busy for slot in self._slots)
+
+    def has_idle(self) -> bool:
+        return any(not slot.busy for slot in self._slots)
+
+    def has_empty(self) -> bool:
+        return any(slot.key is None for slot in self._slots)
+
+    def acquire(self, key: SessionKey, prompt: array.array[int]) -> Slot | None:
+        """An idle slot for a run of `prompt`, now busy; None when all are.
+
+        Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
+        ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller
+        saves or drops that, and then calls `assign`.
+        """
+        idle = [slot for slot in self._slots if not slot.busy]
+        if not idle:
+            return None
+        own = [slot for slot in idle if slot.key == key]
+        if own:
+            slot = self._best_own(own, prompt, idle)
+        else:
+            slot = min(idle, key=lambda slot: (slot.key is not None, *self._ranking(slot)))
+        slot.busy = True
+        return slot
+
+    def _best_own(self, own: list[Slot], prompt: array.array[int], idle: list[Slot]) -> Slot:
+        shared = {slot.number: common_prefix(slot.tokens, prompt) for slot in own}
+        return max(own, key=lambda slot: (shared[slot.number], slot.used))
+
+    def assign(self, slot: Slot, key: SessionKey) -> None:
+        """The busy slot is `key`'s from now on, and empty of anybody else's tokens."""
+        assert slot.busy
+        if slot.key != key:
+            slot.key = key
+            slot.tokens = array.array("I")
+            slot.version += 1
+        slot.parked = False
+
+    def release(self, slot: Slot) -> None:
+        """Gives a busy slot back. It keeps its session; a slot without tokens keeps none."""
+        assert slot.busy
+        self._ticks += 1
+        slot.busy = False
+        slot.used = self._ticks
+        if not slot.tokens:
+            slot.key = None
+
+    def forget(self, slot: Slot) -> None:
+        """What the slot holds is nobody's any more. The slot may be busy; then its run goes on without a session's
+        KV being kept."""
+        slot.key = None
+        slot.tokens = array.array("I")
+        slot.version += 1
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where an invariant does not hold."""
+        for slot in self._slots:
+            assert slot.key is not None or not slot.tokens, f"slot {slot.number} holds tokens of nobody"
