@@ -1,0 +1,112 @@
+"""What the session layer costs 8 streams: over WebSocket, against llama-server's own streaming, in pairs.
+
+    python -m bench.overhead_ws --pairs 10
+
+Same model and settings, one engine thread on both sides, same prompts (the chat template applied on both sides), sampling
+greedy, 8 streams at once. Peer: llama-server as xllamacpp runs it, `/v1/chat/completions` with `stream`. Pairs are
+interleaved A B B A; both servers are up all the time, one works at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+
+
+from bench.peer import LlamaServer
+from bench.support import Server, connected, lower_bound, percentile, report
+
+ANSWER = 64
+
+
+def prompts(streams: int, number: int) -> list[str]:
+    return [f"Write a long story about city {number * streams + stream} and its river." for stream in range(streams)]
+
+
+async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]]:
+    """Tokens per second of all streams together, and each one's time to the first token in ms."""
+    async with connected(server.url) as wire:
+        sessions = [await wire.create() for _ in questions]
+    firsts: list[float] = []
+    tokens = 0
+
+    async def one(session: str, question: str) -> None:
+        nonlocal tokens
+        async with connected(server.url) as wire:
+            await wire.command("subscribe", session=session, offset=0)
+            while wire.events.qsize() < 1:
+                wire.events.put_nowait(await wire.events.get())
+            started = time.monotonic()
+            answer = await wire.command(
+                "message.create", session=session, content=question, max_output_tokens=ANSWER, temperature=0.0
+            )
+            frames = await wire.until_end(answer["response_id"])
+            first = next(f for f in frames if f["event"]["type"] == "response.output_text.delta")
+            firsts.append((first["arrived"] - started) * 1000)
+            tokens += frames[-1]["event"]["response"]["usage"]["output_tokens"]
+
+    started = time.monotonic()
+    await asyncio.gather(*(one(session, question) for session, question in zip(sessions, questions, strict=True)))
+    return tokens / (time.monotonic() - started), firsts
+
+
+async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[float]]:
+    firsts: list[float] = []
+    tokens = 0
+
+    async def one(question: str) -> None:
+        nonlocal tokens
+        started = time.monotonic()
+        first, count = await peer.chat([{"role": "user", "content": question}], ANSWER)
+        firsts.append((first - started) * 1000)
+        tokens += count
+
+    started = time.monotonic()
+    await asyncio.gather(*(one(question) for question in questions))
+    return tokens / (time.monotonic() - started), firsts
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    flags = ("--engine", "llama", "--threads", "1", "--slots", str(arguments.streams))
+    with Server(*flags) as server, LlamaServer(slots=arguments.streams, threads=1) as peer:
+        await ours(server, prompts(arguments.streams, 1000))
+        await theirs(peer, prompts(arguments.streams, 1000))
+        rates: list[float] = []
+        mine: list[float] = []
+        their: list[float] = []
+        speed: tuple[list[float], list[float]] = ([], [])
+        for number in range(arguments.pairs):
+            questions = prompts(arguments.streams, number)
+            if number % 2:
+                b, b_first = await theirs(peer, questions)
+                a, a_first = await ours(server, questions)
+            else:
+                a, a_first = await ours(server, questions)
+                b, b_first = await theirs(peer, questions)
+            rates.append(a / b)
+            speed[0].append(a)
+            speed[1].append(b)
+            mine += a_first
+            their += b_first
+    report(
+        "overhead_ws",
+        {
+            "streams": arguments.streams,
+            "pairs": arguments.pairs,
+            "tokens/s ours (median)": percentile(speed[0], 0.5),
+            "tokens/s llama-server (median)": percentile(speed[1], 0.5),
+            "ratio, 95% lower bound (bar 0.95)": lower_bound(rates),
+            "ratio, mean": sum(rates) / len(rates),
+            "TTFT p50 ms ours": percentile(mine, 0.5),
+            "TTFT p50 ms llama-server": percentile(their, 0.5),
+            "TTFT p50 difference ms (bar 5)": percentile(mine, 0.5) - percentile(their, 0.5),
+        },
+    )
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--pairs", type=int, default=10)
+    options.add_argument("--streams", type=int, default=8)
+    asyncio.run(main(options.parse_args()))

@@ -1,0 +1,136 @@
+"""The engine's own server, as its users run it: what our overhead is measured against.
+
+llama-server inside a process of its own (through xllamacpp), spoken to over HTTP with plain asyncio streams, so that the
+client costs as little here as ours does there.
+
+    python -m bench.peer --slots 8 --threads 1      runs it until its standard input closes
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bench.support import ROOT
+
+MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+class LlamaServer:
+    """A running llama-server. Context is `context` tokens per slot, as ours."""
+
+    def __init__(self, *, slots: int, threads: int, context: int = 8192) -> None:
+        self._flags = ["--slots", str(slots), "--threads", str(threads), "--context", str(context)]
+        self._process: subprocess.Popen[str] | None = None
+        self.host, self.port = "127.0.0.1", 0
+
+    def __enter__(self) -> LlamaServer:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.peer", *self._flags],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("peer at "):
+                address = urlsplit(line.removeprefix("peer at ").strip())
+                self.host, self.port = address.hostname or "127.0.0.1", address.port or 80
+                return self
+        raise RuntimeError("llama-server ended before it was ready")
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def chat(self, messages: list[dict[str, str]], max_tokens: int) -> tuple[float, int]:
+        """Streams one answer; returns when its first text came (monotonic seconds) and how many tokens it had."""
+        body = {"messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0.0}
+        first, last = 0.0, {}
+        async for event in self.stream("/v1/chat/completions", body):
+            delta = event["choices"][0]["delta"].get("content") if event.get("choices") else None
+            if delta and not first:
+                first = time.monotonic()
+            last = event.get("timings") or last
+        return first, int(last.get("predicted_n", 0))
+
+    async def completion(self, prompt: list[int], max_tokens: int, slot: int) -> tuple[float, list[int]]:
+        """A direct slot request with token ids; returns when the first token came, and the answer's ids."""
+        body = {
+            "prompt": prompt,
+            "n_predict": max_tokens,
+            "stream": True,
+            "id_slot": slot,
+            "cache_prompt": True,
+            "return_tokens": True,
+            "temperature": 0.0,
+        }
+        first, tokens = 0.0, []
+        async for event in self.stream("/completion", body):
+            if event.get("content") and not first:
+                first = time.monotonic()
+            tokens += event.get("tokens", ())
+        return first, tokens
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        reader, writer, _ = await self._request(path, body)
+        data = await reader.read()
+        writer.close()
+        return msgspec.json.decode(data)
+
+    async def stream(self, path: str, body: dict[str, Any]) -> Any:
+        reader, writer, _ = await self._request(path, body)
+        async for line in reader:
+            at = line.find(b"data: ")
+            if at >= 0 and not line.startswith(b"data: [DONE]"):
+                yield msgspec.json.decode(line[at + 6 :])
+        writer.close()
+
+    async def _request(
+        self, path: str, body: dict[str, Any]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 24)
+        data = msgspec.json.encode(body)
+        writer.write(
+            f"POST {path} HTTP/1.0\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+            + data
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        return reader, writer, head
+
+
+def main(arguments: argparse.Namespace) -> None:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(arguments.model)
+    params.n_parallel = arguments.slots
+    params.n_ctx = arguments.context * arguments.slots
+    params.cpuparams.n_threads = arguments.threads
+    params.cpuparams_batch.n_threads = arguments.threads
+    params.cache_ram_mib = 0
+    params.port = 0
+    server = xllamacpp.Server(params)
+    print(f"peer at {server.listening_address}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--slots", type=int, default=8)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--context", type=int, default=8192)
+    options.add_argument("--model", type=Path, default=MODEL)
+    main(options.parse_args())
