@@ -1,0 +1,305 @@
+"""The journal in memory: the contract without a disk, for tests and for a whole cluster under virtual time.
+
+`MemoryStore` is what survives; `MemoryJournal` is one process's way to it. A simulated replica that dies takes its
+journal with it and leaves the store. `backup` and `restore` play an operator who puts an older copy back.
+
+Faults are not switches in here: every call goes through a `Medium`, which decides when the effect happens and what
+the caller hears of it:
+
+    async def lossy(call, key, effect):
+        await asyncio.sleep(0.005)              # slow
+        if rng.random() < 0.01:
+            raise Unavailable(...)              # it never arrived
+        result = effect()                       # it stands
+        if call == "append" and rng.random() < 0.01:
+            raise OutcomeUnknown(...)           # its answer was lost
+        return result
+
+An effect is a plain function and atomic. No threads, no clock, no chance of its own. Records are kept as objects: they
+are immutable, and encoding them is what the other stores' tests are for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from persistence.codec import encode_record
+from persistence.rules import (
+    COMMANDS_KEPT_MS,
+    FENCES_OF_AN_INCARNATION,
+    FIRST_KEY,
+    check_append,
+    check_key,
+    check_text,
+    closed,
+    fenced,
+    unknown_place,
+)
+from sessions.events import Record
+from sessions.ports import (
+    COMMANDS_LOADED_MAX,
+    Append,
+    CommandRecord,
+    Head,
+    Loaded,
+    Page,
+    Snapshot,
+    UsageRow,
+)
+from sessions.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+
+T = TypeVar("T")
+
+
+class Medium(Protocol):
+    """What lies between a journal's caller and the store.
+
+    `call` is the method's name, `key` its session where it has one.
+    """
+
+    def __call__(self, call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Awaitable[Any]: ...
+
+
+async def at_once(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
+    """The medium without faults."""
+    return effect()
+
+
+class _Log:
+    """One session's rows."""
+
+    __slots__ = ("commands", "head", "records", "snapshot")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.records: list[Record] = []
+        self.snapshot: Snapshot | None = None
+        self.commands: dict[tuple[str, str], CommandRecord] = {}
+
+    def copy(self) -> _Log:
+        twin = _Log(self.head)
+        twin.records = list(self.records)
+        twin.snapshot = self.snapshot
+        twin.commands = dict(self.commands)
+        return twin
+
+
+class MemoryStore:
+    """The rows, and the rules of the contract as plain functions on them. May be shared by many journals."""
+
+    def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
+        self._new_id = new_id
+        self.incarnation = new_id()
+        self._logs: dict[SessionKey, _Log] = {}
+        self._usage: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
+
+    def backup(self) -> MemoryStore:
+        """A copy as of now; for `restore`."""
+        twin = copy.copy(self)
+        twin._logs = {key: log.copy() for key, log in self._logs.items()}
+        twin._usage = dict(self._usage)
+        return twin
+
+    def restore(self, backup: MemoryStore) -> None:
+        """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
+        state = backup.backup()
+        self._logs, self._usage = state._logs, state._usage
+        self.incarnation = self._new_id()
+        for log in self._logs.values():
+            fence = log.head.fence + FENCES_OF_AN_INCARNATION
+            log.head = msgspec.structs.replace(log.head, fence=fence)
+
+    def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
+        log = self._logs.get(key)
+        if log is None:
+            if expected_fence is not None:
+                raise fenced()
+            head = Head(
+                key=key,
+                epoch=new_epoch,
+                fence=1,
+                incarnation=self.incarnation,
+                top=0,
+                owner=owner,
+                created_at=now_ms,
+                updated_at=now_ms,
+            )
+            self._logs[key] = _Log(head)
+            return head
+        head = log.head
+        if head.fence != expected_fence:
+            raise fenced()
+        log.head = msgspec.structs.replace(
+            head,
+            fence=head.fence + 1,
+            owner=owner,
+            incarnation=self.incarnation,
+            epoch=head.epoch if head.incarnation == self.incarnation else new_epoch,
+            updated_at=now_ms if head.top == 0 else head.updated_at,
+        )
+        return log.head
+
+    def append(self, append: Append) -> None:
+        log = self._logs.get(append.key)
+        if log is None or log.head.fence != append.fence or log.head.top != append.top:
+            raise fenced()
+        changes: dict[str, Any] = {"top": append.top + len(append.records)}
+        if append.head is not None:
+            changes |= {name: getattr(append.head, name) for name in append.head.__struct_fields__}
+            changes["updated_at"] = append.at
+        log.head = msgspec.structs.replace(log.head, **changes)
+        log.records += append.records
+        log.commands.update({(c.principal_id, c.command_id): c for c in append.commands})
+        for row in append.usage:
+            self._usage.setdefault((append.key, row.response_id), row)
+        if append.snapshot is not None:
+            log.snapshot = append.snapshot
+
+    def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
+        log = self._logs.get(key)
+        if log is None:
+            return None
+        recent = [c for c in log.commands.values() if c.at > now_ms - COMMANDS_KEPT_MS]
+        recent.sort(key=lambda c: (c.at, c.command_id))
+        after = log.snapshot.offset if log.snapshot else 0
+        return Loaded(
+            log.head,
+            log.snapshot,
+            tuple(log.records[after:]),
+            tuple(recent[-COMMANDS_LOADED_MAX:]),
+            len(recent) <= COMMANDS_LOADED_MAX,
+        )
+
+    def head(self, key: SessionKey) -> Head | None:
+        log = self._logs.get(key)
+        return None if log is None else log.head
+
+    def read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
+        log = self._logs.get(key)
+        if log is None:
+            return None
+        records: list[Record] = []
+        size = 0
+        for record in log.records[after : after + limit]:
+            if size >= bytes_max:
+                break
+            records.append(record)
+            size += len(encode_record(record))
+        return Page(log.head, tuple(records))
+
+    def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
+        log = self._logs.get(key)
+        return None if log is None else log.commands.get((principal_id, command_id))
+
+    def list_heads(self, tenant: TenantId, user: str | None, limit: int, after: SessionKey | None) -> list[Head]:
+        heads = [
+            h
+            for key, h in self._heads()
+            if key.tenant == tenant and h.listed and h.deleted_at is None and h.top > 0
+            if user is None or h.user == user
+        ]
+        if after is not None:
+            place = self.head(after)
+            if place is None or after.tenant != tenant:
+                raise unknown_place()
+            heads = [h for h in heads if _newest_first(h) > _newest_first(place)]
+        return sorted(heads, key=_newest_first)[:limit]
+
+    def open_heads(self, limit: int, after: SessionKey | None) -> list[Head]:
+        behind = after or FIRST_KEY
+        return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
+
+    def purge(self, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+        purged = [
+            key
+            for key, h in self._heads()
+            if (h.deleted_at is not None and h.deleted_at < deleted_before)
+            or (h.top == 0 and h.updated_at < deleted_before)
+        ][:limit]
+        for key in purged:
+            del self._logs[key]
+        for log in self._logs.values():
+            log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}
+        return purged
+
+    def read_usage(self, tenant: TenantId, since: UnixMs, limit: int) -> list[UsageRow]:
+        rows = [row for (key, _), row in self._usage.items() if key.tenant == tenant and row.at >= since]
+        rows.sort(key=lambda row: row.at)
+        return rows[:limit]
+
+    def _heads(self) -> list[tuple[SessionKey, Head]]:
+        return [(key, log.head) for key, log in self._logs.items()]
+
+
+class MemoryJournal:
+    """The Journal port on a `MemoryStore`, through a `Medium`."""
+
+    def __init__(self, store: MemoryStore | None = None, *, medium: Medium = at_once) -> None:
+        self.store = store or MemoryStore()
+        self._medium = medium
+        self._open = False
+
+    @property
+    def incarnation(self) -> str:
+        return self.store.incarnation
+
+    async def open(self) -> None:
+        await self._medium("open", None, lambda: None)
+        self._open = True
+
+    async def close(self) -> None:
+        self._open = False
+
+    async def _call(self, call: str, key: SessionKey | None, effect: Callable[[], T]) -> T:
+        if not self._open:
+            raise closed()
+        if key is not None:
+            check_key(key)
+        result: T = await self._medium(call, key, effect)
+        return result
+
+    async def grant(
+        self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
+    ) -> Head:
+        check_text(owner, new_epoch)
+        return await self._call("grant", key, lambda: self.store.grant(key, expected_fence, owner, new_epoch, now_ms))
+
+    async def append(self, append: Append) -> None:
+        check_append(append)
+        await self._call("append", append.key, lambda: self.store.append(append))
+
+    async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
+        return await self._call("load", key, lambda: self.store.load(key, now_ms))
+
+    async def head(self, key: SessionKey) -> Head | None:
+        return await self._call("head", key, lambda: self.store.head(key))
+
+    async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
+        return await self._call("read", key, lambda: self.store.read(key, after, limit, bytes_max))
+
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
+        check_text(principal_id, command_id)
+        return await self._call("find_command", key, lambda: self.store.find_command(key, principal_id, command_id))
+
+    async def list_heads(
+        self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
+    ) -> list[Head]:
+        return await self._call("list_heads", None, lambda: self.store.list_heads(tenant, user, limit, after))
+
+    async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
+        return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))
+
+    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+        return await self._call("purge", None, lambda: self.store.purge(deleted_before, commands_before, limit))
+
+    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
+        return await self._call("read_usage", None, lambda: self.store.read_usage(tenant, since, limit))
+
+
+def _newest_first(head: Head) -> tuple[int, str]:
+    return (-head.updated_at, head.key.session)

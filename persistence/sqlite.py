@@ -1,0 +1,482 @@
+"""The journal in one SQLite file: group commit on one writer connection, a few readers beside it.
+
+* One connection writes, in `BEGIN IMMEDIATE` transactions with `synchronous=FULL`, and makes every checkpoint. SQLite
+  before 3.51.3 can corrupt a WAL file when two connections write or checkpoint at once; here only one ever does.
+  Readers are `query_only`; the writer opens first and closes last, and the folder is locked against other processes.
+* A transaction is three trips to the writer's thread however many sessions are in it: the fence check of all (I1),
+  the insert of their rows, the commit. Where the check moved fewer heads than it was given, the transaction is begun
+  again with the winners alone.
+* A read is one statement, so it sees one state of the file, and every commit that was acknowledged before it.
+* After a failed commit nothing is acknowledged. If it cannot be known whether it reached the disk, `head`, `load` and
+  `find_command` answer only when a later commit has gone through, which overwrites what may have been left there.
+
+Source of the incarnation: see `folder.py`. Errors: see `sqlite_faults.py`. Tables: see `sqlite_schema.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import aiosqlite
+import structlog
+
+from persistence import sqlite_statements as sql
+from persistence.codec import Codec, PlainCodec
+from persistence.folder import FolderLock, Marker, unusable_folder
+from persistence.group import GroupCommit, GroupLimits, Write
+from persistence.rules import (
+    COMMANDS_KEPT_MS,
+    FENCES_OF_AN_INCARNATION,
+    FIRST_KEY,
+    check_key,
+    check_text,
+    closed,
+    fenced,
+    unknown_place,
+)
+from persistence.sqlite_faults import DAMAGED, ONE_WRITE_IS_BAD, primary_code, translate
+from persistence.sqlite_schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
+from persistence.writes import AppendWrite, GrantWrite, JobWrite
+from sessions.errors import Internal, Unavailable
+from sessions.ports import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
+from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
+
+log = structlog.get_logger(__name__)
+
+STORE: Final = FIRST_KEY  # the row of `heads` that is the store itself
+LOAD_PAGE_ROWS: Final = 100_000
+LOAD_PAGE_BYTES: Final = 16 * 2**20
+PURGE_ROWS: Final = 2_000
+MARKER_SYNC_S: Final = 1.0
+
+
+class SqliteJournal:
+    """The Journal port on `folder/journal.db`. One per folder; see the port for the contract."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        codec: Codec | None = None,
+        limits: GroupLimits | None = None,
+        marker: Path | None = None,
+        num_readers: int = 2,
+        checkpoint_pages: int = 1000,
+        quick_check_bytes_max: int = 128 * 2**20,
+        new_id: Callable[[], str] = lambda: uuid4().hex,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it."""
+        self.path = folder / "journal.db"
+        self._folder = folder
+        self._codec = codec or PlainCodec()
+        self._lock = FolderLock(folder)
+        self._marker = Marker(marker or folder / "journal.marker", now=now)
+        self._num_readers = num_readers
+        self._checkpoint_pages = checkpoint_pages
+        self._quick_check_bytes_max = quick_check_bytes_max
+        self._new_id = new_id
+        self._now = now
+        self._group = GroupCommit(self._commit, limits)
+        self._writer: aiosqlite.Connection | None = None
+        self._readers: list[aiosqlite.Connection] = []
+        self._idle: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
+        self._incarnation = ""
+        self._generation = 0
+        self._commits = 0
+        self._unsure = False  # a commit failed such that it may be on the disk; cleared by the next good one
+        self._dead: Unavailable | None = None  # why nothing can be written any more
+        self._closed = False
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+            raise Unavailable(
+                "journal_sqlite_old",
+                f"SQLite {sqlite3.sqlite_version} is too old: {'.'.join(map(str, SQLITE_VERSION_MIN))} is needed.",
+                retryable=False,
+            )
+        self._lock.take()
+        try:
+            try:
+                await self._open_writer()
+                await self._settle_incarnation()
+                for _ in range(self._num_readers):
+                    reader = await self._connect(isolation_level=None)
+                    self._readers.append(reader)
+                    await reader.execute_fetchall("PRAGMA query_only = ON")
+                    self._idle.put_nowait(reader)
+            except sqlite3.Error as exc:
+                raise self._cannot_open(exc) from exc
+            except OSError as exc:
+                raise unusable_folder(self._folder, exc) from exc
+            self._group.start()
+        except BaseException:
+            await self._close_files()
+            raise
+        log.info("journal.opened", incarnation=self._incarnation, generation=self._generation)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._group.stop()
+            await self._close_files()
+
+    async def _close_files(self) -> None:
+        """Readers first: whoever closes last makes a checkpoint, and that is the writer's business."""
+        try:
+            for connection in [*self._readers, *([self._writer] if self._writer else [])]:
+                try:
+                    await connection.close()
+                except sqlite3.Error:
+                    log.exception("journal.close_failed")
+            self._readers.clear()
+            self._writer = None
+            try:
+                self._marker.close()
+            except OSError:
+                log.exception("journal.marker_failed")
+        finally:
+            self._lock.release()
+
+    async def _connect(self, isolation_level: Any) -> aiosqlite.Connection:
+        connection = aiosqlite.connect(self.path, isolation_level=isolation_level, cached_statements=256, timeout=2.0)
+        return await connection
+
+    async def _open_writer(self) -> None:
+        self._writer = writer = await self._connect(isolation_level="IMMEDIATE")
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            f"wal_autocheckpoint = {self._checkpoint_pages}",
+            "journal_size_limit = 67108864",
+            "temp_store = MEMORY",
+            "cache_size = -32768",
+        ):
+            await writer.execute_fetchall(f"PRAGMA {pragma}")
+        await check_integrity(writer, self.path, whole_bytes_max=self._quick_check_bytes_max)
+        await migrate(writer, self.path)
+
+    async def _settle_incarnation(self) -> None:
+        """Compares the store with its marker and begins the next generation; a store that went back is made new."""
+        writer = self._writer
+        assert writer is not None
+        mark = self._marker.open()
+        found = list(
+            await writer.execute_fetchall(
+                "SELECT incarnation, fence, top FROM heads WHERE tenant = '' AND session = ''"
+            )
+        )
+        incarnation, generation, commits = found[0] if found else ("", 0, 0)
+        goes_on = mark is not None and mark.incarnation == incarnation and mark.position <= commits
+        if not goes_on:
+            if found:
+                log.warning("journal.new_incarnation", last=incarnation, commits=commits, marker=str(mark))
+            incarnation = self._new_id()
+            commits = max(commits, mark.position if mark else 0)
+            # No fence of the lost continuity may ever match again.
+            await writer.execute("UPDATE heads SET fence = fence + ?", (FENCES_OF_AN_INCARNATION,))
+        await writer.execute(
+            "INSERT OR REPLACE INTO heads (tenant, session, fence, top, epoch, incarnation, owner, key_id, about,"
+            " created_at, updated_at) VALUES ('', '', ?, ?, '', ?, '', '', x'', 0, 0)",
+            (generation + 1, commits + 1, incarnation),
+        )
+        await writer.commit()
+        self._incarnation, self._generation, self._commits = incarnation, generation + 1, commits + 1
+        self._marker.write(incarnation, self._commits)
+        await asyncio.to_thread(self._marker.sync)
+
+    def _cannot_open(self, exc: sqlite3.Error) -> Unavailable:
+        if primary_code(exc) in DAMAGED:
+            return damaged(self.path)
+        return Unavailable(
+            "journal_unusable",
+            f"The journal {self.path} cannot be opened ({exc}). See that the disk has space and that this user may "
+            f"write to the folder and to every journal.db* in it.",
+            retryable=False,
+        )
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+
+    async def grant(
+        self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
+    ) -> Head:
+        head: Head = await self._group.submit(GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
+        return head
+
+    async def append(self, append: Append) -> None:
+        await self._group.submit(AppendWrite(self._codec, append, bytes_max=self._group.limits.write_bytes_max))
+
+    async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
+        """One transaction for a batch; every write gets its result or its error."""
+        if self._dead is not None:
+            return [self._dead] * len(writes)
+        assert self._writer is not None
+        at_commit = False
+        try:
+            outcomes = await self._execute(self._writer, writes)
+            if self._dead is not None:
+                await self._writer.rollback()
+                return [self._dead] * len(writes)
+            at_commit = True
+            await self._writer.commit()
+        except ONE_WRITE_IS_BAD as exc:
+            await self._roll_back()
+            if len(writes) > 1:
+                return [outcome for write in writes for outcome in await self._commit([write])]
+            log.exception("journal.write_refused", session=writes[0].key.session, tenant=writes[0].key.tenant)
+            error = Internal("journal_refused", "This change cannot be stored.")
+            error.__cause__ = exc
+            return [error]
+        except sqlite3.Error as exc:
+            await self._roll_back()
+            failure = translate(exc, at_commit=at_commit)
+            log.error("journal.commit_failed", code=failure.code, cause=str(exc), writes=len(writes))
+            if failure.code == "journal_outcome_unknown":
+                self._unsure = True
+            elif failure.code == "journal_damaged":
+                self._dead = failure
+            return [failure] * len(writes)
+        self._commits += 1
+        try:
+            self._marker.write(self._incarnation, self._commits)
+            if self._now() - self._marker.synced_at > MARKER_SYNC_S:
+                await asyncio.to_thread(self._marker.sync)
+        except OSError as exc:
+            # It stands, but a restored backup without it could not be told from now on: let the callers look.
+            log.error("journal.marker_failed", cause=str(exc))
+            self._unsure = True
+            return [translate(exc, at_commit=True)] * len(writes)
+        self._unsure = False
+        return outcomes
+
+    async def _execute(self, writer: aiosqlite.Connection, writes: Sequence[Write]) -> list[object]:
+        """Everything of a transaction but its commit. Sets `_dead` when the store is not ours any more."""
+        appends = [write for write in writes if isinstance(write, AppendWrite)]
+        heads: list[sql.Row] = [(*STORE, self._generation, self._commits, 1)]
+        heads += [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in appends]
+        lost: set[SessionKey] = set()
+        moved = 0
+        parts = sql.chunks(heads)
+        for size, values in parts:
+            moved += (await writer.execute(sql.advance(size), values)).rowcount
+        if moved != len(heads):
+            await writer.rollback()
+            won: set[tuple[Any, ...]] = set()
+            for size, values in parts:
+                rows = await writer.execute_fetchall(sql.advance(size, returning=True), values)
+                won.update(tuple(row) for row in rows)
+            if STORE not in won:
+                self._dead = Unavailable(
+                    "journal_taken", "Another process has opened the server's store.", retryable=False
+                )
+                log.critical("journal.taken", generation=self._generation)
+                return []
+            lost = {write.key for write in appends if write.key not in won}
+            appends = [write for write in appends if write.key in won]
+        await self._insert(writer, appends)
+        outcomes: dict[SessionKey, object] = {key: fenced() for key in lost}
+        grants = [write for write in writes if isinstance(write, GrantWrite)]
+        if grants:
+            outcomes.update(await self._grant(writer, grants))
+        for job in writes:
+            if isinstance(job, JobWrite):
+                outcomes[job.key] = await job.run(writer)
+        return [outcomes.get(write.key) for write in writes] if outcomes else [None] * len(writes)
+
+    async def _insert(self, writer: aiosqlite.Connection, appends: Sequence[AppendWrite]) -> None:
+        for size, values in sql.chunks([row for write in appends for row in write.events]):
+            await writer.execute(sql.insert_events(size), values)
+        beside = [w for w in appends if w.patch or w.commands or w.append.usage or w.snapshot]
+        if not beside:
+            return
+        for statement, rows in (
+            (sql.patch_heads, [w.patch for w in beside if w.patch is not None]),
+            (sql.upsert_commands, [row for w in beside for row in w.commands]),
+            (sql.insert_usage, [sql.usage_row(w.key, row) for w in beside for row in w.append.usage]),
+            (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
+        ):
+            for size, values in sql.chunks(rows):
+                await writer.execute(statement(size), values)
+
+    async def _grant(self, writer: aiosqlite.Connection, grants: Sequence[GrantWrite]) -> dict[SessionKey, object]:
+        incarnation = self._incarnation
+        fresh: list[sql.Row] = [
+            (*g.key, g.new_epoch, incarnation, g.owner, g.key_id, g.about, g.now_ms)
+            for g in grants
+            if g.expected_fence is None
+        ]
+        next_: list[sql.Row] = [
+            (*g.key, g.expected_fence, g.new_epoch, incarnation, g.owner, g.now_ms)
+            for g in grants
+            if g.expected_fence is not None
+        ]
+        outcomes: dict[SessionKey, object] = {g.key: fenced() for g in grants}
+        for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, next_)):
+            for size, values in sql.chunks(rows):
+                for (text,) in await writer.execute_fetchall(statement(size), values):
+                    head = sql.head_of(self._codec, text)
+                    outcomes[head.key] = head
+        return outcomes
+
+    async def _roll_back(self) -> None:
+        assert self._writer is not None
+        try:
+            await self._writer.rollback()
+        except sqlite3.Error as exc:
+            log.exception("journal.rollback_failed")
+            self._dead = translate(exc, at_commit=False)
+
+    # -- reads ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[aiosqlite.Connection]:
+        """A reader of the pool. One whose caller was cancelled may be given out again at once: a connection
+        works off what it was asked in order."""
+        if self._closed or not self._readers:
+            raise closed()
+        reader = await self._idle.get()
+        try:
+            yield reader
+        except sqlite3.Error as exc:
+            raise translate(exc, at_commit=False) from exc
+        except ValueError as exc:
+            if self._closed:
+                raise closed() from exc
+            raise
+        finally:
+            self._idle.put_nowait(reader)
+
+    async def _one(self, statement: str, parameters: Sequence[Any]) -> Any:
+        """The first row of a statement, or None."""
+        async with self._reader() as reader:
+            for row in await reader.execute_fetchall(statement, parameters):
+                return row
+        return None
+
+    async def _sure(self) -> None:
+        """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
+        if self._unsure:
+            await self._group.submit(JobWrite(STORE, _nothing))
+
+    async def head(self, key: SessionKey) -> Head | None:
+        check_key(key)
+        await self._sure()
+        row = await self._one(sql.HEAD, key)
+        return None if row is None else sql.head_of(self._codec, row[0])
+
+    async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
+        check_key(key)
+        await self._sure()
+        row = await self._one(
+            sql.LOAD,
+            (*key, now_ms - COMMANDS_KEPT_MS, COMMANDS_LOADED_MAX + 1, LOAD_PAGE_ROWS, LOAD_PAGE_BYTES),
+        )
+        if row is None:
+            return None
+        head = sql.head_of(self._codec, row[0])
+        snapshot = sql.snapshot_of(self._codec, key, row[1])
+        after = snapshot.offset if snapshot else 0
+        records = list(sql.records_of(self._codec, key, row[2], after=after))
+        # A log longer than one page: what stands up to this head's top stays, so later reads may fetch it.
+        while after + len(records) < head.top:
+            page = await self.read(key, after=after + len(records), limit=LOAD_PAGE_ROWS, bytes_max=LOAD_PAGE_BYTES)
+            if page is None or not page.records:
+                raise Internal("journal_hole", "The stored log of this session ends before its head.")
+            records += page.records[: head.top - after - len(records)]
+        commands = sql.commands_of(row[3])
+        complete = len(commands) <= COMMANDS_LOADED_MAX
+        return Loaded(head, snapshot, tuple(records), tuple(commands[COMMANDS_LOADED_MAX - 1 :: -1]), complete)
+
+    async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
+        check_key(key)
+        row = await self._one(sql.READ, (*key, after, limit, bytes_max))
+        if row is None:
+            return None
+        head = sql.head_of(self._codec, row[0])
+        return Page(head, sql.records_of(self._codec, key, row[1], after=after))
+
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
+        check_key(key)
+        check_text(principal_id, command_id)
+        await self._sure()
+        row = await self._one(sql.FIND_COMMAND, (*key, principal_id, command_id))
+        return None if row is None else sql.command_of(row[0])
+
+    async def list_heads(
+        self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
+    ) -> list[Head]:
+        check_text(tenant, user)
+        place: tuple[int, str] | None = None
+        if after is not None:
+            check_key(after)
+            row = await self._one("SELECT updated_at, session FROM heads WHERE tenant = ?1 AND session = ?2", after)
+            if row is None or after.tenant != tenant:
+                raise unknown_place()
+            place = row
+        (text,) = await self._one(*sql.list_heads(tenant, user, limit, place))
+        return sql.heads_of(self._codec, text)
+
+    async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
+        (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE)))
+        return sql.heads_of(self._codec, text)
+
+    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
+        check_text(tenant)
+        (text,) = await self._one(sql.READ_USAGE, (tenant, since, limit))
+        return sql.usage_of(tenant, text)
+
+    # -- purge ------------------------------------------------------------------------------------------------------
+
+    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+        """In transactions of a few thousand rows, so that appends get their turn in between."""
+        async with self._reader() as reader:
+            rows = await reader.execute_fetchall(sql.PURGEABLE, (deleted_before, limit))
+        purged = []
+        for tenant, session in rows:
+            key = SessionKey(TenantId(tenant), SessionId(session))
+            while (done := await self._group.submit(JobWrite(key, _purge_step(key, deleted_before)))) is None:
+                pass
+            if done:
+                purged.append(key)
+        while await self._group.submit(JobWrite(STORE, _purge_commands_step(commands_before))) == PURGE_ROWS:
+            pass
+        return purged
+
+
+async def _nothing(writer: aiosqlite.Connection) -> None:
+    """A job that only moves the store's own row."""
+
+
+def _purge_step(key: SessionKey, deleted_before: UnixMs) -> Callable[[aiosqlite.Connection], Any]:
+    async def step(writer: aiosqlite.Connection) -> bool | None:
+        """True: the session is gone. False: it may not be purged any more. None: more to do."""
+        if not await writer.execute_fetchall(sql.STILL_PURGEABLE, (*key, deleted_before)):
+            return False
+        cursor = await writer.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS))
+        if cursor.rowcount == PURGE_ROWS:
+            return None
+        for table in ("commands", "snapshots", "heads"):
+            await writer.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
+        return True
+
+    return step
+
+
+def _purge_commands_step(before: UnixMs) -> Callable[[aiosqlite.Connection], Any]:
+    async def step(writer: aiosqlite.Connection) -> int:
+        return (await writer.execute(sql.PURGE_COMMANDS, (before, PURGE_ROWS))).rowcount
+
+    return step

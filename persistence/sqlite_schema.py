@@ -1,0 +1,174 @@
+"""The SQLite file: its tables, how it got there, and whether it may be used.
+
+`MIGRATIONS` is a list that only grows: entry n takes a file from `user_version` n to n+1, in one transaction. A file
+with a newer version than the list knows is refused, and so is a file that is some other application's.
+
+Every table begins with (tenant, session) and is clustered by it, so that one session's rows lie together: replaying
+reads neighbouring pages, and no statement can forget whose rows it touches.
+
+`heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of
+this opening, its top counts commits, its incarnation is the store's. Every transaction moves it by the same statement
+that checks the sessions' fences, so a second process that got at the file in spite of the lock finds itself fenced.
+
+`updated_at` of a head moves with the appends that carry a head patch (a turn begins or ends, a title changes), not with
+every delta: it is indexed for listing. `usage.seq` is the commit order, and `relayed_at` stays NULL until an outbox
+relay has passed the row on. Indexes that only purge and sweep need are partial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import aiosqlite
+
+from sessions.errors import Unavailable
+
+APPLICATION_ID: Final = 0x5365731E
+SQLITE_VERSION_MIN: Final = (3, 38, 0)
+
+V1: Final = """
+CREATE TABLE heads (
+    tenant      TEXT    NOT NULL,
+    session     TEXT    NOT NULL,
+    fence       INTEGER NOT NULL,
+    top         INTEGER NOT NULL,
+    epoch       TEXT    NOT NULL,
+    incarnation TEXT    NOT NULL,
+    owner       TEXT    NOT NULL,
+    open        INTEGER NOT NULL DEFAULT 0,
+    listed      INTEGER NOT NULL DEFAULT 1,
+    user        TEXT,
+    model       TEXT    NOT NULL DEFAULT '',
+    key_id      TEXT    NOT NULL,
+    about       BLOB    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    deleted_at  INTEGER,
+    PRIMARY KEY (tenant, session)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX heads_listed ON heads (tenant, updated_at DESC, session) WHERE listed = 1 AND deleted_at IS NULL;
+CREATE INDEX heads_listed_by_user ON heads (tenant, user, updated_at DESC, session)
+    WHERE listed = 1 AND deleted_at IS NULL AND user IS NOT NULL;
+CREATE INDEX heads_open ON heads (tenant, session) WHERE open = 1;
+CREATE INDEX heads_deleted ON heads (deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE INDEX heads_empty ON heads (updated_at) WHERE top = 0;
+
+CREATE TABLE events (
+    tenant  TEXT    NOT NULL,
+    session TEXT    NOT NULL,
+    "offset" INTEGER NOT NULL,
+    key_id  TEXT    NOT NULL,
+    body    BLOB    NOT NULL,
+    PRIMARY KEY (tenant, session, "offset")
+) WITHOUT ROWID, STRICT;
+
+CREATE TABLE commands (
+    tenant     TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    principal  TEXT    NOT NULL,
+    command    TEXT    NOT NULL,
+    at         INTEGER NOT NULL,
+    digest     BLOB    NOT NULL,
+    answer     BLOB    NOT NULL,
+    PRIMARY KEY (tenant, session, principal, command)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX commands_at ON commands (at);
+
+CREATE TABLE snapshots (
+    tenant  TEXT    NOT NULL,
+    session TEXT    NOT NULL,
+    "offset" INTEGER NOT NULL,
+    key_id  TEXT    NOT NULL,
+    body    BLOB    NOT NULL,
+    PRIMARY KEY (tenant, session)
+) WITHOUT ROWID, STRICT;
+
+CREATE TABLE usage (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant     TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    response   TEXT    NOT NULL,
+    principal_key  TEXT NOT NULL,
+    principal_user TEXT,
+    principal_role TEXT NOT NULL,
+    model      TEXT    NOT NULL,
+    status     TEXT    NOT NULL,
+    input_tokens      INTEGER NOT NULL,
+    output_tokens     INTEGER NOT NULL,
+    cached_tokens     INTEGER NOT NULL,
+    reasoning_tokens  INTEGER NOT NULL,
+    recomputed_tokens INTEGER NOT NULL,
+    withheld_tokens   INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    relayed_at INTEGER,
+    UNIQUE (tenant, session, response)
+) STRICT;
+CREATE INDEX usage_at ON usage (tenant, at, seq);
+CREATE INDEX usage_unrelayed ON usage (seq) WHERE relayed_at IS NULL;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1,)
+
+
+async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Brings the file to the newest version. Raises Unavailable for a newer or a foreign file."""
+    version = await _pragma(connection, "user_version")
+    application = await _pragma(connection, "application_id")
+    ((tables,),) = await connection.execute_fetchall("SELECT count(*) FROM sqlite_schema")
+    if tables and application != APPLICATION_ID:
+        raise Unavailable(
+            "journal_foreign",
+            f"{path} is an SQLite database, but not a journal of this server. Choose another data folder.",
+            retryable=False,
+        )
+    if version > len(migrations):
+        raise Unavailable(
+            "journal_newer",
+            f"{path} was written by a newer version of this server (schema {version}, this one knows "
+            f"{len(migrations)}). Start that version, or choose another data folder.",
+            retryable=False,
+        )
+    for number in range(version, len(migrations)):
+        await connection.executescript(
+            f"BEGIN IMMEDIATE;\n{migrations[number]}\n"
+            f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {number + 1};\nCOMMIT;"
+        )
+
+
+async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:
+    """Looks for damage: the whole file up to a size, above it the table that everything hangs on. Raises Unavailable.
+
+    The whole check reads every page (about a second per GiB from the page cache), which a start should not
+    wait for on a large file. A file that was cut off is noticed at any size.
+    """
+    page_count = await _pragma(connection, "page_count")
+    page_size = await _pragma(connection, "page_size")
+    whole = page_count * page_size <= whole_bytes_max
+    findings = await connection.execute_fetchall(f"PRAGMA quick_check{'' if whole else '(heads)'}")
+    cut_off = await asyncio.to_thread(_is_cut_off, path, page_count * page_size)
+    if cut_off or [row[0] for row in findings] != ["ok"]:
+        raise damaged(path)
+
+
+def _is_cut_off(path: Path, bytes_expected: int) -> bool:
+    """Whether the file is shorter than its header says. With a write-ahead file beside it that is no sign."""
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size > 0:
+        return False
+    return path.stat().st_size < bytes_expected
+
+
+def damaged(path: Path) -> Unavailable:
+    return Unavailable(
+        "journal_damaged",
+        f"The journal {path} is damaged. Nothing was changed. Restore it from a backup, or move the files "
+        f"{path.name}* away to start with an empty one.",
+        retryable=False,
+    )
+
+
+async def _pragma(connection: aiosqlite.Connection, name: str) -> int:
+    ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
+    return int(value)

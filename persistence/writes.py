@@ -1,0 +1,100 @@
+"""What waits for a group commit: appends with their bodies already encoded, grants, and odd jobs.
+
+Encoding happens when a write is made, on the caller's turn: what cannot be stored fails there, alone, and never
+inside a batch of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from persistence.codec import About, Codec, encode_about, encode_ok, encode_record
+from persistence.group import Write
+from persistence.rules import check_append, check_key, check_text
+from sessions.errors import TooLarge
+from sessions.ports import Append
+from sessions.types import Epoch, SessionKey, UnixMs
+
+ROW_OVERHEAD_BYTES: Final = 96
+
+
+class AppendWrite(Write):
+    """An append and its rows, each a tuple in the order of its statement's columns."""
+
+    __slots__ = ("append", "commands", "events", "patch", "snapshot")
+
+    def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
+        """Raises TooLarge and BadInput."""
+        key, records = append.key, append.records
+        tenant, session = key
+        check_append(append)
+        encode = codec.encode
+        events = []
+        size = 0
+        for record in records:
+            key_id, body = encode(key, encode_record(record))
+            events.append((tenant, session, record.offset, key_id, body))
+            size += len(body)
+        size += ROW_OVERHEAD_BYTES * (1 + len(events))
+        self.events = events
+        self.patch: tuple[Any, ...] | None = None
+        self.commands: list[tuple[Any, ...]] = []
+        self.snapshot: tuple[Any, ...] | None = None
+        if append.head is not None:
+            head = append.head
+            key_id, about = encode(key, encode_about(About(head.title, head.metadata)))
+            self.patch = (
+                tenant,
+                session,
+                int(head.open),
+                head.user,
+                head.model,
+                key_id,
+                about,
+                int(head.listed),
+                head.deleted_at,
+                append.at,
+            )
+            size += len(about)
+        for command in append.commands:
+            answer = encode_ok(command.answer)
+            self.commands.append(
+                (tenant, session, command.principal_id, command.command_id, command.at, command.digest, answer)
+            )
+            size += len(answer) + ROW_OVERHEAD_BYTES
+        size += 2 * ROW_OVERHEAD_BYTES * len(append.usage)
+        if append.snapshot is not None:
+            key_id, body = encode(key, append.snapshot.body)
+            self.snapshot = (tenant, session, append.snapshot.offset, key_id, body)
+            size += len(body)
+        if size > bytes_max:
+            raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
+        super().__init__(key, rows=len(events), size=size)
+        self.append = append
+
+
+class GrantWrite(Write):
+    __slots__ = ("about", "expected_fence", "key_id", "new_epoch", "now_ms", "owner")
+
+    def __init__(
+        self, codec: Codec, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
+    ) -> None:
+        check_key(key)
+        check_text(owner, new_epoch)
+        super().__init__(key, rows=1, size=4 * ROW_OVERHEAD_BYTES)
+        self.expected_fence = expected_fence
+        self.owner = owner
+        self.new_epoch = new_epoch
+        self.now_ms = now_ms
+        self.key_id, self.about = codec.encode(key, encode_about(About()))
+
+
+class JobWrite(Write):
+    """Something else that needs the writer's transaction; `run` gets the store's connection and returns the result."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, key: SessionKey, run: Callable[[Any], Any]) -> None:
+        super().__init__(key, rows=1, size=ROW_OVERHEAD_BYTES)
+        self.run = run
