@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import time
 
-
 from bench.peer import LlamaServer
 from bench.support import Server, connected, lower_bound, percentile, report
 

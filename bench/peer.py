@@ -1,7 +1,7 @@
 """The engine's own server, as its users run it: what our overhead is measured against.
 
-llama-server inside a process of its own (through xllamacpp), spoken to over HTTP with plain asyncio streams, so that the
-client costs as little here as ours does there.
+llama-server inside a process of its own (through xllamacpp), spoken to over HTTP with plain asyncio streams: the
+client must cost as little here as ours does there.
 
     python -m bench.peer --slots 8 --threads 1      runs it until its standard input closes
 """

@@ -4,7 +4,7 @@
 
 Simulated engine, each stream on its own connection and session, `rate` tokens a second, so that each token is a durable
 event of its own. The figure is from the engine's token to the socket of its reader: the server process notes
-when the engine yields each chunk, the client when the frame that carries it arrives; both read the same monotonic clock.
+when the engine yields each chunk, the client when the frame with it arrives; both read the same monotonic clock.
 `--search` raises the number of streams until p99 leaves the bar. CPU is the server's, per event and by part (a
 sampling timer inside the server process attributes running time to the package that it was spent in).
 """
@@ -74,7 +74,7 @@ def serve(arguments: list[str]) -> int:
 
 
 def part_of(frame: FrameType | None) -> str:
-    """The package whose code, innermost, is at work; the threads beside the loop's are counted apart, by the kernel."""
+    """The package whose code, innermost, is at work."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         top = name.split(".", 1)[0]
@@ -168,8 +168,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
         for start in range(0, count, 50):
             await asyncio.gather(*(stream.open() for stream in streams[start : start + 50]))
         notes = Path(server.data) / "notes.json"
-        server.process.send_signal(signal.SIGUSR1)  # type: ignore[union-attr]
-        await appears(notes)
+        await written(server, notes)
         before, threads = process.cpu_times(), {t.id: t.user_time + t.system_time for t in process.threads()}
         started = time.monotonic()
 
@@ -181,9 +180,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
         took = time.monotonic() - started
         after = process.cpu_times()
         by_thread = {t.id: t.user_time + t.system_time - threads.get(t.id, 0.0) for t in process.threads()}
-        server.process.send_signal(signal.SIGUSR1)  # type: ignore[union-attr]
-        await appears(notes)
-        page = msgspec.json.decode(notes.read_bytes())
+        page = await written(server, notes)
         for stream in streams:
             await stream.socket.close()
     made = {(response, length): at for response, length, at in page["made"]}
@@ -218,12 +215,14 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
     }
 
 
-async def appears(path: Path) -> None:
-    async with asyncio.timeout(30):
-        while not path.exists():
+async def written(server: Server, notes: Path) -> Any:
+    """Asks the server for its notes since the last time, and waits until they are on the disk."""
+    notes.unlink(missing_ok=True)
+    server.process.send_signal(signal.SIGUSR1)  # type: ignore[union-attr]
+    async with asyncio.timeout(60):
+        while not notes.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)
-    if path.stat().st_size < 100:
-        path.unlink()
+    return msgspec.json.decode(notes.read_bytes())
 
 
 async def main(arguments: argparse.Namespace) -> None:
