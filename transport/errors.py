@@ -1,0 +1,104 @@
+"""The one table of error codes: what each becomes on every door.
+
+A code is API. `sessions.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status and,
+where an error ends a WebSocket, its close code. The close codes that tell a client what to do next are
+PROTOCOL.md §4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after the others it does not.
+
+Does not know: who raises what, and how an error is written down on a door.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sessions.errors import SessileError
+
+GOING_AWAY: Final = 1001
+PROTOCOL_ERROR: Final = 1002
+UNSUPPORTED_DATA: Final = 1003
+INVALID_DATA: Final = 1007
+TOO_BIG: Final = 1009
+INTERNAL: Final = 1011
+RESTART: Final = 1012
+TRY_LATER: Final = 1013
+BAD_FRAME: Final = 4400
+UNAUTHORIZED: Final = 4401
+TOKEN_EXPIRED: Final = 4402
+FORBIDDEN: Final = 4403
+SLOW_READER: Final = 4408
+HEARTBEAT: Final = 4412
+
+RECONNECT_AFTER: Final = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
+
+
+class Row(NamedTuple):
+    http: int
+    grpc: str
+    close: int | None = None  # set where the error ends a connection
+
+
+CODES: Final[dict[str, Row]] = {
+    # The request is wrong.
+    "invalid_request": Row(400, "INVALID_ARGUMENT"),
+    "invalid_setting": Row(400, "INVALID_ARGUMENT"),
+    "unknown_type": Row(400, "UNIMPLEMENTED"),
+    "unsupported_parameter": Row(400, "INVALID_ARGUMENT"),
+    "empty_prompt": Row(400, "INVALID_ARGUMENT"),
+    "context_length_exceeded": Row(400, "INVALID_ARGUMENT"),
+    "content_filter": Row(400, "FAILED_PRECONDITION"),
+    "model_not_found": Row(404, "NOT_FOUND"),
+    "session_not_found": Row(404, "NOT_FOUND"),
+    "item_not_found": Row(404, "NOT_FOUND"),
+    "response_not_found": Row(404, "NOT_FOUND"),
+    "call_not_found": Row(404, "NOT_FOUND"),
+    "not_found": Row(404, "NOT_FOUND"),
+    "method_not_allowed": Row(405, "UNIMPLEMENTED"),
+    "session_deleted": Row(410, "NOT_FOUND"),
+    "too_large": Row(413, "RESOURCE_EXHAUSTED"),
+    # True of the request, given what is stored.
+    "idempotency_conflict": Row(409, "ALREADY_EXISTS"),
+    "session_exists": Row(409, "ALREADY_EXISTS"),
+    "session_full": Row(409, "FAILED_PRECONDITION"),
+    "session_quarantined": Row(409, "FAILED_PRECONDITION"),
+    "call_answered": Row(409, "ALREADY_EXISTS"),
+    "response_in_progress": Row(409, "ABORTED"),
+    "tools_pending": Row(409, "ABORTED"),
+    # Who.
+    "unauthorized": Row(401, "UNAUTHENTICATED", UNAUTHORIZED),
+    "token_expired": Row(401, "UNAUTHENTICATED", TOKEN_EXPIRED),
+    "forbidden": Row(403, "PERMISSION_DENIED", FORBIDDEN),
+    # How much.
+    "rate_limited": Row(429, "RESOURCE_EXHAUSTED"),
+    "too_many_subscriptions": Row(429, "RESOURCE_EXHAUSTED"),
+    "queue_full": Row(503, "RESOURCE_EXHAUSTED"),
+    "overloaded": Row(503, "UNAVAILABLE", TRY_LATER),
+    "draining": Row(503, "UNAVAILABLE", RESTART),
+    # What we need is away, or the fault is ours.
+    "journal_unavailable": Row(503, "UNAVAILABLE"),
+    "directory_unavailable": Row(503, "UNAVAILABLE"),
+    "engine_unavailable": Row(503, "UNAVAILABLE"),
+    "outcome_unknown": Row(503, "UNAVAILABLE"),
+    "fenced": Row(503, "UNAVAILABLE"),
+    "internal_error": Row(500, "INTERNAL", INTERNAL),
+    # The connection itself.
+    "bad_frame": Row(400, "INVALID_ARGUMENT", BAD_FRAME),
+    "hello_expected": Row(400, "FAILED_PRECONDITION", BAD_FRAME),
+    "hello_repeated": Row(400, "FAILED_PRECONDITION", BAD_FRAME),
+    "hello_timeout": Row(408, "DEADLINE_EXCEEDED", BAD_FRAME),
+    "request_timeout": Row(408, "DEADLINE_EXCEEDED"),
+    "slow_reader": Row(408, "RESOURCE_EXHAUSTED", SLOW_READER),
+    "heartbeat_lost": Row(408, "UNAVAILABLE", HEARTBEAT),
+}
+
+_UNKNOWN: Final = Row(500, "INTERNAL", INTERNAL)
+
+
+def row(code: str) -> Row:
+    """The row of a code. A code that is missing here is our bug; at run time it is an internal error."""
+    return CODES.get(code, _UNKNOWN)
+
+
+def http_status(error: SessileError) -> int:
+    """The status of an error: its row's, or its class's where the code is not in the table."""
+    found = CODES.get(error.code)
+    return found.http if found is not None else error.status

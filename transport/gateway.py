@@ -1,0 +1,145 @@
+"""What a client may ask, whatever door it came in by: the operations behind WebSocket, HTTP and gRPC.
+
+A gateway routes commands to actors (`Sessions`), answers questions from the journal, and owns the feeds that all its
+readers share. It holds nothing that another gateway would miss.
+
+Limits: commands under way per principal and in all. Over them a command is refused with `rate_limited` or `overloaded`
+and a time to come back; it was not begun. A command that was begun goes on when its client leaves: the same id asks for
+its answer again (I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from sessions.commands import ActorCommand, Ok
+from sessions.errors import Limited, Overloaded, Unavailable
+from sessions.ports import Head, Journal, Sessions
+from sessions.types import Principal, SessionId, SessionKey, UnixMs
+from transport.access import Access
+from transport.feeds import Feeds
+from transport.frames import Done, Listed
+from transport.reading import LogReader
+from transport.tasks import Tasks
+
+SWEEP_S: Final = 10.0
+
+
+class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
+    commands_max: int = 4096  # under way, in all
+    commands_per_principal_max: int = 1024
+    replay_records_max: int = 20_000  # a reader further back gets a snapshot
+
+
+class Gateway:
+    """The operations. `start` and `close` belong to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        journal: Journal,
+        access: Access,
+        limits: GatewayLimits,
+        now_ms: Callable[[], UnixMs],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.access = access
+        self.limits = limits
+        self.new_id = new_id
+        self.now_ms = now_ms
+        self.feeds = Feeds(sessions)
+        self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
+        self.tasks = Tasks()
+        self.counters: Counter[str] = Counter()
+        self.draining = False
+        self._sessions = sessions
+        self._journal = journal
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._under_way_in_all = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begins to tidy up after readers that fell silent."""
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    async def close(self) -> None:
+        """Cancels what is under way and waits for it. Idempotent."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        await self.tasks.close()
+
+    def count(self, name: str) -> None:
+        self.counters[name] += 1
+
+    def _sweep(self) -> None:
+        self.feeds.sweep()
+        self.start()
+
+    # -- operations -------------------------------------------------------------------------------------------------
+
+    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
+        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
+        with self._admitted(principal):
+            self.count("commands")
+            return await self._sessions.execute(principal, command)
+
+    async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
+        """A session as it stands. Raises NotFound, Gone, Unavailable."""
+        with self._admitted(principal):
+            head, state = await self.logs.state(principal, SessionKey(principal.tenant, session))
+            return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
+
+    async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
+        """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""
+        user = principal.user if principal.role == "user" else None
+        key = None if after is None else SessionKey(principal.tenant, after)
+        with self._admitted(principal):
+            heads = await self._journal.list_heads(principal.tenant, user=user, limit=limit + 1, after=key)
+        data = tuple(described(head) for head in heads[:limit])
+        last_id = heads[min(len(heads), limit) - 1].key.session if heads else None
+        return Listed(id=command_id, data=data, has_more=len(heads) > limit, last_id=last_id)
+
+    @contextmanager
+    def _admitted(self, principal: Principal) -> Iterator[None]:
+        who = (principal.tenant, principal.id)
+        if self._under_way[who] >= self.limits.commands_per_principal_max:
+            self.count("rate_limited")
+            raise Limited("rate_limited", "Too many commands of this key are under way.", retry_after_ms=500)
+        if self._under_way_in_all >= self.limits.commands_max:
+            self.count("overloaded")
+            raise Overloaded("overloaded", "Too many commands are under way here.", retry_after_ms=1000)
+        self._under_way[who] += 1
+        self._under_way_in_all += 1
+        try:
+            yield
+        finally:
+            self._under_way_in_all -= 1
+            self._under_way[who] -= 1
+            if not self._under_way[who]:
+                del self._under_way[who]
+
+    def check_draining(self) -> None:
+        """Raises Unavailable where nobody new is let in any more."""
+        if self.draining:
+            raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
+
+
+def described(head: Head) -> dict[str, Any]:
+    """A session in a list."""
+    return {
+        "id": head.key.session,
+        "title": head.title,
+        "model": head.model,
+        "metadata": head.metadata,
+        "open": head.open,
+        "created_at": head.created_at,
+        "updated_at": head.updated_at,
+    }

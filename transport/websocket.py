@@ -1,0 +1,468 @@
+"""The WebSocket shell: an asyncio protocol between a socket, `websockets`' parser and the connection core.
+
+uvicorn hands the socket over when it sees an upgrade (`ws=` takes any protocol class). There is no task per connection:
+what comes in is carried out at once, commands run as tasks of the gateway, and everything written in one turn of the
+loop leaves in one `transport.write`.
+
+Invariants:
+* Frames leave in the order in which they were appended to `_out`; nothing leaves after the close frame.
+* While the peer does not read, neither do we: no cursor moves and no command is taken in, so what is kept for it is
+  bounded by the socket's buffer, one share of `collect` and the answers to commands under way.
+* Whatever ends the connection, its readers are released and its deadline is taken from the wheel.
+
+Does not know what frames mean; see `transport.protocol`. RFC 6455 is `websockets`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, assert_never, cast
+
+import structlog
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.protocol import OPEN, SERVER, Protocol
+from websockets.server import ServerProtocol
+
+from sessions.commands import ActorCommand
+from sessions.errors import Internal, Limited, SessileError
+from sessions.types import Principal
+from transport.channel import Channel
+from transport.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
+from transport.gateway import Gateway
+from transport.handshake import Agreed, Credential, refusal, select_subprotocol, shake_hands
+from transport.protocol import Action, Close, Connection, Drop, Limits, Phase, Request, Send
+from transport.timers import Wheel
+
+SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the others
+DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was told to close
+
+log = structlog.get_logger(__name__)
+_parser_log = logging.getLogger("transport.websocket.parser")
+_parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
+
+
+class Door:
+    """All WebSocket connections of a server: what they share."""
+
+    def __init__(self, gateway: Gateway, limits: Limits, connections_max: int) -> None:
+        self.gateway = gateway
+        self.limits = limits
+        self.connections_max = connections_max
+        self.connections: set[WebSocketConnection] = set()
+        self.loop = asyncio.get_running_loop()
+        self.wheel = Wheel(self.loop)
+        self.empty = asyncio.Event()  # set while there are no connections
+        self.empty.set()
+        self._awake: list[WebSocketConnection] = []
+
+    def protocol(self, **_: Any) -> WebSocketConnection:
+        """What uvicorn's `ws=` calls with its own configuration for every upgrade."""
+        return WebSocketConnection(self)
+
+    def flush_soon(self, connection: WebSocketConnection) -> None:
+        """One callback a turn flushes everybody who has something."""
+        if not self._awake:
+            self.loop.call_soon(self._flush)
+        self._awake.append(connection)
+
+    def _flush(self) -> None:
+        awake, self._awake = self._awake, []
+        now = self.loop.time()
+        for connection in awake:
+            try:
+                connection.flush(now)
+            except Exception:
+                # Ours to mend; its client resumes from the log, and the others in this turn are not to suffer.
+                log.exception("flush_failed")
+                connection.abort()
+
+    def goaway(self, reason: str, after_ms: int) -> None:
+        """Tells every connection that it will be closed with 1012 after a while."""
+        for connection in list(self.connections):
+            connection.goaway(reason, after_ms)
+
+    def abort(self) -> None:
+        """Cuts what is left."""
+        for connection in list(self.connections):
+            connection.abort()
+        self.wheel.close()
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """One connection. Made on upgrade; uvicorn replays the request's head to it as the first data."""
+
+    __slots__ = (
+        "_channel",
+        "_core",
+        "_credential",
+        "_discarded",
+        "_door",
+        "_message",
+        "_message_binary",
+        "_out",
+        "_paused",
+        "_principal",
+        "_scheduled",
+        "_transport",
+        "_unread",
+        "_ws",
+        "slot",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, door: Door) -> None:
+        self.slot = 0
+        self._door = door
+        self._ws: Protocol = ServerProtocol(select_subprotocol=select_subprotocol, logger=_parser_log)
+        self._core: Connection | None = None
+        self._channel: Channel | None = None
+        self._principal: Principal | None = None
+        self._credential: Credential | None = None  # from the handshake, until hello
+        self._out: list[bytes] = []
+        self._scheduled = False
+        self._paused = False
+        self._unread: bytes | None = None
+        self._message: bytearray | None = None  # of a message in fragments
+        self._message_binary = False
+        self._discarded = 0
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._door.connections.add(self)
+        self._door.empty.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        door = self._door
+        door.connections.discard(self)
+        door.wheel.take(self)
+        if self._core is not None:
+            self._core.closing(door.loop.time())
+        if self._channel is not None:
+            self._channel.close()
+        self._out.clear()
+        self._unread = self._message = None
+        if not door.connections:
+            door.empty.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread is not None:
+            self._unread += data
+        elif len(data) > SLICE_BYTES:
+            self._unread = data
+            self._transport.pause_reading()
+            self._next_slice()
+        else:
+            self._take_in(data)
+
+    def _next_slice(self) -> None:
+        data = self._unread
+        if data is None or self._paused:
+            return  # resume_writing comes back here
+        self._unread = data[SLICE_BYTES:] or None
+        if self._unread is not None:
+            self._door.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._take_in(data[:SLICE_BYTES])
+
+    def eof_received(self) -> bool:
+        self._ws.receive_eof()
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._transport.pause_reading()
+        if self._core is not None:
+            self._core.stalled(self._door.loop.time())
+            self._time()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._core is not None:
+            self._core.flowing()
+        if self._unread is not None:
+            self._door.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._wake()
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes) -> None:
+        ws = self._ws
+        if ws.eof_sent:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._transport.abort()
+                return
+        ws.receive_data(data)
+        for event in ws.events_received():
+            if isinstance(event, Frame):
+                self._ws_frame(event)
+            elif isinstance(event, Handshake):
+                self._shake_hands(event)
+                return
+        if ws.writes:
+            self._write_parser_output()
+
+    def _ws_frame(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.TEXT | Opcode.BINARY:
+                binary = frame.opcode is Opcode.BINARY
+                if frame.fin:
+                    self._whole_message(frame.data, binary)
+                else:
+                    self._message, self._message_binary = bytearray(frame.data), binary
+            case Opcode.CONT:
+                assert self._message is not None
+                self._message += frame.data
+                if frame.fin:
+                    data, self._message = self._message, None
+                    self._whole_message(data, self._message_binary)
+            case Opcode.PING | Opcode.PONG:
+                return  # the parser has answered; a connection lives by the protocol's own ping
+            case Opcode.CLOSE:
+                if self._core is not None:
+                    self._core.closing(self._door.loop.time())
+            case _:
+                assert_never(frame.opcode)
+
+    def _whole_message(self, data: Any, binary: bool) -> None:
+        core = self._core
+        if core is None or core.phase is Phase.CLOSING:
+            return
+        now = self._door.loop.time()
+        for action in core.received(data, binary, now):
+            self._carry_out(action, now)
+            if self._ws.state is not OPEN:
+                return
+
+    def _write_parser_output(self) -> None:
+        """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
+        self._flush_out()
+        for data in self._ws.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._finish()
+
+    def _finish(self) -> None:
+        """No byte of ours follows. The socket stays until the peer has had a chance to read the last ones: closing it
+        with something unread in it would reset the connection and take our close frame with it."""
+        core = self._core
+        if self._channel is not None:
+            self._channel.close()
+        peer_closed = self._ws.close_rcvd is not None
+        if core is None or peer_closed or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        core.closing(self._door.loop.time())
+        self._time()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    # -- the handshake ----------------------------------------------------------------------------------------------
+
+    def _shake_hands(self, request: Handshake) -> None:
+        ws, door = self._ws, self._door
+        assert isinstance(ws, ServerProtocol)
+        agreed: Agreed | None = None
+        try:
+            door.gateway.check_draining()
+            if len(door.connections) > door.connections_max:
+                door.gateway.count("connections_refused")
+                raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
+            response, agreed = shake_hands(ws, request, door.gateway.access)
+        except SessileError as error:
+            response = refusal(ws, error)
+        ws.send_response(response)
+        self._write_parser_output()
+        if agreed is not None:
+            # The handshake's parser holds on to the request for life. Frames need less.
+            self._ws = Protocol(SERVER, state=OPEN, max_size=door.limits.frame_bytes_max, logger=_parser_log)
+            self._credential = agreed.credential
+            self._core = Connection(agreed.encoding, door.limits, door.loop.time())
+            door.gateway.count("connections")
+            self._time()
+
+    # -- carrying out -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action, now: float) -> None:
+        match action:
+            case Send():
+                self._send(action)
+            case Close():
+                self._close(action)
+            case Drop():
+                self._transport.abort()
+            case _:
+                self._request(action, now)
+
+    def _send(self, action: Send) -> None:
+        assert self._core is not None
+        self._out.append(self._core.encoding.frame(action.message))
+        self._wake()
+
+    def _close(self, action: Close) -> None:
+        assert self._core is not None
+        if self._ws.state is not OPEN:
+            return
+        self._flush_out()
+        if self._channel is not None:
+            self._channel.close()
+        self._door.gateway.count(f"closed_{action.code}")
+        log.info("connection_closed", code=action.code, reason=action.reason)
+        self._ws.send_close(action.code, action.reason[:100])
+        self._write_parser_output()
+        self._time()
+
+    def _request(self, request: Request, now: float) -> None:
+        core, channel, gateway = self._core, self._channel, self._door.gateway
+        assert core is not None
+        if isinstance(request, Hello):
+            self._greet(request, now)
+            return
+        assert channel is not None
+        match request:
+            case Ack():
+                channel.ack(request.session, request.offset, now)
+            case Subscribe():
+                core.answered()
+                if request.session not in channel.readers and len(channel.readers) >= core.limits.subscriptions_max:
+                    channel.write(error_frame(_too_many_subscriptions(core.limits), request.id))
+                    return
+                channel.write(Done(id=request.id))
+                channel.subscribe(request)
+            case Unsubscribe():
+                core.answered()
+                channel.unsubscribe(request.session)
+                channel.write(Done(id=request.id))
+            case _:
+                gateway.tasks.start(self._run(request))
+
+    def _greet(self, hello: Hello, now: float) -> None:
+        core, gateway = self._core, self._door.gateway
+        assert core is not None
+        try:
+            gateway.check_draining()
+            self._principal = principal = self._authenticate(hello)
+        except SessileError as error:
+            for action in core.refuse(error, now):
+                self._carry_out(action, now)
+            return
+        self._credential = None
+        channel = self._channel = Channel(
+            gateway, principal, core.encoding, core.window, self._out, self._wake, self._door.loop.time
+        )
+        for action in core.accept(gateway.new_id()):
+            self._carry_out(action, now)
+        for point in hello.resume[: core.limits.subscriptions_max]:
+            channel.subscribe(point)
+        for point in hello.resume[core.limits.subscriptions_max :]:
+            channel.refuse(point.session, _too_many_subscriptions(core.limits))
+
+    def _authenticate(self, hello: Hello) -> Principal:
+        access = self._door.gateway.access
+        if self._credential is None:
+            return access.authenticate(hello.auth)
+        value, ticket = self._credential
+        return access.redeem_ticket(value) if ticket else access.authenticate(value)
+
+    async def _run(self, request: SessionGet | SessionList | ActorCommand) -> None:
+        """Carries out one command and writes its answer where it belongs between the events."""
+        core, channel, principal, gateway = self._core, self._channel, self._principal, self._door.gateway
+        assert core is not None and channel is not None and principal is not None
+        answer: Any
+        session = offset = None
+        try:
+            match request:
+                case SessionGet():
+                    answer = await gateway.get(principal, request.id, request.session)
+                case SessionList():
+                    answer = await gateway.list(principal, request.id, request.limit, request.after)
+                case _:
+                    answer = await gateway.execute(principal, request)
+                    session, offset = answer.session or request.session, answer.offset
+        except SessileError as error:
+            answer = error_frame(error, request.id)
+        except Exception as error:
+            log.exception("command_failed", type=type(request).__name__, id=request.id)
+            answer = error_frame(_internal(error), request.id)
+        core.answered()
+        channel.answer(answer, session, offset)
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._door.flush_soon(self)
+
+    def flush(self, now: float) -> None:
+        """Takes what its readers have and hands everything to the socket, once a turn."""
+        self._scheduled = False
+        core, channel = self._core, self._channel
+        if core is None or core.phase is Phase.CLOSING:
+            self._out.clear()
+            return
+        if channel is not None and not self._paused and channel.collect(now):
+            self._wake()
+        if self._out:
+            self._flush_out()
+            core.wrote(now)
+        if core.window.full_since is not None:
+            self._time()
+
+    def _flush_out(self) -> None:
+        out = self._out
+        if out:
+            if not self._transport.is_closing():
+                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+
+    # -- time and the end -------------------------------------------------------------------------------------------
+
+    def _time(self) -> None:
+        self._door.wheel.put(self)
+
+    def due(self) -> float:
+        assert self._core is not None
+        return self._core.deadline()
+
+    def elapsed(self, now: float) -> None:
+        """Called by the wheel."""
+        assert self._core is not None
+        for action in self._core.tick(now):
+            self._carry_out(action, now)
+        self._time()
+
+    def goaway(self, reason: str, after_ms: int) -> None:
+        if self._core is not None:
+            now = self._door.loop.time()
+            for action in self._core.goaway(reason, after_ms, now):
+                self._carry_out(action, now)
+            self._time()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def shutdown(self) -> None:
+        """uvicorn's word for its own connections; ours leave by `goaway` and `abort`."""
+        self.abort()
+
+
+def _internal(error: Exception) -> Internal:
+    """What is shown of an error that is our fault: nothing of it."""
+    del error
+    return Internal("internal_error", "The server failed to carry this out.", retryable=True)
+
+
+def _too_many_subscriptions(limits: Limits) -> Limited:
+    return Limited(
+        "too_many_subscriptions", f"One connection reads at most {limits.subscriptions_max} sessions.", retryable=False
+    )

@@ -1,0 +1,75 @@
+"""How much a connection may be ahead of its acknowledgements (PROTOCOL.md §3).
+
+The window counts events and bytes that were sent and not acknowledged, over all sessions of a connection, replay
+included. It is open while there is room for at least a little; the frame that fills it may overshoot, so that one event
+larger than the whole window still passes.
+
+It never buffers: what does not fit is not taken from the log. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Unacked:
+    """What one reader sent and its client has not acknowledged: (offset, bytes) in order."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        # Made when something is sent and dropped when all is acknowledged: most connections are idle.
+        self.sent: deque[tuple[int, int]] | None = None
+
+
+class Window:
+    """The count of one connection. `full_since` is None while there is room."""
+
+    __slots__ = ("bytes", "bytes_max", "events", "events_max", "full_since")
+
+    def __init__(self, events_max: int, bytes_max: int) -> None:
+        self.events_max = events_max
+        self.bytes_max = bytes_max
+        self.events = 0
+        self.bytes = 0
+        self.full_since: float | None = None
+
+    @property
+    def full(self) -> bool:
+        return self.events >= self.events_max or self.bytes >= self.bytes_max
+
+    @property
+    def events_left(self) -> int:
+        return self.events_max - self.events
+
+    @property
+    def bytes_left(self) -> int:
+        return self.bytes_max - self.bytes
+
+    def sent(self, to: Unacked, offset: int, num_bytes: int, now: float) -> None:
+        """Counts one frame that ends at `offset`."""
+        if to.sent is None:
+            to.sent = deque()
+        to.sent.append((offset, num_bytes))
+        self.events += 1
+        self.bytes += num_bytes
+        if self.full_since is None and self.full:
+            self.full_since = now
+
+    def acked(self, by: Unacked, offset: int, now: float) -> bool:
+        """Frees everything up to `offset`; True when that was anything. Progress restarts the slow reader's clock."""
+        sent = by.sent
+        if sent is None or sent[0][0] > offset:
+            return False
+        while sent and sent[0][0] <= offset:
+            self.events -= 1
+            self.bytes -= sent.popleft()[1]
+        if not sent:
+            by.sent = None
+        self.full_since = now if self.full else None
+        return True
+
+    def forget(self, reader: Unacked, now: float) -> None:
+        """The reader is gone: its client will not acknowledge what it was sent."""
+        if reader.sent is not None:
+            self.acked(reader, reader.sent[-1][0], now)
