@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import time
 from typing import Any
@@ -50,7 +51,7 @@ async def main(arguments: argparse.Namespace) -> None:
                     frame = await wire.events.get()
                     if frame["event"]["type"] == "response.output_text.delta":
                         arrivals.append(frame["arrived"])
-                steps += [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
+                steps += [b - a for a, b in itertools.pairwise(arrivals)]
                 started = time.monotonic()
                 done = await wire.command("response.cancel", session=long, response_id=answer["response_id"])
                 answers.append(time.monotonic() - started)

@@ -2,8 +2,8 @@
 
     python -m bench.follow_up --turns 12
 
-Ours: one session over WebSocket, growing turn by turn. Peer: the same engine's own server, the same token counts sent to
-one slot with `cache_prompt`, as ids. One engine thread each; turns of both alternate. Bars: ≥ 99% of reusable tokens
+Ours: one session over WebSocket, growing turn by turn. Peer: the same engine's own server, the same token counts sent
+to one slot with `cache_prompt`, as ids. One engine thread each; turns of both alternate. Bars: ≥ 99% of reusable tokens
 reused, TTFT ≤ 1.15 × the direct request's.
 """
 

@@ -2,7 +2,7 @@
 
     python -m bench.overhead_ws --pairs 10
 
-Same model and settings, one engine thread on both sides, same prompts (the chat template applied on both sides), sampling
+Same model and settings, one engine thread on both sides, same prompts (the chat template applied on both sides),
 greedy, 8 streams at once. Peer: llama-server as xllamacpp runs it, `/v1/chat/completions` with `stream`. Pairs are
 interleaved A B B A; both servers are up all the time, one works at a time.
 """
