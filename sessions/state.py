@@ -375,6 +375,7 @@ def client_state(state: State) -> dict[str, Any]:
             {"response_id": waiting.response_id, "missing": list(waiting.missing)}
             for waiting in state.awaiting.values()
         ],
+        "made_by": dict(state.made_by),
         "head": state.newest,
         "title": info.title if info is not None else None,
         "metadata": info.metadata if info is not None else {},
