@@ -65,7 +65,9 @@ class _Command:
     timeout_s: float | None
     deadline: float | None
     attempts: int = 0
-    #: when to repeat after an answer that said "later"; None while it is in flight
+    #: sent on the present connection and not answered
+    in_flight: bool = False
+    #: when to repeat after an answer that said "later"
     due_at: float | None = None
 
 
@@ -111,6 +113,9 @@ class ClientCore:
         self._unacked: dict[str, int] = {}
         self._subscribes.clear()
         self._ask_at.clear()
+        self._in_flight = 0
+        for command in self._commands.values():
+            command.in_flight = False
 
     # What the caller carries out
 
@@ -165,9 +170,8 @@ class ClientCore:
         body: Frame = {"type": type_, "id": command_id, **fields}
         check_integers(body)
         deadline = None if timeout_s is None else now + timeout_s
-        self._commands[command_id] = command = _Command(body, timeout_s, deadline)
-        if self.link is Link.READY:
-            self._send_command(command)
+        self._commands[command_id] = _Command(body, timeout_s, deadline)
+        self._send_commands()
         return command_id
 
     def attach(self, track: Track) -> None:
@@ -289,9 +293,10 @@ class ClientCore:
             if now >= at:
                 del self._ask_at[session]
                 self._ask(self.tracks[session])
-        for command in list(self._commands.values()):
+        for command in self._commands.values():
             if command.due_at is not None and now >= command.due_at:
-                self._send_command(command)
+                command.due_at = None
+        self._send_commands()
         self._acknowledge(now)
 
     # Frames
@@ -343,9 +348,7 @@ class ClientCore:
         for track in self.tracks.values():
             if track.reading and not track.asked:
                 self._ask(track)
-        for command in self._commands.values():
-            if command.due_at is None:
-                self._send_command(command)
+        self._send_commands()
 
     def _on_event(self, frame: Frame, now: float) -> bool:
         session = string(frame, "session")
@@ -405,7 +408,9 @@ class ClientCore:
         if retries_itself(error) and after_ms is not None and command.attempts <= self.limits.retries_max:
             due_at = now + after_ms / 1000
             if command.deadline is None or due_at < command.deadline:
-                command.due_at = due_at
+                command.due_at, command.in_flight = due_at, False
+                self._in_flight -= 1
+                self._send_commands()
                 return
         self._answer(command_id, None, error)
 
@@ -432,14 +437,27 @@ class ClientCore:
         self._unacked.pop(track.session, None)
         self._notices.append(Gone(track.session, error))
 
-    def _send_command(self, command: _Command) -> None:
-        command.attempts += 1
-        command.due_at = None
-        self._outbox.append(command.body)
+    def _send_commands(self) -> None:
+        """Send what waits, in the order in which it was made, as far as the server's bound on unanswered ones allows."""
+        if self.link is not Link.READY:
+            return
+        for command in self._commands.values():
+            if self._in_flight >= self.limits.in_flight_max:
+                return
+            if not command.in_flight and command.due_at is None:
+                command.in_flight = True
+                command.attempts += 1
+                self._in_flight += 1
+                self._outbox.append(command.body)
 
     def _answer(self, command_id: str, ok: Frame | None, error: SessileError | None) -> None:
-        if self._commands.pop(command_id, None) is not None:
-            self._notices.append(Answered(command_id, ok, error))
+        command = self._commands.pop(command_id, None)
+        if command is None:
+            return
+        self._notices.append(Answered(command_id, ok, error))
+        if command.in_flight:
+            self._in_flight -= 1
+            self._send_commands()
 
     def _progress(self) -> None:
         """The connection was of use: the next trouble is a new one."""

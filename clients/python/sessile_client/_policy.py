@@ -37,6 +37,8 @@ class Limits:
 
     command_timeout_s: float | None = 60.0
     commands_max: int = 1024
+    #: sent and unanswered at a time; a server refuses more than 32, subscribes among them
+    in_flight_max: int = 24
     retries_max: int = 4
     dial_timeout_s: float = 10.0
     ready_timeout_s: float = 10.0

@@ -169,6 +169,10 @@ _BY_CODE: dict[str, type[ServerError]] = {
     "unavailable": Unavailable,
     "engine_unavailable": Unavailable,
     "journal_unavailable": Unavailable,
+    "directory_unavailable": Unavailable,
+    "outcome_unknown": Unavailable,
+    "fenced": Unavailable,
+    "too_many_subscriptions": RateLimited,
 }
 
 _BY_TYPE: dict[str, type[ServerError]] = {
