@@ -296,8 +296,10 @@ export class Core {
     if (this.probeBy !== null && now >= this.probeBy) return this.fail(now, 4412, "no sign of life");
     if (this.drainBy !== null && now >= this.drainBy) return this.fail(now, 1000, "asked to go away");
     if (now >= this.heardAt + this.heartbeatMs) {
-      if (slept) this.probe(now);
-      else if (now >= this.heardAt + this.silenceMs()) return this.fail(now, 4412, "silence");
+      if (slept) {
+        this.heardAt = now; // silence is counted from waking
+        this.probe(now);
+      } else if (now >= this.heardAt + this.silenceMs()) return this.fail(now, 4412, "silence");
       else if (!this.pinged) {
         this.pinged = true;
         this.send({ type: "ping" });
@@ -552,5 +554,6 @@ export class Core {
 
 function wanted(position: Position | null): Partial<Position> {
   if (position === null) return {};
-  return position.epoch === "" ? { offset: position.offset } : position;
+  const { epoch, offset } = position;
+  return epoch === "" ? { offset } : { epoch, offset };
 }

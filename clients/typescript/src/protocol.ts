@@ -84,6 +84,8 @@ export interface EventFrame {
 export interface SessionState {
   items: Item[];
   open: { response_id: string; output?: Item[]; parent_id?: string | null; [key: string]: unknown }[];
+  /** Accepted and waiting for their branch; `item` is the message that waits with it. */
+  queued?: { response_id: string; item?: Item | null; [key: string]: unknown }[];
   head?: string | null;
   title?: string | null;
   metadata?: Metadata | null;

@@ -133,13 +133,13 @@ export class View {
       const first = open.output?.[0];
       const fallback = first !== undefined ? (first.parent_id ?? null) : (state.head ?? this.head_);
       this.respond(open.response_id, {
-        status: open["status"] === "queued" ? "queued" : "in_progress",
+        status: "in_progress",
         parentId: open.parent_id === undefined ? fallback : open.parent_id,
         output: [],
-        ...(open["item"] ? { waiting: normalise(open["item"] as Item) } : {}),
       });
       for (const item of open.output ?? []) this.put(item, open.response_id);
     }
+    for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
     for (const record of earlier.values()) {
       if (this.responses.has(record.id)) continue;
@@ -151,30 +151,33 @@ export class View {
       this.respond(record.id, { ...record, status, output });
       for (const id of output) this.owner.set(id, record.id);
     }
-    const answering = this.open.filter((response) => response.output.length === 0 && response.parentId === this.head_);
-    this.newest = answering.length > 0 ? answering[answering.length - 1]!.id : this.head_;
+    // An answer without words has just begun, so it is younger than any item.
+    const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
+    const newest = state["newest"] as string | null | undefined;
+    this.newest = typeof newest === "string" && this.parentOf(newest) !== undefined ? newest : (begun[begun.length - 1]?.id ?? this.head_);
     this.version++;
   }
 
-  /** What `load` takes. Ended responses are added to what a server's snapshot has, so that their errors are remembered. */
+  /** What `load` takes: a server's snapshot, and besides what it leaves out (how responses ended, what came last). */
   state(): SessionState {
-    const open = this.open;
-    const unfinished = new Set(open.flatMap((response) => response.output));
+    const queued = this.open.filter((response) => response.status === "queued");
     return {
-      items: [...this.items.values()].filter((item) => !unfinished.has(item.id)),
-      open: open.map((response) => ({
-        response_id: response.id,
-        status: response.status,
-        parent_id: response.parentId,
-        output: response.output.map((id) => this.items.get(id)!),
-        ...(response.waiting === undefined ? {} : { item: response.waiting }),
-      })),
+      items: [...this.items.values()],
+      open: this.open
+        .filter((response) => response.status !== "queued")
+        .map(({ id, parentId, output }) => ({
+          response_id: id,
+          parent_id: parentId,
+          output: output.map((itemId) => this.items.get(itemId)!),
+        })),
+      queued: queued.map(({ id, waiting }) => ({ response_id: id, ...(waiting === undefined ? {} : { item: waiting }) })),
       head: this.head_,
       title: this.title,
       metadata: this.metadata,
       model: this.model,
       instructions: this.instructions,
       responses: [...this.responses.values()].filter((response) => !isOpen(response)),
+      newest: this.newest,
     };
   }
 
@@ -199,17 +202,10 @@ export class View {
     const body = (event["response"] ?? {}) as Record<string, unknown>;
     switch (event.type) {
       case "response.queued":
-        return this.respond(responseId, {
-          status: "queued",
-          parentId: (body["parent_id"] as string | null) ?? null,
-          output: [],
-          ...(event["item"] ? { waiting: normalise(event["item"] as Item) } : {}),
-        });
+        return this.enqueue(responseId, event["item"] as Item | null | undefined);
       case "response.created": {
-        const known = this.responses.get(responseId);
-        const parentId = (body["parent_id"] as string | null | undefined) ?? this.head_;
-        const { waiting: _, ...rest } = known ?? { output: [] };
-        return this.respond(responseId, { ...rest, status: "in_progress", parentId });
+        const parentId = body["parent_id"] === undefined ? this.head_ : (body["parent_id"] as string | null);
+        return this.respond(responseId, { status: "in_progress", parentId });
       }
       case "response.output_item.added":
       case "response.output_item.done":
@@ -245,13 +241,16 @@ export class View {
     if (fields["instructions"] !== undefined) this.instructions = fields["instructions"] as string | null;
   }
 
+  private enqueue(responseId: string, item: Item | null | undefined): void {
+    this.respond(responseId, { status: "queued", ...(item ? { waiting: normalise(item) } : {}) });
+  }
+
   private end(responseId: string, status: ResponseStatus, body: Record<string, unknown>): void {
     for (const item of (body["output"] as Item[] | undefined) ?? []) this.put(item, responseId);
     const details = body["incomplete_details"] as { reason?: string } | null | undefined;
     const known = this.responses.get(responseId);
-    const { waiting: _, ...rest } = known ?? { output: [], parentId: (body["parent_id"] as string | null) ?? this.head_ };
     this.respond(responseId, {
-      ...rest,
+      ...(known === undefined ? { parentId: (body["parent_id"] as string | null | undefined) ?? this.head_ } : {}),
       status,
       ...(body["usage"] ? { usage: body["usage"] as Usage } : {}),
       ...(details?.reason === undefined ? {} : { reason: details.reason }),
@@ -306,7 +305,7 @@ export class View {
   private respond(id: string, fields: Partial<ResponseRecord>): void {
     const before = this.responses.get(id);
     const after: ResponseRecord = { status: "in_progress", parentId: null, output: [], ...before, ...fields, id };
-    if (fields.status === "in_progress") delete (after as { waiting?: Item }).waiting;
+    if (after.status !== "queued") delete (after as { waiting?: Item }).waiting;
     this.responses.set(id, after);
     const started = after.status !== "queued" && (before === undefined || before.status === "queued");
     if (started && after.output.length === 0) {

@@ -11,7 +11,7 @@ test("ULIDs ascend within a millisecond, over it, and when the clock steps back"
   const ids = [1_760_000_000_000, 1_760_000_000_000, 1_760_000_000_001, 1_759_999_999_999, 1_760_000_000_500].map(next);
   assert.deepEqual([...ids].sort(), ids);
   for (const id of ids) assert.match(id, /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/);
-  assert.equal(ids[0]!.slice(0, 10), "01K75ATRW0");
+  assert.equal(ids[0]!.slice(0, 10), "01K742SG00");
 });
 
 test("a ULID whose chance is all ones borrows from the next millisecond", () => {
@@ -33,7 +33,7 @@ const VECTORS: [unknown, string][] = [
 test("MessagePack: known vectors, both ways", () => {
   for (const [value, hex] of VECTORS) {
     assert.equal(Buffer.from(encode(value)).toString("hex"), hex);
-    assert.deepEqual(decode(Buffer.from(hex, "hex")), value);
+    assert.deepEqual(decode(new Uint8Array(Buffer.from(hex, "hex"))), value);
   }
 });
 
@@ -53,7 +53,7 @@ test("MessagePack: whatever is packed comes back, over generated values", () => 
   };
   for (let round = 0; round < 2000; round++) {
     const value = any(0);
-    assert.deepEqual(decode(encode(value)), value === -0 ? -0 : value);
+    assert.deepEqual(decode(encode(value)), value);
   }
 });
 

@@ -26,7 +26,8 @@ export class VirtualClock {
   /** Runs what falls due within `ms`, in order; stops early when `until` holds. */
   async advance(ms: number, until: () => boolean = () => false): Promise<void> {
     const end = this.now + ms;
-    for (;;) {
+    for (let runs = 0; ; runs++) {
+      if (runs > 100_000) throw new Error("timers run in circles");
       await settled();
       if (until()) return;
       const at = this.next();
@@ -55,7 +56,7 @@ export class TestSocket implements WebSocketLike {
   onclose: ((event: unknown) => void) | null = null;
   onerror: ((event: unknown) => void) | null = null;
   readonly frames: Record<string, unknown>[] = [];
-  closedWith: { code: number | undefined; reason: string | undefined } | null = null;
+  closedWith = null as { code: number | undefined; reason: string | undefined } | null;
 
   constructor(
     readonly url: string,

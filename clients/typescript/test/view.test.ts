@@ -1,0 +1,204 @@
+/** The fold: against what the fake server itself knows, over generated histories; and the rules one by one. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { FakeSession } from "./fake-session.js";
+import { seeded } from "./seeded.js";
+import { View, type LogEvent } from "./surface.js";
+
+function history(seed: number, steps: number): { session: FakeSession; snapshots: string[] } {
+  const random = seeded(seed);
+  let made = 0;
+  let now = 1_760_000_000_000;
+  const session = new FakeSession("ses_1", "ep_1", {
+    now: () => ++now,
+    newId: (kind) => `${kind}_${++made}`,
+    answer: (prompt, attempt) => Array.from({ length: Math.floor(random() * 6) }, (_, i) => ` ${prompt}·${attempt}·${i}😀`),
+  });
+  const snapshots: string[] = [];
+  session.onEvent = () => undefined;
+  const pick = <T>(list: T[]): T | undefined => list[Math.floor(random() * list.length)];
+  const command = (type: string, fields: object): void => void session.command({ type, id: `cmd_${++made}`, ...fields });
+  command("session.create", { title: "t" });
+  snapshots.push(JSON.stringify({ at: session.top, state: session.snapshot() }));
+  for (let i = 0; i < steps; i++) {
+    const users = [...session.items.values()].filter((item) => item.role === "user");
+    const answers = [...session.items.values()].filter((item) => item.role === "assistant");
+    const dice = random();
+    if (dice < 0.62) session.step(Math.floor(random() * 4));
+    else if (dice < 0.72) command("message.create", { content: `m${i}`, queue: random() < 0.7 });
+    else if (dice < 0.77) command("message.create", { content: `p${i}`, parent_id: pick(answers)?.id ?? null });
+    else if (dice < 0.83) command("message.edit", { content: `e${i}`, item_id: pick(users)?.id ?? "none" });
+    else if (dice < 0.89) command("response.create", { parent_id: pick(users)?.id ?? null });
+    else if (dice < 0.94) command("response.cancel", { response_id: pick([...session.open.keys(), ...session.queue.map((w) => w.id)]) ?? "none" });
+    else if (dice < 0.97) {
+      const item = pick(answers);
+      const length = Array.from(item?.content[0]?.text ?? "").length;
+      if (item !== undefined && length > 1) session.retract(item.id, Math.floor(random() * length), length, "█");
+    } else command("session.update", { title: `title ${i}` });
+    snapshots.push(JSON.stringify({ at: session.top, state: session.snapshot() }));
+  }
+  return { session, snapshots };
+}
+
+/** All that a program can see of the tree and the words. */
+function seen(view: View): object {
+  const everything = [...view.items.keys()].sort();
+  return {
+    items: everything.map((id) => view.items.get(id)),
+    open: view.open.map(({ id, status, parentId, output, waiting }) => ({ id, status, parentId, output, waiting })).sort((a, b) => (a.id < b.id ? -1 : 1)),
+    head: view.head,
+    title: view.title,
+    branch: view.branch(),
+    texts: view.open.map(({ id }) => [id, view.text(id)]).sort(),
+  };
+}
+
+test("what the events add up to is what the server has, at every point of 150 generated histories", () => {
+  for (let seed = 1; seed <= 150; seed++) {
+    const { session, snapshots } = history(seed, 60);
+    const view = new View();
+    let offset = 0;
+    for (const line of snapshots) {
+      const { at, state } = JSON.parse(line) as { at: number; state: never };
+      for (const frame of session.log.slice(offset, at)) view.apply(structuredClone(frame.event));
+      offset = at;
+      const loaded = new View();
+      loaded.load(state);
+      assert.deepEqual(seen(view), seen(loaded), `seed ${seed}, offset ${at}`);
+    }
+  }
+});
+
+test("a snapshot and its tail show what the whole log shows; so does a view that was stored and loaded again", () => {
+  for (let seed = 200; seed <= 300; seed++) {
+    const { session, snapshots } = history(seed, 50);
+    const whole = new View();
+    for (const frame of session.log) whole.apply(structuredClone(frame.event));
+    for (const line of snapshots.filter((_, index) => index % 7 === seed % 7)) {
+      const { at, state } = JSON.parse(line) as { at: number; state: never };
+      const tailed = new View();
+      tailed.load(state);
+      const stored = new View();
+      for (const frame of session.log.slice(0, at)) stored.apply(structuredClone(frame.event));
+      const again = new View();
+      again.load(JSON.parse(JSON.stringify(stored.state())));
+      for (const frame of session.log.slice(at)) {
+        tailed.apply(structuredClone(frame.event));
+        again.apply(structuredClone(frame.event));
+      }
+      assert.deepEqual(seen(tailed), seen(whole), `seed ${seed}, snapshot at ${at}`);
+      assert.deepEqual(seen(again), seen(whole), `seed ${seed}, stored at ${at}`);
+      assert.deepEqual([...again.responses.keys()].sort(), [...whole.responses.keys()].sort());
+      for (const entry of again.thread()) assert.equal(entry.siblings[entry.index], entry.id);
+      assert.deepEqual(again.thread().map((entry) => entry.id), whole.thread().map((entry) => entry.id));
+    }
+  }
+});
+
+test("every node is on exactly one thread position: siblings agree, parents chain", () => {
+  const { session } = history(11, 120);
+  const view = new View();
+  for (const frame of session.log) view.apply(structuredClone(frame.event));
+  for (const id of view.items.keys()) {
+    const thread = view.thread(id);
+    const at = thread.findIndex((entry) => entry.id === id);
+    assert.ok(at >= 0);
+    thread.forEach((entry, index) => {
+      assert.equal(entry.parentId, index === 0 ? null : thread[index - 1]!.id);
+      assert.equal(entry.siblings[entry.index], entry.id);
+      assert.equal(new Set(entry.siblings).size, entry.siblings.length);
+    });
+  }
+});
+
+const message = (id: string, parent: string | null, role: string, text: string) => ({
+  id, parent_id: parent, type: "message", role, status: "completed", content: [{ type: role === "user" ? "input_text" : "output_text", text }],
+});
+function fold(...events: object[]): View {
+  const view = new View();
+  for (const event of events) view.apply(event as LogEvent);
+  return view;
+}
+
+test("an answer without an item stands in the tree under its own id, and gives its place to its first item", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r1", response: { id: "r1", parent_id: "u" } },
+  );
+  assert.deepEqual(view.thread().map((entry) => entry.id), ["u", "r1"]);
+  assert.deepEqual(view.branch(), ["u"]);
+  view.apply({ type: "response.output_item.added", response_id: "r1", output_index: 0, item: { ...message("a", "u", "assistant", ""), status: "in_progress" } });
+  const thread = view.thread();
+  assert.deepEqual(thread.map((entry) => entry.id), ["u", "a"]);
+  assert.equal(thread[1]!.response?.id, "r1");
+  assert.deepEqual(view.branch(), ["u", "a"]);
+});
+
+test("regenerating adds a sibling; a tip on the older one shows the older branch", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r1", response: { parent_id: "u" } },
+    { type: "response.completed", response_id: "r1", response: { parent_id: "u", output: [message("a1", "u", "assistant", "one")] } },
+    { type: "response.created", response_id: "r2", response: { parent_id: "u" } },
+  );
+  const now = view.thread();
+  assert.deepEqual(now.map((entry) => entry.id), ["u", "r2"]);
+  assert.deepEqual([now[1]!.siblings, now[1]!.index], [["a1", "r2"], 1]);
+  assert.deepEqual(view.thread("a1").map((entry) => entry.id), ["u", "a1"]);
+  assert.deepEqual(view.thread("unknown"), now);
+});
+
+test("a failed answer without words stays in the tree with its error, and over storing", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r1", response: { parent_id: "u" } },
+    { type: "response.failed", response_id: "r1", response: { parent_id: "u", output: [], error: { code: "engine", message: "It broke." } } },
+  );
+  const again = new View();
+  again.load(view.state());
+  for (const each of [view, again]) {
+    const last = each.thread()[1]!;
+    assert.equal(last.response?.status, "failed");
+    assert.equal(last.response?.error?.message, "It broke.");
+    assert.deepEqual(each.open, []);
+  }
+});
+
+test("a retraction counts code points", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
+    { type: "response.output_item.added", response_id: "r", output_index: 0, item: { ...message("a", "u", "assistant", "😀😀secret.") } },
+    { type: "content.retracted", response_id: "r", item_id: "a", content_index: 0, start: 2, end: 8, replacement: "[…]", category: "x" },
+  );
+  assert.equal(view.text("r"), "😀😀[…].");
+});
+
+test("items are replaced, never changed in place", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
+    { type: "response.output_item.added", response_id: "r", output_index: 0, item: { ...message("a", "u", "assistant", "x"), status: "in_progress" } },
+  );
+  const [user, answer] = [view.items.get("u"), view.items.get("a")];
+  view.apply({ type: "response.output_text.delta", response_id: "r", item_id: "a", content_index: 0, delta: "y" });
+  assert.equal(view.items.get("u"), user);
+  assert.notEqual(view.items.get("a"), answer);
+  assert.equal(answer!.content[0]!.text, "x");
+});
+
+test("tool calls: arguments add up, refusals are words", () => {
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
+    { type: "response.output_item.added", response_id: "r", output_index: 0, item: { id: "c", parent_id: "u", type: "function_call", name: "f", call_id: "k", arguments: "", status: "in_progress" } },
+    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "c", delta: '{"a"' },
+    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "c", delta: ":1}" },
+    { type: "response.output_item.added", response_id: "r", output_index: 1, item: { ...message("m", "c", "assistant", ""), content: [] } },
+    { type: "response.refusal.delta", response_id: "r", item_id: "m", content_index: 0, delta: "No." },
+    { type: "an.event.of.a.newer.server", response_id: "r" },
+  );
+  assert.equal(view.items.get("c")!.arguments, '{"a":1}');
+  assert.equal(view.text("r"), "No.");
+  assert.deepEqual(view.branch(), ["u", "c", "m"]);
+});
