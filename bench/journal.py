@@ -1,0 +1,224 @@
+"""How many events a second the journal makes durable, how long an append waits, and what an event costs.
+
+    python -m bench.journal --journal sqlite --sessions 400 --rate 25 --seconds 10
+
+Each session appends one delta at a time, as an answer does, `rate` times a second (0: as fast as it can), and waits for
+each append before its next. A latency is measured from the moment when the event was due: a journal that falls
+behind cannot hide it. A turn's first and last append carry a head patch, a command and a usage row, as
+they do in the server. CPU is that of the whole process, less what the same load costs on a journal that does nothing.
+`--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
+share of the time, as a server's other work does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.support import percentile, report
+from persistence.memory import MemoryJournal
+from persistence.sqlite import SqliteJournal
+from sessions.commands import Ok
+from sessions.events import OutputTextDelta, Private, Record
+from sessions.ports import Append, CommandRecord, HeadPatch, Journal, UsageRow
+from sessions.types import (
+    LOCAL_PRINCIPAL,
+    CommandId,
+    Epoch,
+    ItemId,
+    ResponseId,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    Usage,
+    pack_tokens,
+)
+
+EVENTS_PER_TURN = 64
+
+
+class NoJournal(MemoryJournal):
+    """Takes everything and keeps nothing: what the load generator costs by itself."""
+
+    async def append(self, append: Append) -> None:
+        await asyncio.sleep(0)
+
+
+def a_delta(rng: random.Random, response: str, top: int, number: int) -> Record:
+    event = OutputTextDelta(
+        response_id=ResponseId(response),
+        sequence_number=number,
+        item_id=ItemId("msg_" + response[5:]),
+        output_index=0,
+        content_index=0,
+        delta=" a word or two" if number % 2 else " and another",
+    )
+    tokens = pack_tokens([rng.randrange(50_000) for _ in range(3)])
+    return Record(top + 1, UnixMs(time.time_ns() // 1_000_000), event, Private(tokens=tokens))
+
+
+class Load:
+    """The sessions, and what was measured while they ran."""
+
+    def __init__(self, journal: Journal, arguments: argparse.Namespace) -> None:
+        self.journal = journal
+        self.arguments = arguments
+        self.rng = random.Random(arguments.seed)
+        self.keys = [
+            SessionKey(TenantId("local"), SessionId(f"ses_{self.rng.getrandbits(128):032x}"))
+            for _ in range(arguments.sessions)
+        ]
+        self.tops = dict.fromkeys(self.keys, 0)
+        self.latencies_s: list[float] = []
+        self.reads_s: list[float] = []
+
+    async def one_session(self, key: SessionKey, start_s: float, end_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        period_s = 1 / self.arguments.rate if self.arguments.rate else 0.0
+        due_s = start_s + self.rng.random() * period_s
+        head = await self.journal.grant(key, expected_fence=None, owner="bench", new_epoch=Epoch("e"), now_ms=UnixMs(0))
+        number = 0
+        response = ""
+        while True:
+            if period_s:
+                wait_s = due_s - loop.time()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+            else:
+                due_s = loop.time()
+            if due_s >= end_s:
+                return
+            number %= EVENTS_PER_TURN
+            if number == 0:
+                response = f"resp_{self.rng.getrandbits(96):024x}"
+            top = self.tops[key]
+            beside = self.beside(key, response, number) if number in (0, EVENTS_PER_TURN - 1) else {}
+            record = a_delta(self.rng, response, top, number)
+            await self.journal.append(
+                Append(key=key, fence=head.fence, top=top, records=(record,), at=record.at, **beside)
+            )
+            self.latencies_s.append(loop.time() - due_s)
+            self.tops[key] = top + 1
+            number += 1
+            due_s += period_s
+
+    def beside(self, key: SessionKey, response: str, number: int) -> dict[str, Any]:
+        now = UnixMs(time.time_ns() // 1_000_000)
+        patch = HeadPatch(open=number == 0, user=None, model="m", title="A conversation", metadata={})
+        if number == 0:
+            id = CommandId(f"{self.rng.getrandbits(130):026x}")
+            answer = Ok(id=id, offset=1, response_id=ResponseId(response))
+            command = CommandRecord(principal_id="local", command_id=id, digest=bytes(16), answer=answer, at=now)
+            return {"head": patch, "commands": (command,)}
+        usage = UsageRow(
+            response_id=ResponseId(response),
+            principal=LOCAL_PRINCIPAL,
+            model="m",
+            usage=Usage(input_tokens=100, output_tokens=64),
+            status="completed",
+            recomputed_tokens=0,
+            withheld_tokens=0,
+            at=now,
+        )
+        return {"head": patch, "usage": (usage,)}
+
+    async def one_reader(self, end_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < end_s:
+            await asyncio.sleep(0.01)
+            key = self.rng.choice(self.keys)
+            started_s = loop.time()
+            await self.journal.read(key, after=max(0, self.tops[key] - 64), limit=256, bytes_max=262_144)
+            self.reads_s.append(loop.time() - started_s)
+
+    async def keep_busy(self, end_s: float) -> None:
+        """Pure Python in slices of half a millisecond, for a share of the time."""
+        loop = asyncio.get_running_loop()
+        slice_s = 0.0005
+        while loop.time() < end_s:
+            until = time.perf_counter() + slice_s
+            while time.perf_counter() < until:
+                pass
+            await asyncio.sleep(slice_s / self.arguments.busy - slice_s)
+
+    async def run(self, seconds: float) -> float:
+        """Runs the load; returns the CPU seconds of the process."""
+        loop = asyncio.get_running_loop()
+        start_s = loop.time() + 0.5
+        end_s = start_s + seconds
+        async with asyncio.TaskGroup() as tasks:
+            for key in self.keys:
+                tasks.create_task(self.one_session(key, start_s, end_s))
+            await asyncio.sleep(start_s - loop.time())
+            self.latencies_s.clear()
+            cpu_s = time.process_time()
+            for _ in range(self.arguments.readers):
+                tasks.create_task(self.one_reader(end_s))
+            if self.arguments.busy:
+                tasks.create_task(self.keep_busy(end_s))
+        return time.process_time() - cpu_s
+
+
+async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load, float]:
+    await journal.open()
+    try:
+        load = Load(journal, arguments)
+        return load, await load.run(arguments.seconds)
+    finally:
+        await journal.close()
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data)))
+        journal: Journal
+        if arguments.journal == "sqlite":
+            journal = SqliteJournal(folder)
+        else:
+            journal = MemoryJournal()
+        load, cpu_s = await measure(journal, arguments)
+        idle, idle_cpu_s = await measure(NoJournal(), arguments)
+    events = len(load.latencies_s)
+    figures: dict[str, Any] = {
+        "journal": arguments.journal,
+        "sessions": arguments.sessions,
+        "rate per session": arguments.rate,
+        "durable events/s": events / arguments.seconds,
+        "append p50 ms": percentile(load.latencies_s, 0.50) * 1e3,
+        "append p99 ms": percentile(load.latencies_s, 0.99) * 1e3,
+        "append max ms": max(load.latencies_s) * 1e3,
+        "journal CPU us/event": cpu_s / events * 1e6 - idle_cpu_s / len(idle.latencies_s) * 1e6,
+        "load generator CPU us/event": idle_cpu_s / len(idle.latencies_s) * 1e6,
+    }
+    if load.reads_s:
+        figures |= {
+            "reads": len(load.reads_s),
+            "read p50 ms": percentile(load.reads_s, 0.50) * 1e3,
+            "read p99 ms": percentile(load.reads_s, 0.99) * 1e3,
+        }
+    report("journal", figures)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.journal", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--journal", choices=["memory", "sqlite"], default="sqlite")
+    parser.add_argument("--sessions", type=int, default=400)
+    parser.add_argument("--rate", type=float, default=25.0, help="events per second and session; 0: as fast as it goes")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--readers", type=int, default=0, help="replays beside it, each 100 times a second at most")
+    parser.add_argument("--busy", type=float, default=0.0, help="share of the time that the loop does other work")
+    parser.add_argument("--data", type=Path, default=None, help="a folder on the disk to measure")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(parse()))
