@@ -9,7 +9,7 @@ we hung up.
 from __future__ import annotations
 
 import array
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -55,8 +55,8 @@ _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
 
 class Completion:
-    """One request to /completion. Use `run` once; afterwards, however it ended, `held` says what the slot
-    holds for certain."""
+    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held`
+    says what the slot holds for certain."""
 
     def __init__(
         self,
@@ -77,6 +77,10 @@ class Completion:
         self._resident = resident
         self._evaluated = resident
         self._stream: EventStream | None = None
+        self._finish: Finish | None = None
+        self._predicted = 0
+        self._silent: tuple[int, ...] = ()  # tokens without text: the last may prove to be the end of sequence
+        self._top = 0
         self.cached_tokens = 0
         self.ids_guessed = 0
 
@@ -91,17 +95,21 @@ class Completion:
         return max(0, self._evaluated - self.cached_tokens)
 
     @property
+    def reusable_tokens(self) -> int:
+        """What the server should have reused: all that was resident, except that it computes at least one."""
+        return min(self._resident, len(self._prompt) - 1)
+
+    @property
+    def finished(self) -> bool:
+        return self._finish is not None
+
+    @property
     def emitted_tokens(self) -> int:
         return len(self._emitted)
 
-    def hang_up(self) -> None:
-        """Ends the run from outside: whoever reads it gets Unavailable."""
-        if self._stream is not None:
-            self._stream.close()
-
-    async def run(self, parameters: dict[str, Json]) -> AsyncIterator[Chunk | Finish]:
-        """Closing this iterator closes the connection; the server drops the run within one step."""
-        top = int(parameters.get("n_probs", 0))
+    async def open(self, parameters: dict[str, Json]) -> None:
+        """Sends the request. Whatever comes of it, `close` it."""
+        self._top = int(parameters.get("n_probs", 0))
         body = _ENCODER.encode(
             {
                 **parameters,
@@ -115,37 +123,50 @@ class Completion:
             }
         )
         status, answer, self._stream = await self._http.stream("/completion", body)
-        try:
-            if status != 200:
-                raise _error(answer)
-            seen = 0
-            silent: tuple[int, ...] = ()  # tokens without text: the last may prove to be the end of sequence
-            while True:
-                event = await self._next_event(self._stream)
-                if event.prompt_progress is not None:
-                    self.cached_tokens = event.prompt_progress.cache
-                    self._evaluated = event.prompt_progress.processed
-                elif event.stop:
-                    if silent and event.stop_type != "eos":
-                        self._emitted.extend(silent)
-                        yield Chunk(silent, "")
-                    yield self._finish(event)
-                    return
-                else:
-                    self._evaluated = len(self._prompt)
-                    count = event.tokens_predicted - seen
-                    seen = event.tokens_predicted
-                    if not event.content:
-                        silent += event.tokens
-                        continue
-                    tokens = silent + await self._ids(event, count)
-                    silent = ()
-                    self._emitted.extend(tokens)
-                    yield Chunk(tokens, event.content, self._logprobs(event, top))
-        finally:
+        if status != 200:
+            raise _error(answer)
+
+    def close(self) -> None:
+        """Hangs up, also from outside: whoever waits in `next` then gets Unavailable. The server drops the run
+        within one step. Idempotent."""
+        if self._stream is not None:
             self._stream.close()
 
-    async def _next_event(self, stream: EventStream) -> _Event:
+    async def next(self) -> Chunk | Finish:
+        """The next chunk; at last, once, a Finish."""
+        if self._finish is not None:
+            return self._finish
+        while True:
+            event = await self._next_event()
+            if event.prompt_progress is not None:
+                self.cached_tokens = event.prompt_progress.cache
+                self._evaluated = event.prompt_progress.processed
+            elif event.stop:
+                self._evaluated = len(self._prompt)
+                if event.timings is not None:
+                    self.cached_tokens = event.timings.cache_n
+                ended = event.stop_type == "eos"
+                self._finish = Finish("stop" if ended else "length", len(self._prompt), self.cached_tokens)
+                if self._silent and not ended:
+                    self._emitted.extend(self._silent)
+                    return Chunk(self._silent, "")
+                return self._finish
+            else:
+                self._evaluated = len(self._prompt)
+                count = event.tokens_predicted - self._predicted
+                self._predicted = event.tokens_predicted
+                if not event.content:
+                    self._silent += event.tokens
+                    continue
+                tokens = event.tokens if count <= 1 else await self._ids(event, count)
+                if self._silent:
+                    tokens, self._silent = self._silent + tokens, ()
+                self._emitted.extend(tokens)
+                return Chunk(tokens, event.content, self._logprobs(event))
+
+    async def _next_event(self) -> _Event:
+        stream = self._stream
+        assert stream is not None
         while True:
             raw = await stream.next()
             if raw is None:
@@ -162,25 +183,16 @@ class Completion:
 
     async def _ids(self, event: _Event, count: int) -> tuple[int, ...]:
         """The ids behind an event's text, `count` of them; the event itself names the last."""
-        if count <= 1:
-            return event.tokens
         found = self._fragments.recover(event.content, count, event.tokens[-1])
         if len(found) == 1:
             return found[0]
         self.ids_guessed += count
         return found[0] if found else tuple(await self._encode(event.content))
 
-    def _logprobs(self, event: _Event, top: int) -> tuple[Json, ...]:
-        if not top or not event.completion_probabilities:
+    def _logprobs(self, event: _Event) -> tuple[Json, ...]:
+        if not self._top or not event.completion_probabilities:
             return ()
-        return public_logprobs(event.completion_probabilities, top)
-
-    def _finish(self, event: _Event) -> Finish:
-        if event.timings is not None:
-            self.cached_tokens = event.timings.cache_n
-        self._evaluated = len(self._prompt)
-        reason = "stop" if event.stop_type in ("eos", "word") else "length"
-        return Finish("stop" if reason == "stop" else "length", len(self._prompt), self.cached_tokens)
+        return public_logprobs(event.completion_probabilities, self._top)
 
 
 def _error(answer: bytes) -> SessileError:

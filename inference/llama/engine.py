@@ -37,7 +37,7 @@ class LlamaEngine:
         self.options = options
         self._scheduler = Scheduler(SlotTable(options.slots), options.waiting_max)
         self._table = self._scheduler.table
-        self._running: set[Completion] = set()
+        self._running: dict[Slot, Completion] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._counters = dict.fromkeys(
             ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
@@ -105,8 +105,8 @@ class LlamaEngine:
         server, self._server = self._server, None
         self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
         self._scheduler.refuse_all(self._gone)
-        for completion in tuple(self._running):
-            completion.hang_up()
+        for run in self._running.values():
+            run.close()
         await server.stop()
 
     # -- generating ------------------------------------------------------------------------------------
@@ -117,11 +117,14 @@ class LlamaEngine:
         parameters = completion_parameters(request, self._vocabulary_size)
         slot = await self._scheduler.acquire(request.key, prompt, request.priority)
         try:
-            resident = self._claim(slot, request.key, prompt, request.shared_prefix)
-            async for item in self._complete(slot, prompt, resident, parameters):
+            run = await self._begin(slot, request.key, prompt, request.shared_prefix, parameters)
+            item = await run.next()
+            while type(item) is Chunk:
                 yield item
+                item = await run.next()
         finally:
-            self._scheduler.release(slot)
+            self._end(slot)
+        yield item
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
@@ -131,13 +134,13 @@ class LlamaEngine:
         if slot is None:
             return
         try:
-            resident = self._claim(slot, key, tokens, 0)
-            async for _ in self._complete(slot, tokens, resident, {"n_predict": 0}):
+            run = await self._begin(slot, key, tokens, 0, {"n_predict": 0})
+            while type(await run.next()) is Chunk:
                 continue
         except SessileError:
-            return
+            return  # a hint: the turn itself will be told
         finally:
-            self._scheduler.release(slot)
+            self._end(slot)
 
     async def release(self, key: SessionKey) -> None:
         for slot in self._table.of(key):
@@ -182,36 +185,40 @@ class LlamaEngine:
             return shared if shared <= shared_prefix else 0
         return 0
 
-    async def _complete(
-        self, slot: Slot, prompt: array.array[int], resident: int, parameters: dict[str, object]
-    ) -> AsyncIterator[Chunk | Finish]:
+    async def _begin(
+        self,
+        slot: Slot,
+        key: SessionKey,
+        prompt: array.array[int],
+        shared_prefix: int,
+        parameters: dict[str, object],
+    ) -> Completion:
+        """Starts a run in a busy slot. `_end` comes next, also when this fails."""
+        resident = self._claim(slot, key, prompt, shared_prefix)
         if self._gone is not None:
             raise self._gone
-        key = slot.key
-        completion = Completion(
-            self._http, self._vocabulary.fragments, self._tokenizer.text, slot.number, prompt, resident
-        )
-        self._running.add(completion)
-        slot.tokens = prompt[:resident]
-        finished = False
-        run = completion.run(parameters)
-        try:
-            async for item in run:
-                finished = type(item) is Finish
-                yield item
-        finally:
-            await run.aclose()  # type: ignore[attr-defined]
-            self._running.discard(completion)
-            if slot.key is not None and slot.key == key:  # else the session was deleted meanwhile
-                slot.tokens = completion.held
+        slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
+        run = Completion(self._http, self._vocabulary.fragments, self._tokenizer.text, slot.number, prompt, resident)
+        self._running[slot] = run
+        await run.open(parameters)
+        return run
+
+    def _end(self, slot: Slot) -> None:
+        """Hangs up if the run goes on, notes what the slot holds now, and gives it back."""
+        run = self._running.pop(slot, None)
+        if run is not None:
+            run.close()
+            if slot.key is not None:  # else the session was deleted meanwhile
+                slot.tokens = run.held
                 slot.version += 1
             counters = self._counters
-            counters["prefilled_tokens"] += completion.evaluated_tokens
-            counters["reused_tokens"] += completion.cached_tokens
-            counters["decoded_tokens"] += completion.emitted_tokens
-            counters["guessed_tokens"] += completion.ids_guessed
-            counters["aborts"] += not finished
-            counters["reuse_misses"] += finished and completion.cached_tokens < min(resident, len(prompt) - 1)
+            counters["prefilled_tokens"] += run.evaluated_tokens
+            counters["reused_tokens"] += run.cached_tokens
+            counters["decoded_tokens"] += run.emitted_tokens
+            counters["guessed_tokens"] += run.ids_guessed
+            counters["aborts"] += not run.finished
+            counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
+        self._scheduler.release(slot)
 
 
 def _template(wanted: str | None, model: Model, vocabulary: Vocabulary) -> ChatTemplate:
