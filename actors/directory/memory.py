@@ -63,14 +63,16 @@ class MemoryDirectory:
     async def announce(self, member: Member) -> Announcement:
         await self._request("announce")
         identity = (member.replica, member.incarnation)
-        answer, generation = self._store.announce(
-            member,
-            generation=self._generations.get(identity, 0),
-            seen=self._freshness.seen,
-            ttl=self._ttl_s,
-            now=_now(),
-        )
-        await self._reply("announce")
+        try:
+            answer, generation = self._store.announce(
+                member,
+                generation=self._generations.get(identity, 0),
+                seen=self._freshness.seen,
+                ttl=self._ttl_s,
+                now=_now(),
+            )
+        finally:
+            await self._reply("announce")
         self._generations[identity] = generation
         self._freshness.handed_out(answer.version)
         return answer
@@ -105,7 +107,8 @@ class MemoryDirectory:
         except Unavailable:
             self._freshness.lease_missing()
             raise
-        await self._reply("claim")
+        finally:
+            await self._reply("claim")
         return claim
 
     async def release(self, key: SessionKey, owner: Owner) -> None:
@@ -116,18 +119,18 @@ class MemoryDirectory:
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
         await self._request("watch")
         self._store.watch(gateway, keys, ttl=self._ttl_s, now=_now())
-        await self._reply("watch")
+        await self._reply("watch", tells_version=False)
 
     async def watchers(self, key: SessionKey) -> list[str]:
         await self._request("watchers")
         gateways = self._store.watchers(key, now=_now())
-        await self._reply("watchers")
+        await self._reply("watchers", tells_version=False)
         return gateways
 
     async def activated(self, key: SessionKey, owner: Owner) -> None:
         await self._request("activated")
         self._store.activated(key, owner, now=_now())
-        await self._reply("activated")
+        await self._reply("activated", tells_version=False)
 
     def activations(self, gateway: str) -> Activations:
         self._check_open()
@@ -143,11 +146,12 @@ class MemoryDirectory:
             await self._faults.request(operation)
             self._check_open()
 
-    async def _reply(self, operation: str) -> None:
+    async def _reply(self, operation: str, *, tells_version: bool = True) -> None:
         version = self._store.version  # as of the call, however late the answer comes
         if self._faults is not None:
             await self._faults.reply(operation)
-        self._freshness.answered(version)
+        if tells_version:
+            self._freshness.answered(version)
 
     def _check_open(self) -> None:
         if not self._open:

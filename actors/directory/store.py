@@ -91,7 +91,7 @@ class MemoryStore:
         self, member: Member, *, generation: int, seen: int, ttl: float, now: float
     ) -> tuple[Announcement, int]:
         """Joins or renews; returns the answer and the generation to bring next time (0: never joined)."""
-        self._prune(seen, now)
+        self._prune(seen, now, coming=member.replica)
         lease = self._leases.get(member.replica)
         same = lease is not None and lease.member.incarnation == member.incarnation
         if lease is not None and not same and 0 < generation <= lease.generation:
@@ -127,13 +127,14 @@ class MemoryStore:
     def _view(self) -> View:
         return View(self.version, tuple(self._leases[replica].member for replica in sorted(self._visible)))
 
-    def _prune(self, seen: int, now: float) -> None:
-        """Takes the lapsed out of the view and lifts its version over everything that a caller has seen."""
+    def _prune(self, seen: int, now: float, *, coming: ReplicaId | None = None) -> None:
+        """Takes the lapsed out of the view, lifts its version over everything that a caller has seen, and forgets
+        who lapsed long ago (but not who is just `coming` back)."""
         gone = {replica for replica in self._visible if not self._leases[replica].alive(now)}
         self._visible -= gone
         if gone or seen > self.version:
             self.version = max(self.version, seen) + 1
-        for lease in [lease for lease in self._leases.values() if lease.forgotten(now)]:
+        for lease in [each for each in self._leases.values() if each.forgotten(now) and each.member.replica != coming]:
             del self._leases[lease.member.replica]
             self._drop(lease)
         while self._interest_ends and self._interest_ends[0][0] <= now:
@@ -202,6 +203,10 @@ class MemoryStore:
         listener = Activations(forget)
         self._listeners.setdefault(gateway, []).append(listener)
         return listener
+
+    @property
+    def entry_count(self) -> int:
+        return len(self._entries)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the indexes disagree. For tests and the simulator."""

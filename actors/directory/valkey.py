@@ -151,6 +151,7 @@ class ValkeyDirectory:
                 msgspec.json.encode(member),
             ],
         )
+        self._freshness.answered(version)
         if status == b"replaced":
             raise replaced(replica)
         generation, *members = rest
