@@ -9,7 +9,7 @@ Does not know: who raises what, and how an error is written down on a door.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sessions.errors import SessileError
 
@@ -40,12 +40,12 @@ class Row(NamedTuple):
 CODES: Final[dict[str, Row]] = {
     # The request is wrong.
     "invalid_request": Row(400, "INVALID_ARGUMENT"),
-    "invalid_setting": Row(400, "INVALID_ARGUMENT"),
     "unknown_type": Row(400, "UNIMPLEMENTED"),
     "unsupported_parameter": Row(400, "INVALID_ARGUMENT"),
     "empty_prompt": Row(400, "INVALID_ARGUMENT"),
     "context_length_exceeded": Row(400, "INVALID_ARGUMENT"),
     "content_filter": Row(400, "FAILED_PRECONDITION"),
+    "content_too_large": Row(413, "RESOURCE_EXHAUSTED"),
     "model_not_found": Row(404, "NOT_FOUND"),
     "session_not_found": Row(404, "NOT_FOUND"),
     "item_not_found": Row(404, "NOT_FOUND"),
@@ -90,15 +90,50 @@ CODES: Final[dict[str, Row]] = {
     "heartbeat_lost": Row(408, "UNAVAILABLE", HEARTBEAT),
 }
 
-_UNKNOWN: Final = Row(500, "INTERNAL", INTERNAL)
+INNER: Final[dict[str, str]] = {
+    # Codes that say inside what happened, and what a client is told of it.
+    "append_too_large": "too_large",
+    "body_unreadable": "internal_error",
+    "directory_closed": "directory_unavailable",
+    "directory_forbids": "directory_unavailable",
+    "directory_full": "directory_unavailable",
+    "directory_script_failed": "directory_unavailable",
+    "engine_failed": "engine_unavailable",
+    "engine_refused": "engine_unavailable",
+    "invalid_logit_bias": "invalid_request",
+    "invalid_text": "invalid_request",
+    "journal_closed": "journal_unavailable",
+    "journal_hole": "internal_error",
+    "journal_outcome_unknown": "outcome_unknown",
+    "journal_overloaded": "overloaded",
+    "journal_refused": "journal_unavailable",
+    "lease_missing": "fenced",
+    "mailbox_full": "overloaded",
+    "replica_replaced": "fenced",
+    "session_moving": "fenced",
+    "shutting_down": "draining",
+    "tokenizer_failed": "internal_error",
+}
+
+STARTUP: Final = frozenset({"address_unavailable", "bad_model_file", "invalid_setting", "unknown_journal"})
+"""Codes that only stop a server from starting; no client ever meets them."""
+
+
+def public_code(code: str) -> str:
+    """The code that clients see. One that is in no table is our bug; at run time it is an internal error."""
+    if code in CODES:
+        return code
+    return INNER.get(code, "internal_error")
 
 
 def row(code: str) -> Row:
-    """The row of a code. A code that is missing here is our bug; at run time it is an internal error."""
-    return CODES.get(code, _UNKNOWN)
+    return CODES[public_code(code)]
 
 
-def http_status(error: SessileError) -> int:
-    """The status of an error: its row's, or its class's where the code is not in the table."""
-    found = CODES.get(error.code)
-    return found.http if found is not None else error.status
+def public(error: SessileError) -> dict[str, Any]:
+    """The `error` object as clients see it; a code without a row takes its message with it."""
+    body = error.public()
+    body["code"] = public_code(error.code)
+    if error.code not in CODES and error.code not in INNER:
+        body["message"] = "The server failed to carry this out."
+    return body

@@ -20,6 +20,7 @@ from sessions.commands import ActorCommand, SessionName, Ulid
 from sessions.errors import SessileError
 from sessions.events import AnyEvent, Record
 from sessions.types import INTEGER_MAX, Epoch, Json, SessionId
+from transport import errors
 
 # == from the client ===================================================================================================
 
@@ -151,7 +152,7 @@ PONG: Final = Pong()
 
 
 def error_frame(error: SessileError, command_id: str | None = None) -> ErrorFrame:
-    body = {name: value for name, value in error.public().items() if value is not None}
+    body = {name: value for name, value in errors.public(error).items() if value is not None}
     return ErrorFrame(error=body, id=command_id)
 
 

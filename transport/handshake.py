@@ -1,7 +1,7 @@
 """The WebSocket opening handshake: who may connect, in which encoding, with which credential.
 
-Refused here, with an HTTP status: a wrong path, a foreign origin or host name, no subprotocol of ours, a server that is
-full or leaving. A wrong key is not: a browser could not tell that from a network failure, so it gets 4401 after hello.
+Refused here, with an HTTP status: a wrong path, a foreign origin or host name, no subprotocol of ours, a wrong key or
+ticket, a server that is full or leaving. A key may also come later, in hello, from clients that can set no header.
 Which headers make a handshake is `websockets`' business (RFC 6455 §4).
 """
 
@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from sessions.errors import SessileError
+from sessions.errors import NotFound, SessileError
+from sessions.types import Principal
 from transport import errors
 from transport.access import Access
 from transport.frames import ENCODINGS, JSON, Encoding
@@ -27,16 +29,11 @@ PATH: Final = "/v1/ws"
 BEARER_PREFIX: Final = "sessile.bearer."
 
 
-class Credential(NamedTuple):
-    """What the handshake brought to prove who is there. `ticket` False: a key."""
-
-    value: str
-    ticket: bool = False
-
-
 class Agreed(NamedTuple):
+    """`principal` is None where the handshake brought no credential."""
+
     encoding: Encoding
-    credential: Credential | None
+    principal: Principal | None
 
 
 def select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
@@ -53,41 +50,54 @@ def shake_hands(ws: ServerProtocol, request: Request, access: Access) -> tuple[R
     """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
     url = urlsplit(request.path)
     if url.path != PATH:
-        return ws.reject(404, "There is no WebSocket at this path.\n"), None
-    host = _only(request.headers.get_all("Host"))
+        raise NotFound("not_found", "There is no WebSocket at this path.")
+    headers = request.headers
+    host = _only(headers.get_all("Host"))
     access.check_host(host)
-    access.check_origin(_only(request.headers.get_all("Origin")), host)
+    access.check_origin(_only(headers.get_all("Origin")), host)
     response = ws.accept(request)
     if response.status_code != 101:
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
-    offered = _tokens(request.headers.get_all("Sec-WebSocket-Protocol"))
-    return response, Agreed(encoding, _credential(request.headers.get_all("Authorization"), url.query, offered))
+    offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
+    principal = _principal(access, headers.get_all("Authorization"), url.query, offered)
+    return response, Agreed(encoding, principal)
 
 
 def refusal(ws: ServerProtocol, error: SessileError) -> Response:
     """An error as the answer to a handshake."""
-    response = ws.reject(errors.http_status(error), f"{error.code}: {error.public_message}\n")
+    response = ws.reject(errors.row(error.code).http, msgspec.json.encode({"error": errors.public(error)}).decode())
+    del response.headers["Content-Type"]
+    response.headers["Content-Type"] = "application/json"
     if error.retry_after_ms is not None:
         response.headers["Retry-After"] = str(-(-error.retry_after_ms // 1000))
     return response
 
 
-def _credential(authorization: list[str], query: str, offered: list[str]) -> Credential | None:
-    """The header comes first, then the ticket, then the subprotocol. One that is malformed is one that is wrong."""
-    if authorization:
-        scheme, _, key = authorization[0].partition(" ")
-        return Credential(key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else "")
+def bearer(authorization: list[str]) -> str | None:
+    """The key of an Authorization header; None where there is none. One that is malformed is one that is wrong."""
+    if not authorization:
+        return None
+    scheme, _, key = authorization[0].partition(" ")
+    return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
+
+
+def _principal(access: Access, authorization: list[str], query: str, offered: list[str]) -> Principal | None:
+    """Who is there by what the handshake brought: the header comes first, then the ticket, then the subprotocol."""
+    key = bearer(authorization)
+    if key is not None:
+        return access.authenticate(key)
     tickets = parse_qs(query).get("ticket")
     if tickets:
-        return Credential(tickets[0], ticket=True)
+        return access.redeem_ticket(tickets[0])
     for name in offered:
         if name.startswith(BEARER_PREFIX):
             encoded = name.removeprefix(BEARER_PREFIX)
             try:
-                return Credential(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
+                key = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
             except (binascii.Error, UnicodeDecodeError):
-                return Credential("")
+                key = ""
+            return access.authenticate(key)
     return None
 
 

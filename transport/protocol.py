@@ -175,18 +175,14 @@ class Connection:
 
     # -- what the shell says ----------------------------------------------------------------------------------------
 
-    def accept(self, connection_id: str) -> list[Action]:
-        """The hello's credentials are good."""
-        return [
-            Send(
-                Ready(
-                    connection=connection_id,
-                    heartbeat_ms=round(self.limits.timing.heartbeat_s * 1000),
-                    window_events=self.limits.window_events,
-                    window_bytes=self.limits.window_bytes,
-                )
-            )
-        ]
+    def accept(self, connection_id: str) -> Ready:
+        """The answer to a hello whose credentials are good."""
+        return Ready(
+            connection=connection_id,
+            heartbeat_ms=round(self.limits.timing.heartbeat_s * 1000),
+            window_events=self.limits.window_events,
+            window_bytes=self.limits.window_bytes,
+        )
 
     def refuse(self, error: SessileError, now: float) -> list[Action]:
         """The connection cannot be had, or cannot go on: the error says why and which close code."""

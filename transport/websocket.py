@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import typing
 from typing import Any, Final, assert_never, cast
 
 import structlog
@@ -31,7 +32,7 @@ from sessions.types import Principal
 from transport.channel import Channel
 from transport.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
 from transport.gateway import Gateway
-from transport.handshake import Agreed, Credential, refusal, select_subprotocol, shake_hands
+from transport.handshake import Agreed, refusal, select_subprotocol, shake_hands
 from transport.protocol import Action, Close, Connection, Drop, Limits, Phase, Request, Send
 from transport.timers import Wheel
 
@@ -43,51 +44,22 @@ _parser_log = logging.getLogger("transport.websocket.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
 
 
-class Door:
-    """All WebSocket connections of a server: what they share."""
+class Shared(typing.Protocol):
+    """What a connection shares with the others; `transport.door` has it."""
 
-    def __init__(self, gateway: Gateway, limits: Limits, connections_max: int) -> None:
-        self.gateway = gateway
-        self.limits = limits
-        self.connections_max = connections_max
-        self.connections: set[WebSocketConnection] = set()
-        self.loop = asyncio.get_running_loop()
-        self.wheel = Wheel(self.loop)
-        self.empty = asyncio.Event()  # set while there are no connections
-        self.empty.set()
-        self._awake: list[WebSocketConnection] = []
+    gateway: Gateway
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+    wheel: Wheel
 
-    def protocol(self, **_: Any) -> WebSocketConnection:
-        """What uvicorn's `ws=` calls with its own configuration for every upgrade."""
-        return WebSocketConnection(self)
+    @property
+    def crowded(self) -> bool: ...
 
-    def flush_soon(self, connection: WebSocketConnection) -> None:
-        """One callback a turn flushes everybody who has something."""
-        if not self._awake:
-            self.loop.call_soon(self._flush)
-        self._awake.append(connection)
+    def opened(self, connection: WebSocketConnection) -> None: ...
 
-    def _flush(self) -> None:
-        awake, self._awake = self._awake, []
-        now = self.loop.time()
-        for connection in awake:
-            try:
-                connection.flush(now)
-            except Exception:
-                # Ours to mend; its client resumes from the log, and the others in this turn are not to suffer.
-                log.exception("flush_failed")
-                connection.abort()
+    def closed(self, connection: WebSocketConnection) -> None: ...
 
-    def goaway(self, reason: str, after_ms: int) -> None:
-        """Tells every connection that it will be closed with 1012 after a while."""
-        for connection in list(self.connections):
-            connection.goaway(reason, after_ms)
-
-    def abort(self) -> None:
-        """Cuts what is left."""
-        for connection in list(self.connections):
-            connection.abort()
-        self.wheel.close()
+    def flush_soon(self, connection: WebSocketConnection) -> None: ...
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -96,15 +68,14 @@ class WebSocketConnection(asyncio.Protocol):
     __slots__ = (
         "_channel",
         "_core",
-        "_credential",
         "_discarded",
-        "_door",
         "_message",
         "_message_binary",
         "_out",
         "_paused",
         "_principal",
         "_scheduled",
+        "_shared",
         "_transport",
         "_unread",
         "_ws",
@@ -113,14 +84,13 @@ class WebSocketConnection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.slot = 0
-        self._door = door
+        self._shared = shared
         self._ws: Protocol = ServerProtocol(select_subprotocol=select_subprotocol, logger=_parser_log)
         self._core: Connection | None = None
         self._channel: Channel | None = None
         self._principal: Principal | None = None
-        self._credential: Credential | None = None  # from the handshake, until hello
         self._out: list[bytes] = []
         self._scheduled = False
         self._paused = False
@@ -133,21 +103,16 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._door.connections.add(self)
-        self._door.empty.clear()
+        self._shared.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        door = self._door
-        door.connections.discard(self)
-        door.wheel.take(self)
+        self._shared.closed(self)
         if self._core is not None:
-            self._core.closing(door.loop.time())
+            self._core.closing(self._shared.loop.time())
         if self._channel is not None:
             self._channel.close()
         self._out.clear()
         self._unread = self._message = None
-        if not door.connections:
-            door.empty.set()
 
     def data_received(self, data: bytes) -> None:
         if self._unread is not None:
@@ -162,10 +127,10 @@ class WebSocketConnection(asyncio.Protocol):
     def _next_slice(self) -> None:
         data = self._unread
         if data is None or self._paused:
-            return  # resume_writing comes back here
+            return  # the connection is lost, or `resume_writing` comes back here
         self._unread = data[SLICE_BYTES:] or None
         if self._unread is not None:
-            self._door.loop.call_soon(self._next_slice)
+            self._shared.loop.call_soon(self._next_slice)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
         self._take_in(data[:SLICE_BYTES])
@@ -178,7 +143,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._paused = True
         self._transport.pause_reading()
         if self._core is not None:
-            self._core.stalled(self._door.loop.time())
+            self._core.stalled(self._shared.loop.time())
             self._time()
 
     def resume_writing(self) -> None:
@@ -186,7 +151,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._core is not None:
             self._core.flowing()
         if self._unread is not None:
-            self._door.loop.call_soon(self._next_slice)
+            self._shared.loop.call_soon(self._next_slice)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
         self._wake()
@@ -208,7 +173,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._shake_hands(event)
                 return
         if ws.writes:
-            self._write_parser_output()
+            self._write_for_parser()
 
     def _ws_frame(self, frame: Frame) -> None:
         match frame.opcode:
@@ -228,7 +193,7 @@ class WebSocketConnection(asyncio.Protocol):
                 return  # the parser has answered; a connection lives by the protocol's own ping
             case Opcode.CLOSE:
                 if self._core is not None:
-                    self._core.closing(self._door.loop.time())
+                    self._core.closing(self._shared.loop.time())
             case _:
                 assert_never(frame.opcode)
 
@@ -236,13 +201,13 @@ class WebSocketConnection(asyncio.Protocol):
         core = self._core
         if core is None or core.phase is Phase.CLOSING:
             return
-        now = self._door.loop.time()
+        now = self._shared.loop.time()
         for action in core.received(data, binary, now):
             self._carry_out(action, now)
             if self._ws.state is not OPEN:
                 return
 
-    def _write_parser_output(self) -> None:
+    def _write_for_parser(self) -> None:
         """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
         self._flush_out()
         for data in self._ws.data_to_send():
@@ -257,84 +222,98 @@ class WebSocketConnection(asyncio.Protocol):
         core = self._core
         if self._channel is not None:
             self._channel.close()
-        peer_closed = self._ws.close_rcvd is not None
-        if core is None or peer_closed or not self._transport.can_write_eof():
+        if core is None or self._ws.close_rcvd is not None or not self._transport.can_write_eof():
             self._transport.close()
             return
-        core.closing(self._door.loop.time())
+        core.closing(self._shared.loop.time())
         self._time()
         if not self._transport.is_closing():
             self._transport.write_eof()
 
-    # -- the handshake ----------------------------------------------------------------------------------------------
-
     def _shake_hands(self, request: Handshake) -> None:
-        ws, door = self._ws, self._door
+        ws, shared = self._ws, self._shared
         assert isinstance(ws, ServerProtocol)
         agreed: Agreed | None = None
         try:
-            door.gateway.check_draining()
-            if len(door.connections) > door.connections_max:
-                door.gateway.count("connections_refused")
+            shared.gateway.check_draining()
+            if shared.crowded:
+                shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
-            response, agreed = shake_hands(ws, request, door.gateway.access)
+            response, agreed = shake_hands(ws, request, shared.gateway.access)
         except SessileError as error:
             response = refusal(ws, error)
         ws.send_response(response)
-        self._write_parser_output()
+        self._write_for_parser()
         if agreed is not None:
             # The handshake's parser holds on to the request for life. Frames need less.
-            self._ws = Protocol(SERVER, state=OPEN, max_size=door.limits.frame_bytes_max, logger=_parser_log)
-            self._credential = agreed.credential
-            self._core = Connection(agreed.encoding, door.limits, door.loop.time())
-            door.gateway.count("connections")
+            self._ws = Protocol(SERVER, state=OPEN, max_size=shared.limits.frame_bytes_max, logger=_parser_log)
+            self._principal = agreed.principal
+            self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
+            shared.gateway.count("connections")
             self._time()
 
     # -- carrying out -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, action: Action, now: float) -> None:
+        core = self._core
+        assert core is not None
         match action:
             case Send():
-                self._send(action)
+                self._out.append(core.encoding.frame(action.message))
+                self._wake()
             case Close():
                 self._close(action)
             case Drop():
                 self._transport.abort()
+            case Hello():
+                self._greet(action, now)
             case _:
                 self._request(action, now)
 
-    def _send(self, action: Send) -> None:
-        assert self._core is not None
-        self._out.append(self._core.encoding.frame(action.message))
-        self._wake()
-
     def _close(self, action: Close) -> None:
-        assert self._core is not None
         if self._ws.state is not OPEN:
             return
         self._flush_out()
         if self._channel is not None:
             self._channel.close()
-        self._door.gateway.count(f"closed_{action.code}")
+        self._shared.gateway.count(f"closed_{action.code}")
         log.info("connection_closed", code=action.code, reason=action.reason)
         self._ws.send_close(action.code, action.reason[:100])
-        self._write_parser_output()
+        self._write_for_parser()
         self._time()
 
-    def _request(self, request: Request, now: float) -> None:
-        core, channel, gateway = self._core, self._channel, self._door.gateway
+    def _greet(self, hello: Hello, now: float) -> None:
+        core, gateway = self._core, self._shared.gateway
         assert core is not None
-        if isinstance(request, Hello):
-            self._greet(request, now)
+        try:
+            gateway.check_draining()
+            principal = self._principal or gateway.access.authenticate(hello.auth)
+        except SessileError as error:
+            for action in core.refuse(error, now):
+                self._carry_out(action, now)
             return
-        assert channel is not None
+        self._principal = principal
+        channel = self._channel = Channel(
+            gateway, principal, core.encoding, core.window, self._out, self._wake, self._shared.loop.time
+        )
+        channel.write(core.accept(gateway.new_id()))
+        subscriptions_max = core.limits.subscriptions_max
+        for point in hello.resume[:subscriptions_max]:
+            channel.subscribe(point)
+        for point in hello.resume[subscriptions_max:]:
+            channel.refuse(point.session, too_many_subscriptions(subscriptions_max))
+
+    def _request(self, request: Request, now: float) -> None:
+        core, channel = self._core, self._channel
+        assert core is not None and channel is not None
         match request:
             case Ack():
                 channel.ack(request.session, request.offset, now)
             case Subscribe():
                 core.answered()
-                if request.session not in channel.readers and len(channel.readers) >= core.limits.subscriptions_max:
-                    channel.write(error_frame(_too_many_subscriptions(core.limits), request.id))
+                subscriptions_max = core.limits.subscriptions_max
+                if request.session not in channel.readers and len(channel.readers) >= subscriptions_max:
+                    channel.write(error_frame(too_many_subscriptions(subscriptions_max), request.id))
                     return
                 channel.write(Done(id=request.id))
                 channel.subscribe(request)
@@ -342,40 +321,14 @@ class WebSocketConnection(asyncio.Protocol):
                 core.answered()
                 channel.unsubscribe(request.session)
                 channel.write(Done(id=request.id))
+            case Hello():
+                raise AssertionError("carried out elsewhere")
             case _:
-                gateway.tasks.start(self._run(request))
-
-    def _greet(self, hello: Hello, now: float) -> None:
-        core, gateway = self._core, self._door.gateway
-        assert core is not None
-        try:
-            gateway.check_draining()
-            self._principal = principal = self._authenticate(hello)
-        except SessileError as error:
-            for action in core.refuse(error, now):
-                self._carry_out(action, now)
-            return
-        self._credential = None
-        channel = self._channel = Channel(
-            gateway, principal, core.encoding, core.window, self._out, self._wake, self._door.loop.time
-        )
-        for action in core.accept(gateway.new_id()):
-            self._carry_out(action, now)
-        for point in hello.resume[: core.limits.subscriptions_max]:
-            channel.subscribe(point)
-        for point in hello.resume[core.limits.subscriptions_max :]:
-            channel.refuse(point.session, _too_many_subscriptions(core.limits))
-
-    def _authenticate(self, hello: Hello) -> Principal:
-        access = self._door.gateway.access
-        if self._credential is None:
-            return access.authenticate(hello.auth)
-        value, ticket = self._credential
-        return access.redeem_ticket(value) if ticket else access.authenticate(value)
+                self._shared.gateway.tasks.start(self._run(request))
 
     async def _run(self, request: SessionGet | SessionList | ActorCommand) -> None:
         """Carries out one command and writes its answer where it belongs between the events."""
-        core, channel, principal, gateway = self._core, self._channel, self._principal, self._door.gateway
+        core, channel, principal, gateway = self._core, self._channel, self._principal, self._shared.gateway
         assert core is not None and channel is not None and principal is not None
         answer: Any
         session = offset = None
@@ -390,9 +343,9 @@ class WebSocketConnection(asyncio.Protocol):
                     session, offset = answer.session or request.session, answer.offset
         except SessileError as error:
             answer = error_frame(error, request.id)
-        except Exception as error:
-            log.exception("command_failed", type=type(request).__name__, id=request.id)
-            answer = error_frame(_internal(error), request.id)
+        except Exception:
+            log.exception("command_failed", command=type(request).__name__, id=request.id)
+            answer = error_frame(Internal("internal_error", "The server failed to carry this out."), request.id)
         core.answered()
         channel.answer(answer, session, offset)
 
@@ -401,7 +354,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._door.flush_soon(self)
+            self._shared.flush_soon(self)
 
     def flush(self, now: float) -> None:
         """Takes what its readers have and hands everything to the socket, once a turn."""
@@ -428,7 +381,7 @@ class WebSocketConnection(asyncio.Protocol):
     # -- time and the end -------------------------------------------------------------------------------------------
 
     def _time(self) -> None:
-        self._door.wheel.put(self)
+        self._shared.wheel.put(self)
 
     def due(self) -> float:
         assert self._core is not None
@@ -439,11 +392,12 @@ class WebSocketConnection(asyncio.Protocol):
         assert self._core is not None
         for action in self._core.tick(now):
             self._carry_out(action, now)
-        self._time()
+        if not self._transport.is_closing():
+            self._time()
 
     def goaway(self, reason: str, after_ms: int) -> None:
         if self._core is not None:
-            now = self._door.loop.time()
+            now = self._shared.loop.time()
             for action in self._core.goaway(reason, after_ms, now):
                 self._carry_out(action, now)
             self._time()
@@ -451,18 +405,6 @@ class WebSocketConnection(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    def shutdown(self) -> None:
-        """uvicorn's word for its own connections; ours leave by `goaway` and `abort`."""
-        self.abort()
 
-
-def _internal(error: Exception) -> Internal:
-    """What is shown of an error that is our fault: nothing of it."""
-    del error
-    return Internal("internal_error", "The server failed to carry this out.", retryable=True)
-
-
-def _too_many_subscriptions(limits: Limits) -> Limited:
-    return Limited(
-        "too_many_subscriptions", f"One connection reads at most {limits.subscriptions_max} sessions.", retryable=False
-    )
+def too_many_subscriptions(subscriptions_max: int) -> Limited:
+    return Limited("too_many_subscriptions", f"One connection reads at most {subscriptions_max} sessions.")

@@ -1,0 +1,85 @@
+"""The HTTP side: one FastAPI application, made of routers that each live in a file of `transport/routes`.
+
+Decides what every route shares: errors in OpenAI's shape, who is asking, request ids and size limits. A new
+door over HTTP is a new file with a `router` function and a line in `make_app`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from sessions.errors import BadInput, Internal, NotFound, SessileError
+from transport import errors
+from transport.gateway import Gateway
+from transport.middleware import App, Receive, Scope, Send, Surroundings
+from transport.routes import health, page, tickets
+from transport.routes.health import Readiness
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None) -> App:
+    """The application. `web` is the folder of the page at `/`; None serves no page."""
+    app = FastAPI(title="Sessile", version=version, redoc_url=None)
+    app.add_exception_handler(SessileError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _failed)
+    app.include_router(health.router(readiness))
+    app.include_router(tickets.router(gateway))
+    if web is not None:
+        app.include_router(page.router(web))  # last: it takes every path that nobody else has
+    return Surroundings(
+        app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
+    )
+
+
+def error_response(error: SessileError) -> JSONResponse:
+    """An error as OpenAI's clients expect it."""
+    headers = {}
+    if error.retry_after_ms is not None:
+        headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
+    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, headers)
+
+
+async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(error)(scope, receive, send)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SessileError)
+    return error_response(error)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0])
+    path = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    return error_response(BadInput("invalid_request", f"{path}: {first['msg']}.", param=path or None))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
+    elif error.status_code == 404:
+        answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
+    else:
+        answer = BadInput("invalid_request", str(error.detail))
+    response = error_response(answer)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    log.error("request_failed", path=request.url.path, exc_info=error)
+    return error_response(Internal("internal_error", "The server failed to carry this out."))

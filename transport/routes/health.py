@@ -1,0 +1,36 @@
+"""Is the process alive, and may it be sent traffic? For load balancers, people and `make serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+Readiness = Callable[[], str | None]
+"""None when traffic is welcome, else the reason why not."""
+
+
+class Health(BaseModel):
+    status: str
+    reason: str | None = None
+
+
+def router(readiness: Readiness) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/healthz")
+    async def alive() -> Health:
+        """200 as long as the process answers."""
+        return Health(status="ok")
+
+    @routes.get("/readyz", responses={503: {"model": Health}})
+    async def ready(response: Response) -> Health:
+        """200 when traffic is welcome; 503 with the reason while starting, draining or without a journal."""
+        reason = readiness()
+        if reason is None:
+            return Health(status="ok")
+        response.status_code = 503
+        return Health(status="unavailable", reason=reason)
+
+    return routes

@@ -1,0 +1,35 @@
+"""`POST /v1/ws/tickets`: a key for a ticket, for clients that cannot set a header on a WebSocket."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from sessions.types import Principal
+from transport.access import TICKET_S
+from transport.gateway import Gateway
+from transport.handshake import bearer
+
+
+class Ticket(BaseModel):
+    ticket: str
+    expires_in: int
+
+
+def principal_of(request: Request, gateway: Gateway) -> Principal:
+    """Who asks, by the Authorization header. Raises Unauthorized, and Forbidden for a foreign page."""
+    gateway.access.check_origin(request.headers.get("origin"), request.headers.get("host"))
+    return gateway.access.authenticate(bearer(request.headers.getlist("authorization")))
+
+
+def router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter(tags=["websocket"])
+
+    @routes.post("/v1/ws/tickets", status_code=201)
+    async def issue(request: Request, response: Response) -> Ticket:
+        """A ticket that opens one WebSocket within 30 s: `GET /v1/ws?ticket=...`."""
+        ticket = gateway.access.issue_ticket(principal_of(request, gateway))
+        response.headers["cache-control"] = "no-store"
+        return Ticket(ticket=ticket, expires_in=int(TICKET_S))
+
+    return routes
