@@ -8,7 +8,17 @@
 import { pack, unpack } from "./codec.js";
 import { Core, type Effect, type Status } from "./core.js";
 import { Emitter } from "./emitter.js";
-import { ClosedError, CommandError, fromWire, OverflowError, RefusedError, SessileError, StorageError, TimeoutError } from "./errors.js";
+import {
+  ClosedError,
+  CommandError,
+  DecodeError,
+  fromWire,
+  OverflowError,
+  SessileError,
+  StoppedError,
+  StorageError,
+  TimeoutError,
+} from "./errors.js";
 import { platform, type Platform, type StorageLike, type WebSocketLike } from "./platform.js";
 import { SUBPROTOCOLS, type CommandFrame, type Encoding, type OkFrame, type Page, type SessionInfo } from "./protocol.js";
 import { Session } from "./session.js";
@@ -154,7 +164,19 @@ export class SessileClient extends Emitter<ClientEvents> {
     return session;
   }
 
-  async list(fields: { limit?: number; after?: string } = {}, options?: CommandOptions): Promise<Page<SessionInfo>> {
+  /** All sessions, newest first, page by page. */
+  async *list(limit = 100): AsyncGenerator<SessionInfo, void, undefined> {
+    let after: string | undefined;
+    for (;;) {
+      const page: Page<SessionInfo> = await this.page({ limit, ...(after === undefined ? {} : { after }) });
+      yield* page.data;
+      if (!page.has_more || !page.last_id) return;
+      after = page.last_id;
+    }
+  }
+
+  /** One page of the list. */
+  async page(fields: { limit?: number; after?: string } = {}, options?: CommandOptions): Promise<Page<SessionInfo>> {
     const { data, has_more, last_id } = await this.command("session.list", fields, options);
     return { data: data as SessionInfo[], has_more: Boolean(has_more), last_id: last_id as string | null };
   }
@@ -174,8 +196,6 @@ export class SessileClient extends Emitter<ClientEvents> {
       now: this.platform.now,
       timers: this.platform.timers,
       command: (type, fields, options) => this.command(type, { ...fields, session: id }, options),
-      isReady: () => this.status_.phase === "ready",
-      position: () => this.core.position(id),
       follow: (position) => {
         this.wake();
         this.drive((now) => this.core.follow(now, id, position));
@@ -254,8 +274,9 @@ export class SessileClient extends Emitter<ClientEvents> {
   }
 
   private stopError(): SessileError {
-    const { closeCode, error } = this.status_;
-    return closeCode === undefined ? new ClosedError() : new RefusedError(closeCode, error?.message ?? `Closed with ${closeCode}.`);
+    const { error, closeCode, httpStatus } = this.status_;
+    if (error === undefined) return new ClosedError();
+    return new StoppedError({ message: error.message, ...(closeCode && { closeCode }), ...(httpStatus && { httpStatus }) });
   }
 
   private schedule(): void {
@@ -294,14 +315,18 @@ export class SessileClient extends Emitter<ClientEvents> {
     const socket = new this.platform.WebSocket(webSocketUrl(this.options.url), [SUBPROTOCOLS[this.encoding]]);
     this.socket = socket;
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => isCurrent() && this.drive(() => this.core.opened(key));
+    socket.onopen = () => isCurrent() && this.drive((now) => this.core.opened(now, key));
     socket.onmessage = (event: { data: unknown }) => isCurrent() && this.received(event.data);
     socket.onerror = () => undefined; // the close that follows tells more
     socket.onclose = (event: { code: number; reason: unknown }) => {
       if (!isCurrent()) return;
       this.socket = null;
       this.dialled++;
-      this.drive((now) => this.core.closed(now, event.code, String(event.reason ?? "")));
+      this.drive((now) => {
+        const { refusal } = socket;
+        if (refusal !== undefined) this.core.refused(now, refusal.httpStatus, refusal.retryAfterMs);
+        else this.core.closed(now, event.code, String(event.reason ?? ""));
+      });
     };
   }
 
@@ -311,8 +336,8 @@ export class SessileClient extends Emitter<ClientEvents> {
       try {
         decoded = unpack(this.encoding, data);
       } catch (error) {
-        if (!(error instanceof SessileError)) throw error;
-        return this.core.garbled(now, error.message);
+        if (!(error instanceof DecodeError)) throw error;
+        return this.core.garbled(error.message, error.closeCode);
       }
       this.core.received(now, decoded.frames, decoded.bytes);
     });
@@ -322,7 +347,11 @@ export class SessileClient extends Emitter<ClientEvents> {
     this.dialled++; // whatever the old socket says from now on is not heard
     const socket = this.socket;
     this.socket = null;
-    socket?.close(code, reason);
+    try {
+      socket?.close(code, reason.slice(0, 100));
+    } catch {
+      socket?.close(); // browsers let programs say only 1000 and 3000–4999
+    }
   }
 
   // -- storage -----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ export function unpack(encoding: Encoding, data: unknown): Decoded {
   let value: unknown;
   let bytes: number;
   if (encoding === "json") {
-    if (typeof data !== "string") throw new DecodeError("a binary frame on a text connection");
+    if (typeof data !== "string") throw new DecodeError("a binary frame on a text connection", 1003);
     bytes = utf8Length(data);
     try {
       value = JSON.parse(data);
@@ -35,17 +35,42 @@ export function unpack(encoding: Encoding, data: unknown): Decoded {
     bytes = packed.length;
     value = decode(packed);
   }
-  const frames = Array.isArray(value) ? value : [value];
-  for (const frame of frames) {
-    if (typeof frame !== "object" || frame === null || typeof frame.type !== "string") {
-      throw new DecodeError("a frame without a type");
-    }
-  }
-  return { frames, bytes };
+  const frames: unknown[] = Array.isArray(value) ? value : [value];
+  for (const frame of frames) check(frame);
+  return { frames: frames as ServerFrame[], bytes };
+}
+
+type Fields = Record<string, unknown>;
+const isObject = (value: unknown): value is Fields => typeof value === "object" && value !== null;
+const isOffset = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0;
+
+/** What the core relies on, per type; unknown types pass, they are ignored. */
+const RELIED_ON: { [type: string]: (frame: Fields) => boolean } = {
+  event: ({ session, epoch, offset, first_offset: first, event }) =>
+    typeof session === "string" &&
+    typeof epoch === "string" &&
+    isOffset(offset) &&
+    (first === undefined || isOffset(first)) &&
+    isObject(event) &&
+    typeof event["type"] === "string",
+  resumed: ({ session, mode, epoch, from, top, at, state }) =>
+    typeof session === "string" &&
+    (mode === "gone" ||
+      (typeof epoch === "string" &&
+        (mode === "replay" ? isOffset(from) && isOffset(top) : isOffset(at) && isObject(state) && Array.isArray(state["items"])))),
+  caught_up: ({ session, offset }) => typeof session === "string" && isOffset(offset),
+  ok: ({ id }) => typeof id === "string",
+  error: ({ error }) => isObject(error),
+};
+
+function check(frame: unknown): void {
+  if (!isObject(frame) || typeof frame["type"] !== "string") throw new DecodeError("a frame without a type", 1002);
+  const type = frame["type"];
+  if (Object.hasOwn(RELIED_ON, type) && !RELIED_ON[type]!(frame)) throw new DecodeError(`a malformed ${type}`, 1002);
 }
 
 function asBytes(data: unknown): Uint8Array {
   if (data instanceof Uint8Array) return data;
   if (data instanceof ArrayBuffer) return new Uint8Array(data);
-  throw new DecodeError("a text frame on a binary connection");
+  throw new DecodeError("a text frame on a binary connection", 1003);
 }

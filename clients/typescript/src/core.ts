@@ -12,7 +12,7 @@
  *
  * It does NOT know what events mean (view.ts) nor what commands are for.
  */
-import { isFinalClose } from "./errors.js";
+import { isBusy, isFinalClose, isFinalStatus } from "./errors.js";
 import type {
   ClientFrame,
   CommandFrame,
@@ -27,15 +27,23 @@ import type {
 
 export const BACKOFF_BASE_MS = 250;
 export const BACKOFF_MAX_MS = 20_000;
-/** From asking for a socket to `ready`. */
-const CONNECT_LIMIT_MS = 15_000;
-const SILENCE_MARGIN_MS = 10_000;
+const DIAL_LIMIT_MS = 10_000;
+const READY_LIMIT_MS = 10_000;
+/** Silence ends a connection after this many heartbeats. */
+const SILENCE_HEARTBEATS = 1.4;
 /** What a connection gets to prove that it lives, after we ourselves slept. */
 const PROBE_MS = 5_000;
 /** A timer that comes this late says that the device slept, not that the peer was silent. */
 const TIMER_LATE_MS = 5_000;
 const ACK_EVERY_MS = 1_000;
 const COMMAND_TRIES_MAX = 5;
+/** Sent and unanswered at a time. A server refuses more than 32, what we subscribe to among them. */
+const IN_FLIGHT_MAX = 24;
+/** How long a server may stay after the time that its `goaway` named. */
+const GOAWAY_GRACE_MS = 5_000;
+const ASK_AGAIN_MS = 1_000;
+/** After this many gaps in a row a snapshot is asked for; after one more the connection is given up. */
+const GAPS_MAX = 3;
 
 export type ClientPhase = "offline" | "connecting" | "ready" | "suspended" | "stopped";
 
@@ -49,6 +57,8 @@ export interface Status {
   draining: boolean;
   /** Why it stopped, or what the server said before the last close. */
   closeCode?: number;
+  /** With which the handshake was refused, where the WebSocket tells it. */
+  httpStatus?: number;
   error?: WireError;
 }
 
@@ -76,15 +86,19 @@ interface Subscription {
   answered: boolean;
   askId: string | null;
   askAgainAt: number | null;
+  /** In a row, since an event was applied. */
+  gaps: number;
 }
 
 interface Pending {
   frame: CommandFrame;
   tries: number;
   retryAt: number | null;
+  /** Sent on the present connection. */
+  inFlight: boolean;
 }
 
-/** The client's rule for one event (PROTOCOL §2). */
+/** The client's rule for one event (protocol, 3.2). */
 export function place(position: Position, frame: Pick<EventFrame, "epoch" | "offset" | "first_offset">): "apply" | "old" | "gap" {
   if (frame.epoch !== position.epoch) return "gap";
   if (frame.offset <= position.offset) return "old";
@@ -105,6 +119,7 @@ export class Core {
   private probeBy: number | null = null;
   private notBefore = 0;
   private lastCloseCode: number | undefined;
+  private lastStatus: number | undefined;
   private lastError: WireError | undefined;
 
   private heardAt = 0;
@@ -146,12 +161,9 @@ export class Core {
       retryAt: this.phase === "offline" ? this.retryAt : null,
       draining: this.drainBy !== null,
       ...(this.lastCloseCode === undefined ? {} : { closeCode: this.lastCloseCode }),
+      ...(this.lastStatus === undefined ? {} : { httpStatus: this.lastStatus }),
       ...(this.lastError === undefined ? {} : { error: this.lastError }),
     };
-  }
-
-  position(session: string): Position | null {
-    return this.subscriptions.get(session)?.position ?? null;
   }
 
   /** Unanswered commands, oldest first: what must survive if the program may be killed. */
@@ -184,8 +196,8 @@ export class Core {
   start(now: number): void {
     if (this.phase === "connecting" || this.phase === "ready") return;
     this.attempt = 0;
-    this.lastCloseCode = undefined;
-    this.lastError = undefined;
+    this.notBefore = 0;
+    this.forgetTrouble();
     this.dial(now);
   }
 
@@ -214,9 +226,8 @@ export class Core {
   }
 
   command(now: number, frame: Omit<CommandFrame, "id"> & { type: string }, id = this.newId(now)): string {
-    const pending: Pending = { frame: { ...frame, id }, tries: 0, retryAt: null };
-    this.pending.set(id, pending);
-    if (this.phase === "ready") this.transmit(pending);
+    this.pending.set(id, { frame: { ...frame, id }, tries: 0, retryAt: null, inFlight: false });
+    this.transmit(now);
     return id;
   }
 
@@ -227,7 +238,7 @@ export class Core {
 
   /** Read a session from `position` on; null asks for a snapshot, `{epoch: "", offset: 0}` for everything. */
   follow(now: number, session: string, position: Position | null): void {
-    this.subscriptions.set(session, { position, answered: false, askId: null, askAgainAt: null });
+    this.subscriptions.set(session, { position, answered: false, askId: null, askAgainAt: null, gaps: 0 });
     this.effects.push({ type: "attaching", session });
     if (this.phase === "ready") this.ask(now, session);
   }
@@ -242,9 +253,10 @@ export class Core {
 
   // -- what the socket did -----------------------------------------------------------------------------------
 
-  opened(auth: string | undefined): void {
+  opened(now: number, auth: string | undefined): void {
     if (this.phase !== "connecting") return;
-    const resume = [...this.subscriptions].map(([session, { position }]) => ({ session, ...wanted(position) }));
+    this.connectBy = now + READY_LIMIT_MS;
+    const resume = [...this.subscriptions].map(([session, subscription]) => ({ session, ...wanted(subscription) }));
     for (const { session } of resume) this.greeted.add(session);
     this.send({
       type: "hello",
@@ -258,19 +270,25 @@ export class Core {
     if (this.phase !== "connecting" && this.phase !== "ready") return;
     this.lastCloseCode = code;
     this.forgetConnection();
-    if (isFinalClose(code)) {
-      this.lastError ??= { code: "connection_refused", message: reason || `The server closed with ${code}.` };
-      this.enter("stopped");
-      this.dropAll();
-    } else {
-      this.backOff(now);
-    }
+    if (isFinalClose(code)) this.halt(this.lastError?.message ?? (reason || `The server closed with ${code}.`));
+    else this.backOff(now);
   }
 
-  /** Bytes came that are no frame. Nothing after them can be trusted. */
-  garbled(now: number, message: string): void {
-    this.lastError = { code: "bad_frame", message };
-    this.fail(now, 4400, "bad frame");
+  /** The handshake was answered, but not with a WebSocket. */
+  refused(now: number, httpStatus: number, retryAfterMs: number): void {
+    if (this.phase !== "connecting") return;
+    this.lastStatus = httpStatus;
+    this.forgetConnection();
+    this.notBefore = now + retryAfterMs;
+    if (isFinalStatus(httpStatus)) this.halt(`The server refused the connection with HTTP ${httpStatus}.`);
+    else this.backOff(now);
+  }
+
+  /** Something came that is not this protocol. Nothing after it can be trusted, and another attempt would meet the same. */
+  garbled(message: string, closeCode: number): void {
+    this.lastCloseCode = closeCode;
+    this.hangUp(closeCode, message);
+    this.halt(`The server does not speak this protocol: ${message}.`);
   }
 
   received(now: number, frames: ServerFrame[], bytes: number): void {
@@ -294,7 +312,7 @@ export class Core {
 
   private tickReady(now: number, slept: boolean): void {
     if (this.probeBy !== null && now >= this.probeBy) return this.fail(now, 4412, "no sign of life");
-    if (this.drainBy !== null && now >= this.drainBy) return this.fail(now, 1000, "asked to go away");
+    if (this.drainBy !== null && now >= this.drainBy) return this.fail(now, 1001, "asked to go away");
     if (now >= this.heardAt + this.heartbeatMs) {
       if (slept) {
         this.heardAt = now; // silence is counted from waking
@@ -306,9 +324,7 @@ export class Core {
       }
     }
     if (this.ackAt !== null && now >= this.ackAt) this.acknowledge();
-    for (const pending of this.pending.values()) {
-      if (pending.retryAt !== null && now >= pending.retryAt) this.transmit(pending);
-    }
+    this.transmit(now);
     for (const [session, subscription] of this.subscriptions) {
       if (subscription.askAgainAt !== null && now >= subscription.askAgainAt) this.ask(now, session);
     }
@@ -322,9 +338,7 @@ export class Core {
         this.heartbeatMs = frame.heartbeat_ms ?? 25_000;
         this.windowEvents = frame.window_events ?? 1024;
         this.windowBytes = frame.window_bytes ?? 262_144;
-        this.attempt = 0;
-        this.lastCloseCode = undefined;
-        this.lastError = undefined;
+        this.forgetTrouble();
         this.connectBy = null;
         this.enter("ready");
         // What began to be followed while the greeting was under way was not in `hello`.
@@ -334,30 +348,33 @@ export class Core {
         for (const session of this.greeted) {
           if (!this.subscriptions.has(session)) this.send({ type: "unsubscribe", id: this.newId(now), session });
         }
-        for (const pending of this.pending.values()) this.transmit(pending);
-        return;
+        return this.transmit(now);
       case "event":
         this.count(now, frame.session, frame.offset, bytes);
         return this.event(now, frame);
       case "resumed":
         if (frame.mode === "snapshot" || frame.mode === "reset") this.count(now, frame.session, frame.at, bytes);
         return this.resumed(now, frame);
-      case "caught_up":
-        if (this.subscriptions.get(frame.session)?.answered) {
-          this.effects.push({ type: "caught_up", session: frame.session, offset: frame.offset });
-        }
+      case "caught_up": {
+        const subscription = this.subscriptions.get(frame.session);
+        if (subscription === undefined || !subscription.answered) return;
+        if (frame.offset > (subscription.position?.offset ?? 0)) return this.gap(now, frame.session, subscription);
+        this.attempt = 0;
+        this.effects.push({ type: "caught_up", session: frame.session, offset: frame.offset });
         return;
+      }
       case "ok":
+        this.attempt = 0;
         if (this.pending.delete(frame.id)) this.effects.push({ type: "ok", answer: frame });
         else this.asks.delete(frame.id);
-        return;
+        return this.transmit(now);
       case "error":
         return this.errored(now, frame.id, frame.error);
       case "ping":
         return this.send({ type: "pong" });
       case "goaway": {
         const afterMs = frame.after_ms ?? 0;
-        this.drainBy = now + afterMs;
+        this.drainBy = now + afterMs + GOAWAY_GRACE_MS;
         this.effects.push({ type: "goaway", reason: frame.reason ?? "", afterMs });
         return this.announce();
       }
@@ -374,42 +391,60 @@ export class Core {
       case "old":
         return;
       case "gap":
-        return this.ask(now, frame.session);
+        return this.gap(now, frame.session, subscription);
       case "apply":
+        this.attempt = subscription.gaps = 0;
         subscription.position = { epoch: frame.epoch, offset: frame.offset };
         this.effects.push({ type: "event", frame });
         if (frame.event.type === "session.deleted") this.subscriptions.delete(frame.session); // its last offset
     }
   }
 
+  /** What comes does not continue what we have. Ask again from where we stand, and in the end begin anew. */
+  private gap(now: number, session: string, subscription: Subscription): void {
+    subscription.gaps++;
+    if (subscription.gaps > GAPS_MAX) return this.fail(now, 1001, "the log cannot be followed");
+    this.ask(now, session);
+  }
+
   private resumed(now: number, frame: ResumedFrame): void {
     const { session } = frame;
     const subscription = this.subscriptions.get(session);
     if (subscription === undefined) return;
-    if (frame.mode === "gone") {
-      this.subscriptions.delete(session);
-      this.effects.push({ type: "gone", session, error: frame.error });
-      return;
-    }
+    if (frame.mode === "gone") return this.gone(now, session, subscription, frame.error);
+    this.attempt = 0;
+    const { position } = subscription;
     if (frame.mode === "replay") {
-      const offset = subscription.position?.offset ?? 0;
-      if (frame.from > offset + 1) {
-        // It would leave a hole. What we hold cannot be continued, so begin anew with a snapshot (not at once:
-        // a server that answers so again and again must not be hammered).
-        subscription.position = null;
-        subscription.askAgainAt = now + backoffMs(2, this.random());
-        return;
-      }
-      subscription.position = { epoch: frame.epoch, offset };
+      const offset = position?.offset ?? 0;
+      const isOtherLog = position !== null && position.epoch !== "" && position.epoch !== frame.epoch;
       subscription.answered = true;
+      if (frame.from > offset + 1 || isOtherLog) return this.gap(now, session, subscription);
+      subscription.position = { epoch: frame.epoch, offset };
       this.effects.push({ type: "replay", session, epoch: frame.epoch, from: offset + 1, top: frame.top });
       return;
     }
-    subscription.position = { epoch: frame.epoch, offset: frame.at };
-    subscription.answered = true;
     const { mode, epoch, at, state } = frame;
+    subscription.answered = true;
+    if (mode === "snapshot" && position !== null && position.epoch === epoch && at < position.offset) {
+      // Older than what we have: the tail up to here is dropped as seen.
+      this.effects.push({ type: "replay", session, epoch, from: position.offset + 1, top: position.offset });
+      return;
+    }
+    subscription.position = { epoch, offset: at };
+    subscription.gaps = 0;
     const reason = frame.mode === "reset" && frame.reason !== undefined ? { reason: frame.reason } : {};
     this.effects.push({ type: "state", session, mode, epoch, at, state, ...reason });
+  }
+
+  private gone(now: number, session: string, subscription: Subscription, error: WireError | undefined): void {
+    if (error?.retryable) {
+      subscription.askAgainAt = now + (error.retry_after_ms ?? ASK_AGAIN_MS);
+      if (subscription.answered) this.effects.push({ type: "attaching", session });
+      subscription.answered = false;
+      return;
+    }
+    this.subscriptions.delete(session);
+    this.effects.push({ type: "gone", session, error });
   }
 
   private errored(now: number, id: string | undefined, error: WireError): void {
@@ -418,21 +453,18 @@ export class Core {
     if (id !== undefined && session !== undefined) {
       this.asks.delete(id);
       const subscription = this.subscriptions.get(session);
-      if (subscription === undefined || subscription.askId !== id) return;
-      if (error.retryable) {
-        subscription.askAgainAt = now + Math.max(error.retry_after_ms ?? 0, backoffMs(2, this.random()));
-      } else {
-        this.subscriptions.delete(session);
-        this.effects.push({ type: "gone", session, error });
-      }
+      if (subscription !== undefined && subscription.askId === id) this.gone(now, session, subscription, error);
+      this.transmit(now);
     } else if (id !== undefined && pending !== undefined) {
-      // Only a refusal that says when to come again is repeated here; a busy branch is the caller's to judge.
-      if (error.retryable && error.retry_after_ms !== undefined && pending.tries < COMMAND_TRIES_MAX) {
-        pending.retryAt = now + error.retry_after_ms;
+      const saysWhen = error.retryable === true && error.retry_after_ms !== undefined && !isBusy(error.code);
+      if (saysWhen && pending.tries < COMMAND_TRIES_MAX) {
+        pending.inFlight = false;
+        pending.retryAt = now + error.retry_after_ms!;
       } else {
         this.pending.delete(id);
         this.effects.push({ type: "refused", id, error });
       }
+      this.transmit(now);
     } else if (id === undefined) {
       this.lastError = error;
       if (error.retry_after_ms !== undefined) this.notBefore = now + error.retry_after_ms;
@@ -448,10 +480,20 @@ export class Core {
     else this.effects.push({ type: "send", frames: [frame] });
   }
 
-  private transmit(pending: Pending): void {
-    pending.tries++;
-    pending.retryAt = null;
-    this.send(pending.frame);
+  /** Sends what may be sent: in order, as many as the server lets stand unanswered, none before its time. */
+  private transmit(now: number): void {
+    if (this.phase !== "ready") return;
+    let room = IN_FLIGHT_MAX;
+    for (const pending of this.pending.values()) if (pending.inFlight) room--;
+    for (const pending of this.pending.values()) {
+      if (room <= 0) return;
+      if (pending.inFlight || (pending.retryAt !== null && now < pending.retryAt)) continue;
+      room--;
+      pending.tries++;
+      pending.inFlight = true;
+      pending.retryAt = null;
+      this.send(pending.frame);
+    }
   }
 
   private ask(now: number, session: string): void {
@@ -464,7 +506,7 @@ export class Core {
     if (subscription.answered) this.effects.push({ type: "attaching", session });
     subscription.answered = false;
     this.asks.set(id, session);
-    this.send({ type: "subscribe", id, session, ...wanted(subscription.position) });
+    this.send({ type: "subscribe", id, session, ...wanted(subscription) });
   }
 
   /** Everything that came counts, applied or not: an ack frees the window and means nothing else. */
@@ -490,7 +532,7 @@ export class Core {
 
   private dial(now: number): void {
     this.forgetConnection();
-    this.connectBy = now + CONNECT_LIMIT_MS;
+    this.connectBy = now + DIAL_LIMIT_MS;
     this.heardAt = now;
     this.enter("connecting");
     this.effects.push({ type: "connect" });
@@ -524,7 +566,17 @@ export class Core {
       subscription.answered = false;
       subscription.askId = subscription.askAgainAt = null;
     }
-    for (const pending of this.pending.values()) pending.retryAt = null;
+    for (const pending of this.pending.values()) pending.inFlight = false;
+  }
+
+  private forgetTrouble(): void {
+    this.lastCloseCode = this.lastStatus = this.lastError = undefined;
+  }
+
+  private halt(message: string): void {
+    this.lastError = { ...this.lastError, code: "stopped", message };
+    this.enter("stopped");
+    this.dropAll();
   }
 
   private forgetUnacked(): void {
@@ -548,12 +600,12 @@ export class Core {
   }
 
   private silenceMs(): number {
-    return this.heartbeatMs + SILENCE_MARGIN_MS;
+    return this.heartbeatMs * SILENCE_HEARTBEATS;
   }
 }
 
-function wanted(position: Position | null): Partial<Position> {
-  if (position === null) return {};
+function wanted({ position, gaps }: Subscription): Partial<Position> {
+  if (position === null || gaps >= GAPS_MAX) return {};
   const { epoch, offset } = position;
   return epoch === "" ? { offset } : { epoch, offset };
 }

@@ -5,7 +5,7 @@
  *   ├── CommandError      the server refused a command (code, type, param, retryable, retryAfterMs)
  *   │   ├── GoneError     … because the session is unknown, forbidden or deleted
  *   │   └── BusyError     … because the branch already has an open answer or waits for tools
- *   ├── RefusedError      the server closed the connection for good (closeCode); trying again would not help
+ *   ├── StoppedError      the connection ended for good (closeCode, httpStatus); trying again would not help
  *   ├── TimeoutError      no answer in the time that the caller gave; whether it took effect is unknown
  *   ├── ClosedError       the client was closed by its owner
  *   ├── OverflowError     a bound of this client was reached (unanswered commands, unread events)
@@ -39,11 +39,13 @@ export class CommandError extends SessileError {
 export class GoneError extends CommandError {}
 export class BusyError extends CommandError {}
 
-export class RefusedError extends SessileError {
-  readonly closeCode: number;
-  constructor(closeCode: number, message: string) {
-    super(closeCode === 4401 ? "unauthorised" : closeCode === 4403 ? "forbidden" : "refused", message);
-    this.closeCode = closeCode;
+export class StoppedError extends SessileError {
+  readonly closeCode: number | undefined;
+  readonly httpStatus: number | undefined;
+  constructor(why: { closeCode?: number; httpStatus?: number; message: string }) {
+    super("stopped", why.message);
+    this.closeCode = why.closeCode;
+    this.httpStatus = why.httpStatus;
   }
 }
 export class TimeoutError extends SessileError {
@@ -53,7 +55,7 @@ export class TimeoutError extends SessileError {
 }
 export class ClosedError extends SessileError {
   constructor() {
-    super("client_closed", "The client was closed.");
+    super("closed", "The client was closed.");
   }
 }
 export class OverflowError extends SessileError {
@@ -67,9 +69,12 @@ export class StorageError extends SessileError {
     this.cause = cause;
   }
 }
+/** `closeCode` is what the connection is closed with: 1007 for bytes that are not the encoding, 1002 for anything else. */
 export class DecodeError extends SessileError {
-  constructor(message: string) {
+  readonly closeCode: number;
+  constructor(message: string, closeCode = 1007) {
     super("bad_frame", message);
+    this.closeCode = closeCode;
   }
 }
 
@@ -83,7 +88,19 @@ export function fromWire(error: WireError, aboutSession = false): CommandError {
   return new CommandError(error);
 }
 
-/** Close codes after which a client must not come back by itself (PROTOCOL §4). */
+/** Whether to wait for a busy branch, to queue or to give up is the program's decision (protocol, 5.3). */
+export function isBusy(code: string): boolean {
+  return BUSY.has(code);
+}
+
+/** A handshake refused with one of these is worth another attempt, unlike the rest of 400–499. */
+const PASSING_STATUSES = new Set([408, 425, 429]);
+
+export function isFinalStatus(status: number): boolean {
+  return status >= 400 && status < 500 && !PASSING_STATUSES.has(status);
+}
+
+/** Close codes after which a client must not come back by itself (protocol, 6.1). */
 const FINAL_CLOSES = new Set([1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403]);
 
 export function isFinalClose(code: number): boolean {

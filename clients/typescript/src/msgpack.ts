@@ -149,7 +149,7 @@ export function decode(bytes: Uint8Array): unknown {
 
   function wide(high: number): number {
     const n = high * 0x100000000 + u32();
-    if (!Number.isSafeInteger(n)) throw new DecodeError("integer beyond 2^53");
+    if (!Number.isSafeInteger(n)) throw new DecodeError("integer beyond 2^53", 1002);
     return n;
   }
   function string(length: number): string {

@@ -12,6 +12,8 @@ export interface WebSocketLike {
   onmessage: ((event: any) => void) | null;
   onclose: ((event: any) => void) | null;
   onerror: ((event: any) => void) | null;
+  /** Set by implementations that know why a handshake was refused; browsers do not tell. */
+  refusal?: { httpStatus: number; retryAfterMs: number };
   send(data: string | Uint8Array<ArrayBuffer>): void;
   close(code?: number, reason?: string): void;
 }

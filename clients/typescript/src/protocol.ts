@@ -86,6 +86,8 @@ export interface SessionState {
   open: { response_id: string; output?: Item[]; parent_id?: string | null; [key: string]: unknown }[];
   /** Accepted and waiting for their branch; `item` is the message that waits with it. */
   queued?: { response_id: string; item?: Item | null; [key: string]: unknown }[];
+  /** Item id → id of the response that made it. */
+  made_by?: { [itemId: string]: string };
   head?: string | null;
   title?: string | null;
   metadata?: Metadata | null;

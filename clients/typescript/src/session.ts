@@ -51,8 +51,6 @@ export interface SessionLink {
   now(): number;
   timers: Timers;
   command(type: string, fields: { [key: string]: unknown }, options?: { timeoutMs?: number }): Promise<OkFrame>;
-  isReady(): boolean;
-  position(): Position | null;
   follow(position: Position | null): void;
   unfollow(): void;
   load(use: (text: string | null) => void): void;
@@ -72,6 +70,7 @@ export class Session extends Emitter<SessionEvents> {
   readonly view = new View();
   private phase_: SessionPhase = "detached";
   private error_: SessileError | undefined;
+  private position_: Position | null = null;
   private readers = 0;
   private openings = 0;
   private saveTimer: unknown = null;
@@ -96,22 +95,29 @@ export class Session extends Emitter<SessionEvents> {
 
   /** The last event that the view has. */
   get position(): Position | null {
-    return this.link.position();
+    return this.position_;
   }
 
   // -- reading -----------------------------------------------------------------------------------------------
 
-  /** Read from where the storage says; otherwise from `from`, or from a snapshot when that is absent too. */
+  /** Read on from where this handle or the storage stands; otherwise from `from`, or from a snapshot. */
   open(from: Position | null = null): this {
     if (this.readers++ > 0) return this;
     this.phase_ = "attaching";
     this.error_ = undefined;
     const opening = ++this.openings;
+    if (this.position_ !== null) {
+      this.link.follow(this.position_);
+      return this;
+    }
     this.link.load((text) => {
       if (this.readers === 0 || opening !== this.openings) return; // closed again while the storage was read
       const saved = text === null ? null : parseSaved(text);
-      if (saved !== null) this.view.load(saved.state);
-      this.link.follow(saved ?? from);
+      if (saved !== null) {
+        this.view.load(saved.state);
+        this.position_ = { epoch: saved.epoch, offset: saved.offset };
+      }
+      this.link.follow(this.position_ ?? from);
     });
     return this;
   }
@@ -187,9 +193,9 @@ export class Session extends Emitter<SessionEvents> {
     return this.link.command("session.get", {});
   }
 
-  /** The user has begun to type. Call it on every key: it is sent at most every 20 s, and not at all without a connection. */
+  /** The user has begun to type. Call it on every key: it is sent at most every 20 s, and without a connection soon forgotten. */
   warm(): void {
-    if (!this.link.isReady() || this.link.now() - this.warmedAt < WARM_EVERY_MS) return;
+    if (this.link.now() - this.warmedAt < WARM_EVERY_MS) return;
     this.warmedAt = this.link.now();
     this.link.command("session.warm", {}, { timeoutMs: WARM_EVERY_MS }).catch(() => undefined); // a hint: its failure changes nothing
   }
@@ -214,10 +220,12 @@ export class Session extends Emitter<SessionEvents> {
         return;
       case "replay":
         if (effect.from === 1) this.view.load({ items: [], open: [] });
+        this.position_ = { epoch: effect.epoch, offset: effect.from - 1 };
         this.phase_ = "replaying";
         return;
       case "state":
         this.view.load(effect.state);
+        this.position_ = { epoch: effect.epoch, offset: effect.at };
         this.phase_ = "replaying";
         this.saveSoon();
         if (effect.mode === "reset") this.emit("reset", { reason: effect.reason });
@@ -227,8 +235,10 @@ export class Session extends Emitter<SessionEvents> {
         return;
       case "event":
         this.view.apply(effect.frame.event);
+        this.position_ = { epoch: effect.frame.epoch, offset: effect.frame.offset };
         if (this.view.deleted) {
           this.phase_ = "deleted";
+          this.stopSaving();
           this.link.store(null);
         } else this.saveSoon();
         for (const channel of this.channels) channel.push(effect.frame);
@@ -236,6 +246,7 @@ export class Session extends Emitter<SessionEvents> {
         return;
       case "gone":
         this.phase_ = "gone";
+        this.position_ = null;
         this.link.store(null);
         return this.ended(fromWire(effect.error ?? { code: "session_not_found", message: "The session is gone." }, true));
     }
@@ -278,7 +289,7 @@ export class Session extends Emitter<SessionEvents> {
   save(): void {
     if (this.saveTimer === null) return;
     this.stopSaving();
-    const position = this.position;
+    const position = this.position_;
     if (position === null) return;
     const saved: Saved = { ...position, state: this.view.state() };
     const text = JSON.stringify(saved);

@@ -141,21 +141,35 @@ export class View {
     }
     for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
-    for (const record of earlier.values()) {
-      if (this.responses.has(record.id)) continue;
-      const output = record.output.filter((id) => this.items.has(id));
-      if (output.length === 0 && (isOpen(record) || record.output.length > 0)) continue;
-      if (record.parentId !== null && !this.items.has(record.parentId)) continue;
-      const last = this.items.get(output[output.length - 1] ?? "");
-      const status = isOpen(record) ? (last?.status === "incomplete" ? "incomplete" : "completed") : record.status;
-      this.respond(record.id, { ...record, status, output });
-      for (const id of output) this.owner.set(id, record.id);
-    }
+    this.loadEnded(earlier, state.made_by ?? {});
     // An answer without words has just begun, so it is younger than any item.
     const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
     const newest = state["newest"] as string | null | undefined;
     this.newest = typeof newest === "string" && this.parentOf(newest) !== undefined ? newest : (begun[begun.length - 1]?.id ?? this.head_);
     this.version++;
+  }
+
+  /** Responses that have ended: what their items tell, and what was known of them before (usage, reason, error). */
+  private loadEnded(earlier: Map<string, ResponseRecord>, madeBy: { [itemId: string]: string }): void {
+    const outputs = new Map<string, string[]>();
+    for (const id of this.items.keys()) {
+      const made = madeBy[id];
+      if (made !== undefined && !this.responses.has(made)) outputs.set(made, [...(outputs.get(made) ?? []), id]);
+    }
+    for (const record of earlier.values()) {
+      if (this.responses.has(record.id) || outputs.has(record.id)) continue;
+      const output = record.output.filter((id) => this.items.has(id));
+      const isNowhere = record.parentId !== null && !this.items.has(record.parentId);
+      if (isNowhere || (output.length === 0 && (isOpen(record) || record.output.length > 0))) continue;
+      outputs.set(record.id, output);
+    }
+    for (const [id, output] of outputs) {
+      const known = earlier.get(id);
+      const [first, last] = [this.items.get(output[0] ?? ""), this.items.get(output[output.length - 1] ?? "")];
+      const status = known !== undefined && !isOpen(known) ? known.status : last?.status === "completed" ? "completed" : "incomplete";
+      this.respond(id, { ...known, status, output, parentId: first?.parent_id ?? known?.parentId ?? null });
+      for (const itemId of output) this.owner.set(itemId, id);
+    }
   }
 
   /** What `load` takes: a server's snapshot, and besides what it leaves out (how responses ended, what came last). */
@@ -171,6 +185,7 @@ export class View {
           output: output.map((itemId) => this.items.get(itemId)!),
         })),
       queued: queued.map(({ id, waiting }) => ({ response_id: id, ...(waiting === undefined ? {} : { item: waiting }) })),
+      made_by: Object.fromEntries(this.owner),
       head: this.head_,
       title: this.title,
       metadata: this.metadata,

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { greet, READY, settled, world } from "./virtual.js";
-import { backoffMs, BusyError, ClosedError, GoneError, OverflowError, place, RefusedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
+import { backoffMs, BusyError, ClosedError, GoneError, OverflowError, place, StoppedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
 
 const EVENT = (offset: number, event: object = { type: "session.updated", title: `t${offset}` }, first?: number) => ({
   type: "event", session: "S", epoch: "E", offset, ...(first === undefined ? {} : { first_offset: first }), event,
@@ -40,7 +40,12 @@ test("attempts back off while nobody answers, and begin small again after succes
   }
   assert.deepEqual(gaps, [125, 250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
   greet(it);
-  assert.equal(it.client.status.phase, "ready");
+  it.socket.drop(1013); // a connection that was of no use does not count
+  assert.equal(it.client.status.retryAt! - it.clock.now, 10_000);
+  await it.clock.advance(10_000);
+  it.client.session("S").open();
+  greet(it);
+  it.socket.play(SNAPSHOT(1));
   it.socket.drop(1012);
   assert.equal(it.client.status.retryAt! - it.clock.now, 125);
 });
@@ -59,8 +64,8 @@ test("close codes: 1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403 are final, the
     greet(it);
     it.socket.drop(code, "no");
     assert.equal(it.client.status.phase, "stopped", String(code));
-    await assert.rejects(made, (error: RefusedError) => error instanceof RefusedError && error.closeCode === code);
-    await assert.rejects(it.client.command("session.list"), RefusedError);
+    await assert.rejects(made, (error: StoppedError) => error instanceof StoppedError && error.closeCode === code);
+    await assert.rejects(it.client.command("session.list"), StoppedError);
     assert.equal(it.clock.pending, 0);
   }
 });
@@ -93,11 +98,17 @@ test("a key that cannot be had is an error and a later attempt", async () => {
   assert.equal(greet(it)["auth"], "k");
 });
 
-test("an attempt that hangs is given up after 15 s", async () => {
+test("dialling is given 10 s, and `ready` another 10 s", async () => {
   const it = world();
   it.client.connect();
-  it.socket.accept(); // and then no `ready`
-  await it.clock.advance(15_000, () => it.client.status.phase === "offline");
+  await it.clock.advance(10_000, () => it.client.status.phase === "offline");
+  assert.equal(it.socket.closedWith?.code, 4412);
+  await it.clock.advance(1_000, () => it.client.status.phase === "connecting");
+  await it.clock.advance(9_000);
+  it.socket.accept();
+  await it.clock.advance(9_999);
+  assert.equal(it.socket.closedWith === null, true);
+  await it.clock.advance(1);
   assert.equal(it.socket.closedWith?.code, 4412);
 });
 
@@ -186,7 +197,7 @@ test("what is not the next event: old is dropped, a gap asks again from where we
   assert.deepEqual([session.phase, session.position!.offset, session.view.title], ["live", 7, "t7"]);
 });
 
-test("a replay that would leave a hole is not taken: a snapshot is asked for instead", async () => {
+test("a replay that would leave a hole is not taken; gaps without end lead to a snapshot, then to a new connection", async () => {
   const it = world();
   const session = it.client.session("S").open();
   greet(it);
@@ -194,10 +205,17 @@ test("a replay that would leave a hole is not taken: a snapshot is asked for ins
   it.socket.drop();
   await it.clock.advance(1000);
   greet(it);
+  const asked = (): unknown => it.socket.frames.pop()!["offset"];
   it.socket.play(REPLAY(5));
+  assert.equal(asked(), 3);
+  it.socket.play(REPLAY(5));
+  assert.equal(asked(), 3);
+  it.socket.play(REPLAY(5));
+  assert.equal(asked(), undefined);
+  it.socket.play(REPLAY(5));
+  assert.equal(it.socket.closedWith?.code, 1001);
   await it.clock.advance(1000);
-  const ask = it.socket.frames.find((frame) => frame["type"] === "subscribe")!;
-  assert.equal("offset" in ask, false);
+  assert.deepEqual(greet(it)["resume"], [{ session: "S" }]);
   it.socket.play(SNAPSHOT(9));
   assert.equal(session.position!.offset, 9);
 });
@@ -330,10 +348,10 @@ test("goaway: the stream goes on to its end, then another connection is made", a
   assert.deepEqual(told, [["restart", 3000]]);
   assert.equal(session.position!.offset, 2);
   assert.equal(it.client.status.draining, true);
-  await it.clock.advance(2_999);
+  await it.clock.advance(7_999);
   assert.equal(it.socket.closedWith === null, true);
   await it.clock.advance(1);
-  assert.equal(it.socket.closedWith?.code, 1000);
+  assert.equal(it.socket.closedWith?.code, 1001);
   await it.clock.advance(1_000);
   assert.deepEqual(greet(it)["resume"], [{ session: "S", epoch: "E", offset: 2 }]);
   assert.equal(it.client.status.draining, false);
@@ -350,15 +368,49 @@ test("an error about the connection with retry_after_ms keeps the client away th
   assert.equal(it.client.status.error?.code, "overloaded");
 });
 
-test("bytes that are no frame end the connection, not the client", () => {
-  for (const encoding of ["json", "msgpack"] as const) {
-    const it = world({ encoding });
-    it.client.connect();
+test("a server that does not speak the protocol is left for good, with the code that says why", async () => {
+  const bad: [string | ArrayBuffer, number][] = [
+    ["{", 1007], ["[1]", 1002], ["{}", 1002], [new ArrayBuffer(1), 1003], ['{"type":"event","session":"S"}', 1002],
+    ['{"type":"caught_up","session":"S","offset":-1}', 1002], ['{"type":"resumed","session":"S","mode":"replay","epoch":"E","from":0.5,"top":1}', 1002],
+    ['{"type":"resumed","session":"S","mode":"snapshot","epoch":"E","at":1,"state":{}}', 1002], ['{"type":"error"}', 1002],
+  ];
+  for (const [raw, code] of bad) {
+    const it = world();
+    const waiting = it.client.command("session.get", { session: "S" });
     greet(it);
-    it.socket.raw(encoding === "json" ? "{" : new Uint8Array([0xc1]).buffer);
-    assert.equal(it.socket.closedWith?.code, 4400);
-    assert.equal(it.client.status.phase, "offline");
+    it.socket.raw(raw);
+    assert.equal(it.socket.closedWith?.code, code, String(raw));
+    assert.equal(it.client.status.phase, "stopped");
+    await assert.rejects(waiting, StoppedError);
   }
+});
+
+test("a browser's socket that refuses the code is closed without one", () => {
+  const it = world();
+  it.client.connect();
+  greet(it);
+  const close = it.socket.close.bind(it.socket);
+  it.socket.close = (code, reason) => {
+    if (code !== undefined && code !== 1000 && code < 3000) throw new Error("InvalidAccessError");
+    close(code, reason);
+  };
+  it.socket.raw("{");
+  assert.deepEqual(it.socket.closedWith, { code: undefined, reason: undefined });
+});
+
+test("at most 24 commands are out at a time; the others follow in order as answers come", async () => {
+  const it = world();
+  const all = Array.from({ length: 60 }, (_, n) => it.client.command("x", { n }));
+  greet(it);
+  const seen: unknown[] = [];
+  while (it.socket.frames.length > 0) {
+    assert.ok(it.socket.frames.length <= 24);
+    const frame = it.socket.take()!;
+    seen.push(frame["n"]);
+    it.socket.play({ type: "ok", id: frame["id"] });
+  }
+  await Promise.all(all);
+  assert.deepEqual(seen, Array.from({ length: 60 }, (_, n) => n));
 });
 
 test("subscribing on an open connection; a retryable refusal asks again, another ends it", async () => {
@@ -459,11 +511,14 @@ test("a message written in a tunnel is sent by the next run, with the same id, t
   assert.equal(next.storage.has("sessile:outbox"), false);
 });
 
-test("warm is sent once while somebody types, and never kept for later", async () => {
+test("warm is sent once while somebody types, and soon forgotten without a connection", async () => {
   const it = world();
   const session = it.client.session("S");
   session.warm();
-  it.client.connect();
+  await it.clock.advance(10_000);
+  it.client.suspend();
+  await it.clock.advance(20_000);
+  it.client.resume();
   greet(it);
   assert.deepEqual(it.socket.frames, []);
   for (let i = 0; i < 50; i++) session.warm();

@@ -58,6 +58,7 @@ class Runner {
   }
 
   async run(): Promise<void> {
+    this.it.client.connect();
     for (const [index, step] of this.spec.steps.entries()) {
       const verb = VERBS.find((name) => name in step);
       assert.ok(verb !== undefined, `step ${index} has no verb that is known here`);
@@ -134,6 +135,8 @@ class Runner {
     this.socket = this.it.sockets[this.dialsSeen++]!;
     if (refuse === undefined) this.socket.accept();
     else {
+      const { http, retry_after_s: seconds = 0 } = refuse as { http?: number; retry_after_s?: number };
+      if (http !== undefined) this.socket.refusal = { httpStatus: http, retryAfterMs: seconds * 1000 };
       this.socket.drop(1006);
       this.socket = null;
     }
@@ -201,9 +204,9 @@ class Runner {
       case "get":
         return session().get();
       case "list":
-        return client.list(fields);
+        return { data: await all(client.list(fields["limit"] as number | undefined)) };
       case "warm":
-        return session().warm();
+        return session().warm() ?? {};
       default:
         return assert.fail(`no such call: ${name}`);
     }
@@ -226,7 +229,7 @@ class Runner {
       const { status } = this.it.client;
       const wanted = what["client"] as Record<string, unknown>;
       if ("phase" in wanted) assert.equal(status.phase, wanted["phase"]);
-      if ("error" in wanted) this.match(wanted["error"], { ...status.error, close_code: status.closeCode });
+      if ("error" in wanted) this.match(wanted["error"], { ...status.error, close_code: status.closeCode, http_status: status.httpStatus });
     }
     if ("session" in what) this.expectSession(what);
   }
@@ -266,6 +269,11 @@ class Runner {
   }
 }
 
+async function all<T>(list: AsyncIterable<T>): Promise<T[]> {
+  const entries: T[] = [];
+  for await (const entry of list) entries.push(entry);
+  return entries;
+}
 function asOk(sent: Sent): object {
   return { item_id: sent.itemId, offset: sent.offset, response_id: sent.answer?.responseId };
 }

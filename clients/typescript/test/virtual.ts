@@ -51,6 +51,7 @@ export function settled(): Promise<void> {
 
 export class TestSocket implements WebSocketLike {
   binaryType = "";
+  refusal?: { httpStatus: number; retryAfterMs: number };
   onopen: ((event: unknown) => void) | null = null;
   onmessage: ((event: unknown) => void) | null = null;
   onclose: ((event: unknown) => void) | null = null;
