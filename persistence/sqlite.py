@@ -3,9 +3,7 @@
 * One connection writes, in `BEGIN IMMEDIATE` transactions with `synchronous=FULL`, and makes every checkpoint. SQLite
   before 3.51.3 can corrupt a WAL file when two connections write or checkpoint at once; here only one ever does.
   Readers are `query_only`; the writer opens first and closes last, and the folder is locked against other processes.
-* A transaction is three trips to the writer's thread however many sessions are in it: the fence check of all (I1),
-  the insert of their rows, the commit. Where the check moved fewer heads than it was given, the transaction is begun
-  again with the winners alone.
+* A transaction is one trip to the writer's thread, however many sessions are in it (see `sqlite_transaction.py`).
 * A read is one statement, so it sees one state of the file, and every commit that was acknowledged before it.
 * After a failed commit nothing is acknowledged. If it cannot be known whether it reached the disk, `head`, `load` and
   `find_command` answer only when a later commit has gone through, which overwrites what may have been left there.
@@ -20,6 +18,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -33,27 +32,32 @@ from persistence.folder import FolderLock, Marker, unusable_folder
 from persistence.group import GroupCommit, GroupLimits, Write
 from persistence.rules import (
     COMMANDS_KEPT_MS,
-    FENCES_OF_AN_INCARNATION,
-    FIRST_KEY,
     check_key,
     check_text,
     closed,
-    fenced,
     unknown_place,
 )
-from persistence.sqlite_faults import DAMAGED, ONE_WRITE_IS_BAD, primary_code, translate
+from persistence.sqlite_faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
 from persistence.sqlite_schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
+from persistence.sqlite_transaction import (
+    STORE,
+    Transaction,
+    Trip,
+    WriterConnection,
+    begin_generation,
+    nothing,
+    purge_commands_step,
+    purge_step,
+)
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
-from sessions.errors import Internal, Unavailable
+from sessions.errors import Internal, OutcomeUnknown, Unavailable
 from sessions.ports import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
 from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
-STORE: Final = FIRST_KEY  # the row of `heads` that is the store itself
 LOAD_PAGE_ROWS: Final = 100_000
 LOAD_PAGE_BYTES: Final = 16 * 2**20
-PURGE_ROWS: Final = 2_000
 MARKER_SYNC_S: Final = 1.0
 
 
@@ -114,7 +118,7 @@ class SqliteJournal:
                 await self._open_writer()
                 await self._settle_incarnation()
                 for _ in range(self._num_readers):
-                    reader = await self._connect(isolation_level=None)
+                    reader = await self._connect(sqlite3.Connection)
                     self._readers.append(reader)
                     await reader.execute_fetchall("PRAGMA query_only = ON")
                     self._idle.put_nowait(reader)
@@ -151,12 +155,13 @@ class SqliteJournal:
         finally:
             self._lock.release()
 
-    async def _connect(self, isolation_level: Any) -> aiosqlite.Connection:
-        connection = aiosqlite.connect(self.path, isolation_level=isolation_level, cached_statements=256, timeout=2.0)
-        return await connection
+    async def _connect(self, factory: type[sqlite3.Connection]) -> aiosqlite.Connection:
+        return await aiosqlite.connect(
+            self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
+        )
 
     async def _open_writer(self) -> None:
-        self._writer = writer = await self._connect(isolation_level="IMMEDIATE")
+        self._writer = writer = await self._connect(WriterConnection)
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -186,20 +191,13 @@ class SqliteJournal:
                 log.warning("journal.new_incarnation", last=incarnation, commits=commits, marker=str(mark))
             incarnation = self._new_id()
             commits = max(commits, mark.position if mark else 0)
-            # No fence of the lost continuity may ever match again.
-            await writer.execute("UPDATE heads SET fence = fence + ?", (FENCES_OF_AN_INCARNATION,))
-        await writer.execute(
-            "INSERT OR REPLACE INTO heads (tenant, session, fence, top, epoch, incarnation, owner, key_id, about,"
-            " created_at, updated_at) VALUES ('', '', ?, ?, '', ?, '', '', x'', 0, 0)",
-            (generation + 1, commits + 1, incarnation),
-        )
-        await writer.commit()
+        await self._travel(partial(begin_generation, incarnation, generation + 1, commits + 1, goes_on))
         self._incarnation, self._generation, self._commits = incarnation, generation + 1, commits + 1
         self._marker.write(incarnation, self._commits)
         await asyncio.to_thread(self._marker.sync)
 
     def _cannot_open(self, exc: sqlite3.Error) -> Unavailable:
-        if primary_code(exc) in DAMAGED:
+        if is_damage(exc):
             return damaged(self.path)
         return Unavailable(
             "journal_unusable",
@@ -223,121 +221,46 @@ class SqliteJournal:
         """One transaction for a batch; every write gets its result or its error."""
         if self._dead is not None:
             return [self._dead] * len(writes)
-        assert self._writer is not None
-        at_commit = False
+        transaction = Transaction(
+            self._codec,
+            writes,
+            incarnation=self._incarnation,
+            generation=self._generation,
+            commits=self._commits,
+            mark=self._mark,
+        )
         try:
-            outcomes = await self._execute(self._writer, writes)
-            if self._dead is not None:
-                await self._writer.rollback()
-                return [self._dead] * len(writes)
-            at_commit = True
-            await self._writer.commit()
+            outcomes = await self._travel(transaction.run)
         except ONE_WRITE_IS_BAD as exc:
-            await self._roll_back()
             if len(writes) > 1:
                 return [outcome for write in writes for outcome in await self._commit([write])]
-            log.exception("journal.write_refused", session=writes[0].key.session, tenant=writes[0].key.tenant)
+            log.exception("journal.write_refused", tenant=writes[0].key.tenant, session=writes[0].key.session)
             error = Internal("journal_refused", "This change cannot be stored.")
             error.__cause__ = exc
             return [error]
-        except sqlite3.Error as exc:
-            await self._roll_back()
-            failure = translate(exc, at_commit=at_commit)
-            log.error("journal.commit_failed", code=failure.code, cause=str(exc), writes=len(writes))
-            if failure.code == "journal_outcome_unknown":
+        except FAILURES as exc:
+            failure = translate(exc)
+            log.error("journal.commit_failed", code=failure.code, cause=repr(failure.__cause__), writes=len(writes))
+            if isinstance(failure, OutcomeUnknown):
                 self._unsure = True
-            elif failure.code == "journal_damaged":
+            elif not failure.retryable:
                 self._dead = failure
             return [failure] * len(writes)
-        self._commits += 1
-        try:
-            self._marker.write(self._incarnation, self._commits)
-            if self._now() - self._marker.synced_at > MARKER_SYNC_S:
-                await asyncio.to_thread(self._marker.sync)
-        except OSError as exc:
-            # It stands, but a restored backup without it could not be told from now on: let the callers look.
-            log.error("journal.marker_failed", cause=str(exc))
-            self._unsure = True
-            return [translate(exc, at_commit=True)] * len(writes)
+        finally:
+            self._commits += transaction.committed
         self._unsure = False
         return outcomes
 
-    async def _execute(self, writer: aiosqlite.Connection, writes: Sequence[Write]) -> list[object]:
-        """Everything of a transaction but its commit. Sets `_dead` when the store is not ours any more."""
-        appends = [write for write in writes if isinstance(write, AppendWrite)]
-        heads: list[sql.Row] = [(*STORE, self._generation, self._commits, 1)]
-        heads += [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in appends]
-        lost: set[SessionKey] = set()
-        moved = 0
-        parts = sql.chunks(heads)
-        for size, values in parts:
-            moved += (await writer.execute(sql.advance(size), values)).rowcount
-        if moved != len(heads):
-            await writer.rollback()
-            won: set[tuple[Any, ...]] = set()
-            for size, values in parts:
-                rows = await writer.execute_fetchall(sql.advance(size, returning=True), values)
-                won.update(tuple(row) for row in rows)
-            if STORE not in won:
-                self._dead = Unavailable(
-                    "journal_taken", "Another process has opened the server's store.", retryable=False
-                )
-                log.critical("journal.taken", generation=self._generation)
-                return []
-            lost = {write.key for write in appends if write.key not in won}
-            appends = [write for write in appends if write.key in won]
-        await self._insert(writer, appends)
-        outcomes: dict[SessionKey, object] = {key: fenced() for key in lost}
-        grants = [write for write in writes if isinstance(write, GrantWrite)]
-        if grants:
-            outcomes.update(await self._grant(writer, grants))
-        for job in writes:
-            if isinstance(job, JobWrite):
-                outcomes[job.key] = await job.run(writer)
-        return [outcomes.get(write.key) for write in writes] if outcomes else [None] * len(writes)
-
-    async def _insert(self, writer: aiosqlite.Connection, appends: Sequence[AppendWrite]) -> None:
-        for size, values in sql.chunks([row for write in appends for row in write.events]):
-            await writer.execute(sql.insert_events(size), values)
-        beside = [w for w in appends if w.patch or w.commands or w.append.usage or w.snapshot]
-        if not beside:
-            return
-        for statement, rows in (
-            (sql.patch_heads, [w.patch for w in beside if w.patch is not None]),
-            (sql.upsert_commands, [row for w in beside for row in w.commands]),
-            (sql.insert_usage, [sql.usage_row(w.key, row) for w in beside for row in w.append.usage]),
-            (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
-        ):
-            for size, values in sql.chunks(rows):
-                await writer.execute(statement(size), values)
-
-    async def _grant(self, writer: aiosqlite.Connection, grants: Sequence[GrantWrite]) -> dict[SessionKey, object]:
-        incarnation = self._incarnation
-        fresh: list[sql.Row] = [
-            (*g.key, g.new_epoch, incarnation, g.owner, g.key_id, g.about, g.now_ms)
-            for g in grants
-            if g.expected_fence is None
-        ]
-        next_: list[sql.Row] = [
-            (*g.key, g.expected_fence, g.new_epoch, incarnation, g.owner, g.now_ms)
-            for g in grants
-            if g.expected_fence is not None
-        ]
-        outcomes: dict[SessionKey, object] = {g.key: fenced() for g in grants}
-        for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, next_)):
-            for size, values in sql.chunks(rows):
-                for (text,) in await writer.execute_fetchall(statement(size), values):
-                    head = sql.head_of(self._codec, text)
-                    outcomes[head.key] = head
-        return outcomes
-
-    async def _roll_back(self) -> None:
+    async def _travel(self, function: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
+        """Runs a function on the writer's thread."""
         assert self._writer is not None
-        try:
-            await self._writer.rollback()
-        except sqlite3.Error as exc:
-            log.exception("journal.rollback_failed")
-            self._dead = translate(exc, at_commit=False)
+        return list(await self._writer.execute_fetchall("", Trip(function)))
+
+    def _mark(self, commits: int) -> None:
+        """On the writer's thread, between a commit and its acknowledgement."""
+        self._marker.write(self._incarnation, commits)
+        if self._now() - self._marker.synced_at > MARKER_SYNC_S:
+            self._marker.sync()
 
     # -- reads ------------------------------------------------------------------------------------------------------
 
@@ -351,7 +274,7 @@ class SqliteJournal:
         try:
             yield reader
         except sqlite3.Error as exc:
-            raise translate(exc, at_commit=False) from exc
+            raise translate(exc) from exc
         except ValueError as exc:
             if self._closed:
                 raise closed() from exc
@@ -369,7 +292,7 @@ class SqliteJournal:
     async def _sure(self) -> None:
         """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
         if self._unsure:
-            await self._group.submit(JobWrite(STORE, _nothing))
+            await self._group.submit(JobWrite(STORE, nothing))
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
@@ -447,36 +370,10 @@ class SqliteJournal:
         purged = []
         for tenant, session in rows:
             key = SessionKey(TenantId(tenant), SessionId(session))
-            while (done := await self._group.submit(JobWrite(key, _purge_step(key, deleted_before)))) is None:
+            while (done := await self._group.submit(JobWrite(key, purge_step(key, deleted_before)))) is None:
                 pass
             if done:
                 purged.append(key)
-        while await self._group.submit(JobWrite(STORE, _purge_commands_step(commands_before))) == PURGE_ROWS:
+        while await self._group.submit(JobWrite(STORE, purge_commands_step(commands_before))):
             pass
         return purged
-
-
-async def _nothing(writer: aiosqlite.Connection) -> None:
-    """A job that only moves the store's own row."""
-
-
-def _purge_step(key: SessionKey, deleted_before: UnixMs) -> Callable[[aiosqlite.Connection], Any]:
-    async def step(writer: aiosqlite.Connection) -> bool | None:
-        """True: the session is gone. False: it may not be purged any more. None: more to do."""
-        if not await writer.execute_fetchall(sql.STILL_PURGEABLE, (*key, deleted_before)):
-            return False
-        cursor = await writer.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS))
-        if cursor.rowcount == PURGE_ROWS:
-            return None
-        for table in ("commands", "snapshots", "heads"):
-            await writer.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
-        return True
-
-    return step
-
-
-def _purge_commands_step(before: UnixMs) -> Callable[[aiosqlite.Connection], Any]:
-    async def step(writer: aiosqlite.Connection) -> int:
-        return (await writer.execute(sql.PURGE_COMMANDS, (before, PURGE_ROWS))).rowcount
-
-    return step
