@@ -1,0 +1,93 @@
+"""A whole server in this process: memory journal, memory directory, simulated engine, real actors, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from actors.directory.memory import MemoryDirectory
+from actors.runtime import Runtime, RuntimeLimits
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.memory import MemoryJournal, MemoryStore
+from sessions.filters import KeywordFilterSet
+from sessions.ports import Member
+from sessions.types import Principal, ReplicaId, UnixMs
+from transport.access import Access
+from transport.gateway import Gateway, GatewayLimits
+from transport.server import Server, ServerLimits
+
+
+class Assembly(NamedTuple):
+    server: Server
+    gateway: Gateway
+    runtime: Runtime
+    journal: MemoryJournal
+
+    @property
+    def ws(self) -> str:
+        return self.server.url.replace("http", "ws") + "/v1/ws"
+
+
+def now_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
+def new_id() -> str:
+    return secrets.token_hex(10)
+
+
+@asynccontextmanager
+async def assembled(
+    *,
+    keys: Mapping[str, Principal] | None = None,
+    engine: SimulatedOptions | None = None,
+    limits: ServerLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    runtime_limits: RuntimeLimits | None = None,
+    store: MemoryStore | None = None,
+) -> AsyncIterator[Assembly]:
+    """Listens on a free port; leaving it stops everything."""
+    journal = MemoryJournal(store or MemoryStore())
+    directory = MemoryDirectory()
+    simulated = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    replica, incarnation = ReplicaId("local"), new_id()
+    await journal.open()
+    await directory.open()
+    await simulated.start()
+    member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
+    try:
+        await directory.announce(member)
+        async with Runtime(
+            replica=replica,
+            incarnation=incarnation,
+            journal=journal,
+            directory=directory,
+            engine=simulated,
+            filters=KeywordFilterSet(),
+            limits=runtime_limits or RuntimeLimits(),
+            now_ms=now_ms,
+            new_id=new_id,
+        ) as runtime:
+            access = Access(keys or {}, clock=asyncio.get_running_loop().time)
+            gateway = Gateway(
+                sessions=runtime,
+                journal=journal,
+                access=access,
+                limits=gateway_limits or GatewayLimits(),
+                now_ms=now_ms,
+                new_id=new_id,
+            )
+            server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
+            await server.start()
+            try:
+                yield Assembly(server, gateway, runtime, journal)
+            finally:
+                await server.stop()
+    finally:
+        await simulated.close()
+        await directory.close()
+        await journal.close()
