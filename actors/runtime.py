@@ -13,6 +13,7 @@ tokens as in Burrows' Chubby (2006).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Literal
@@ -121,6 +122,14 @@ class Runtime:
         await self.close()
         await self._tasks.__aexit__(kind, error, trace)
 
+    async def quiet(self, patience_s: float) -> None:
+        """Takes no new sessions or commands and returns when no answer is being written, or patience ends."""
+        self._closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                for actor in self.actors:
+                    await actor.written()
+
     async def close(self) -> None:
         """Takes no more commands and passivates every actor. Open responses stay open in the log. Idempotent."""
         self._closing = True
@@ -134,6 +143,8 @@ class Runtime:
         """See the `Sessions` port. Raises Moved when another replica holds the session."""
         key = self.key_of(principal, command)
         create = isinstance(command, cm.SessionCreate)
+        if self._closing and not isinstance(command, cm.ResponseCancel):
+            raise shutting_down()
         for _ in range(GRANT_ATTEMPTS):
             actor = self._actors.get(key) or await self._activated(key, principal, create=create)
             try:
@@ -218,7 +229,7 @@ class Runtime:
         task = self._activating.get(key)
         if task is None:
             if self._closing:
-                raise Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)
+                raise shutting_down()
             head = await self._journal.head(key)
             if head is None or head.top == 0:
                 if not create:
@@ -343,3 +354,7 @@ class Runtime:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
+
+
+def shutting_down() -> Unavailable:
+    return Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)

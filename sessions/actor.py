@@ -167,6 +167,11 @@ class Actor:
         self._stop_turns()
         await self._turns_gone()
 
+    async def written(self) -> None:
+        """Returns when no answer is being written here and everything that was is durable."""
+        while self._turn_tasks or self._drain is not None:
+            await asyncio.wait([*self._turn_tasks.values(), *([self._drain] if self._drain is not None else [])])
+
     async def passivate(self) -> None:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
         await self.seal()
