@@ -178,9 +178,13 @@ def main(arguments: Sequence[str]) -> int:
         configure_logs(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(settings))
-    except (BadSetting, SessileError) as error:
-        message = error.public_message if isinstance(error, SessileError) else str(error)
-        print(f"sessile: {message}", file=sys.stderr)
+    except (BadSetting, SessileError, BaseExceptionGroup) as error:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+            cause = cause.exceptions[0]
+        if not isinstance(cause, BadSetting | SessileError):
+            raise
+        print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
         return 2
 
 
