@@ -1,7 +1,7 @@
 """The keyword filter, on the way in and on the way out: the smallest real one, and the model for others.
 
 The output side shows what every output filter must do (I8): text that may still turn out to be part of a forbidden
-phrase is held back, so that no part of one is ever released, however the engine splits it.
+phrase is held back, so that no part of one is ever released, however the engine splits it. Case does not count.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sessions.pipeline import beginnings, held_back, reach
 from sessions.ports import PASS, InputFilter, OutputFilter, Verdict
 from sessions.types import Principal
 
@@ -16,19 +17,31 @@ INPUT_REFUSAL = "This message contains a phrase that this server does not accept
 OUTPUT_REFUSAL = "The rest of this answer was withheld."
 
 
+def fold(text: str) -> str:
+    """Text as it is compared: case folded code point by code point, so that positions stay what they are."""
+    return text.lower() if text.isascii() else "".join(map(_fold_one, text))
+
+
+def _fold_one(character: str) -> str:
+    for folded in (character.casefold(), character.lower()):
+        if len(folded) == 1:
+            return folded
+    return character
+
+
 def _pattern(phrases: Sequence[str]) -> re.Pattern[str]:
-    longest_first = sorted((phrase.casefold() for phrase in phrases), key=len, reverse=True)
-    return re.compile("|".join(re.escape(phrase) for phrase in longest_first), re.IGNORECASE)
+    """Finds the leftmost of the phrases in folded text; no phrases match nothing."""
+    return re.compile("|".join(re.escape(phrase) for phrase in phrases) or "(?!)")
 
 
 class KeywordInputFilter:
     """Blocks a message that contains one of the phrases, whatever their case."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
-        self._pattern = _pattern(phrases)
+        self._pattern = _pattern([fold(phrase) for phrase in phrases if phrase])
 
     async def check(self, principal: Principal, text: str) -> Verdict:
-        found = self._pattern.search(text)
+        found = self._pattern.search(fold(text))
         if found is None:
             return PASS
         return Verdict(action="block", category="keyword", start=found.start(), end=found.end(), message=INPUT_REFUSAL)
@@ -38,53 +51,45 @@ class KeywordRules:
     """What all output filters of one phrase list share: compiled once, used by every answer."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
-        self.pattern = _pattern(phrases)
-        self.beginnings = frozenset(phrase.lower()[:length] for phrase in phrases for length in range(1, len(phrase)))
-        self.reach = max((len(phrase) for phrase in phrases), default=1) - 1
+        folded = [fold(phrase) for phrase in phrases if phrase]
+        self.pattern = _pattern(folded)
+        self.beginnings = beginnings(folded)
+        self.reach = reach(folded)
 
 
 class KeywordOutputFilter:
-    """Ends an answer before the first forbidden phrase. One object per text; see the port for the protocol."""
+    """Ends an answer before the first forbidden phrase. One object per text; see the port for the protocol.
+
+    "First" means the one that begins first: where a phrase is whole while an earlier one may still become so, the
+    verdict waits, so that it does not depend on how the engine splits the text.
+    """
 
     def __init__(self, rules: KeywordRules) -> None:
         self._rules = rules
-        self._held = ""  # fed and not yet releasable
+        self._held = ""  # fed and not yet releasable, folded
         self._released = 0
 
     def feed(self, text: str) -> tuple[int, Verdict]:
-        self._held += text
+        self._held += fold(text)
+        free = len(self._held) - held_back(self._held, self._rules.beginnings, self._rules.reach)
         found = self._rules.pattern.search(self._held)
-        if found is not None:
-            start = self._released + found.start()
-            return start, Verdict(
-                action="block",
-                category="keyword",
-                start=start,
-                end=self._released + found.end(),
-                message=OUTPUT_REFUSAL,
-            )
-        keep = held_back(self._held, self._rules.beginnings, self._rules.reach)
-        free = len(self._held) - keep
+        if found is not None and found.start() <= free:
+            return self._block(found)
         self._held = self._held[free:]
         self._released += free
         return self._released, PASS
 
     def finish(self) -> tuple[int, Verdict]:
+        found = self._rules.pattern.search(self._held)
+        if found is not None:
+            return self._block(found)
         self._released += len(self._held)
         self._held = ""
         return self._released, PASS
 
-
-def held_back(text: str, beginnings: frozenset[str], reach: int) -> int:
-    """How many code points at the end of `text` may be the beginning of a phrase: the longest such suffix.
-
-    `beginnings` are the proper prefixes of all phrases in lower case, `reach` the length of the longest.
-    """
-    lowered = text[-reach:].lower() if reach else ""
-    for length in range(len(lowered), 0, -1):
-        if lowered[-length:] in beginnings:
-            return length
-    return 0
+    def _block(self, found: re.Match[str]) -> tuple[int, Verdict]:
+        start, end = self._released + found.start(), self._released + found.end()
+        return start, Verdict(action="block", category="keyword", start=start, end=end, message=OUTPUT_REFUSAL)
 
 
 class KeywordFilterSet:

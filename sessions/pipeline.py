@@ -19,8 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from sessions.ports import PASS, Chunk, OutputFilter, Verdict
-from sessions.types import Json, pack_tokens
+from sessions.ports import Chunk, OutputFilter, Verdict
+from sessions.types import Json, Tokens, pack_tokens
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -41,67 +41,83 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class OutputPipeline:
-    """Feeds on chunks, gives releases. After one with `ended` or `restart` the object is spent."""
+    """Feeds on chunks, gives releases. After one with `ended` or `restart` the object is spent.
 
-    def __init__(self, stops: Sequence[str], filters: Sequence[OutputFilter], *, tail: str = "") -> None:
-        """`tail` is what was released beyond the ledger before this run began; the run's prompt has its tokens."""
+    A filter that has blocked or redacted is fed no more; its verdict counts once all the others have let through
+    what stands before it, so that none depends on how the engine splits the text.
+    """
+
+    def __init__(
+        self,
+        stops: Sequence[str],
+        filters: Sequence[OutputFilter],
+        *,
+        tail: str = "",
+        tail_tokens: Tokens = (),
+    ) -> None:
+        """`tail` is what was released beyond the ledger before this run began, `tail_tokens` what the run's prompt
+        has for it: they go to the ledger with the first token that follows them."""
         self._stops = tuple(stops)
-        self._beginnings = frozenset(stop[:length] for stop in self._stops for length in range(1, len(stop)))
-        self._reach = max((len(stop) for stop in self._stops), default=1) - 1
+        self._beginnings = beginnings(self._stops)
+        self._reach = reach(self._stops)
         self._filters = tuple(filters)
+        self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # those that act
         self._text = ""  # from the end of the last wholly released token on
         self._start = 0  # position of self._text's beginning; positions count code points of everything fed
         self._released = 0
         self._cleared = 0  # what the stop strings let through
-        self._pending: deque[tuple[int, tuple[int, ...]]] = deque()  # (end position, tokens), not wholly released
+        self._pending: deque[tuple[int, tuple[int, ...], tuple[Json, ...]]] = deque()  # (end position, tokens,
+        # logprobs) of what is not wholly released
         self._mute: tuple[int, ...] = ()  # tokens whose text is still to come
-        self._logprobs: list[Json] = []
-        self._tail = tail  # goes out with the first release; replaced once a token of this run is released
+        self._mute_logprobs: tuple[Json, ...] = ()
+        self._tail = tail
+        self._tail_tokens = tail_tokens
 
     def feed(self, chunk: Chunk) -> Release | None:
         """The release that `chunk` makes possible, or None when everything is held back."""
-        self._logprobs.extend(chunk.logprobs)
         if not chunk.text:
             self._mute += chunk.tokens
+            self._mute_logprobs += chunk.logprobs
             return None
         self._text += chunk.text
         end = self._start + len(self._text)
-        self._pending.append((end, self._mute + chunk.tokens))
-        self._mute = ()
+        self._pending.append((end, self._mute + chunk.tokens, self._mute_logprobs + chunk.logprobs))
+        self._mute = self._mute_logprobs = ()
         if not self._stops and not self._filters:
             return self._release(end)
         return self._pass_on(end)
 
     def finish(self) -> Release | None:
         """The engine has ended by itself: nothing waits for a continuation any more."""
-        end = self._start + len(self._text)
-        if not self._filters:
-            return self._release(end) if end > self._released else None
-        release = self._filter(end)
-        if release is not None and (release.ended or release.restart):
-            return release
-        limit, verdict = self._merge([each.finish() for each in self._filters])
-        late = self._verdict(limit, verdict)
-        return _joined(release, late)
+        stop = self._stop_in(self._text[self._cleared - self._start :])
+        end = self._start + len(self._text) if stop is None else self._cleared + stop
+        return self._last(end, stopped=stop is not None)
 
     def _pass_on(self, end: int) -> Release | None:
+        """Lets everything through that is before a stop string, or before what may become one.
+
+        The stop string that begins first ends the answer: one that is whole waits while an earlier one may become so.
+        """
         open_text = self._text[self._cleared - self._start :]
-        found = [at for stop in self._stops if (at := open_text.find(stop)) >= 0]
-        if found:
-            limit = self._cleared + min(found)
-            release = self._filter(limit)
-            if release is not None and (release.ended or release.restart):
-                return release
-            last = None
-            if self._filters:
-                last = self._verdict(*self._merge([each.finish() for each in self._filters]))
-            elif limit > self._released:
-                last = self._release(limit)
-            joined = _joined(release, last)
-            if joined is None:
-                return Release("", b"", self._present_tail(), ended="stop")
-            return joined if joined.ended or joined.restart else msgspec.structs.replace(joined, ended="stop")
-        return self._filter(end - held_back_exactly(open_text, self._beginnings, self._reach))
+        held = held_back(open_text, self._beginnings, self._reach)
+        stop = self._stop_in(open_text)
+        if stop is not None and stop <= len(open_text) - held:
+            return self._last(self._cleared + stop, stopped=True)
+        return self._filter(end - held)
+
+    def _stop_in(self, text: str) -> int | None:
+        return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+
+    def _last(self, limit: int, *, stopped: bool) -> Release | None:
+        """Passes on what is left up to `limit`; behind it nothing comes, or nothing is wanted."""
+        release = self._filter(limit)
+        if self._filters and (release is None or not (release.ended or release.restart)):
+            release = _joined(release, self._ask(None))
+        if not stopped:
+            return release
+        if release is None:
+            return Release("", b"", self._present_tail(), ended="stop")
+        return release if release.ended or release.restart else msgspec.structs.replace(release, ended="stop")
 
     def _filter(self, limit: int) -> Release | None:
         """Lets the filters see up to `limit`, and releases what they all agree to."""
@@ -109,24 +125,32 @@ class OutputPipeline:
         self._cleared = max(self._cleared, limit)
         if not self._filters:
             return self._release(limit) if limit > self._released else None
-        if not text:
-            return None
-        return self._verdict(*self._merge([each.feed(text) for each in self._filters]))
+        return self._ask(text) if text else None
 
-    def _merge(self, answers: list[tuple[int, Verdict]]) -> tuple[int, Verdict]:
-        """The earliest limit, and the gravest verdict at the earliest place."""
-        limit = min(answer[0] for answer in answers)
-        acting = [verdict for _, verdict in answers if verdict.action in ("block", "redact")]
-        if not acting:
-            return limit, PASS
-        verdict = min(acting, key=lambda each: (each.start, each.action != "block"))
-        return min(limit, verdict.start), verdict
+    def _ask(self, text: str | None) -> Release | None:
+        """Gives the filters more text, or its end (None): the earliest limit, or the verdict at the earliest place."""
+        limit = self._cleared
+        for index, each in enumerate(self._filters):
+            if self._verdicts[index] is None:
+                allowed, verdict = each.finish() if text is None else each.feed(text)
+                if verdict.action in ("block", "redact"):
+                    self._verdicts[index] = verdict
+                else:
+                    limit = min(limit, allowed)
+        acting = [verdict for verdict in self._verdicts if verdict is not None]
+        if acting:
+            first = min(acting, key=lambda each: (each.start, each.action != "block"))
+            # What is held back from the very place of a redaction may still be blocked there.
+            if first.start < limit or (first.start == limit and (first.action == "block" or text is None)):
+                return self._act(first)
+            limit = min(limit, first.start)
+        return self._release(limit) if limit > self._released else None
 
-    def _verdict(self, limit: int, verdict: Verdict) -> Release | None:
-        if verdict.action not in ("block", "redact"):
-            return self._release(limit) if limit > self._released else None
-        before = self._release(limit) if limit > self._released else Release("", b"", self._present_tail())
-        withheld = sum(len(tokens) for _, tokens in self._pending) + len(self._mute)
+    def _act(self, verdict: Verdict) -> Release:
+        before = Release("", b"", self._present_tail())
+        if verdict.start > self._released:
+            before = self._release(verdict.start)
+        withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
         if verdict.action == "block":
             return msgspec.structs.replace(
                 before, ended="content_filter", message=verdict.message, withheld_tokens=withheld
@@ -143,13 +167,17 @@ class OutputPipeline:
         text = self._text[self._released - self._start : limit - self._start]
         self._released = limit
         whole: list[int] = []
+        logprobs: tuple[Json, ...] = ()
         while self._pending and self._pending[0][0] <= limit:
-            end, tokens = self._pending.popleft()
+            end, tokens, of_tokens = self._pending.popleft()
             whole.extend(tokens)
+            logprobs += of_tokens
             self._text = self._text[end - self._start :]
             self._start = end
+        if whole:
+            if self._tail:
+                whole[:0] = self._tail_tokens
             self._tail = ""
-        logprobs, self._logprobs = tuple(self._logprobs), []
         packed = pack_tokens(whole) if whole else b""
         return Release(text, packed, self._present_tail(), logprobs)
 
@@ -157,11 +185,19 @@ class OutputPipeline:
         return self._tail + self._text[: self._released - self._start]
 
 
-def held_back_exactly(text: str, beginnings: frozenset[str], reach: int) -> int:
-    """Like `held_back`, but case counts: stop strings are compared as they are."""
-    if not reach:
-        return 0
-    end = text[-reach:]
+def beginnings(phrases: Sequence[str]) -> frozenset[str]:
+    """The proper prefixes of all phrases."""
+    return frozenset(phrase[:length] for phrase in phrases for length in range(1, len(phrase)))
+
+
+def reach(phrases: Sequence[str]) -> int:
+    """The length of the longest proper prefix."""
+    return max((len(phrase) for phrase in phrases), default=1) - 1
+
+
+def held_back(text: str, beginnings: frozenset[str], reach: int) -> int:
+    """How many code points at the end of `text` may be the beginning of a phrase: the longest such suffix."""
+    end = text[-reach:] if reach else ""
     for length in range(len(end), 0, -1):
         if end[-length:] in beginnings:
             return length

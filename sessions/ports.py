@@ -408,7 +408,8 @@ class OutputFilter(Protocol):
 
     `feed` takes text as it is decoded and returns how many code points of everything fed so far may be released
     now, with the verdict on the rest; after `finish` nothing is held back any more. A verdict that is
-    not `pass` names a span in the coordinates of everything fed.
+    not `pass` names a span in the coordinates of everything fed. One that blocks or redacts is the filter's last
+    word: it has cleared all that stands before the span, and it is fed no more.
     """
 
     def feed(self, text: str) -> tuple[int, Verdict]: ...

@@ -131,7 +131,12 @@ class Turn:
         for attempt in range(RESTARTS_MAX):
             if left <= 0:
                 return self._end("max_output_tokens", plan, first_cached or 0, recomputed, withheld)
-            pipeline = OutputPipeline(sampling.stops, self._filters.output_filters(self._principal), tail=self._tail)
+            pipeline = OutputPipeline(
+                sampling.stops,
+                self._filters.output_filters(self._principal),
+                tail=self._tail,
+                tail_tokens=emitted[len(self._written) // 4 :],
+            )
             request = GenerationRequest(
                 key=self._key,
                 response_id=self.response_id,
