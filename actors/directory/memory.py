@@ -147,7 +147,7 @@ class MemoryDirectory:
             self._check_open()
 
     async def _reply(self, operation: str, *, tells_version: bool = True) -> None:
-        version = self._store.version  # as of the call, however late the answer comes
+        version = self._store.told  # as of the call, however late the answer comes
         if self._faults is not None:
             await self._faults.reply(operation)
         if tells_version:

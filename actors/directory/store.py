@@ -74,6 +74,7 @@ class MemoryStore:
 
     def _clear(self) -> None:
         self.version = 0
+        self.told = 0  # what answers about sessions say of it: the version at the last announcement or withdrawal
         self._leases: dict[ReplicaId, Lease] = {}
         self._visible: set[ReplicaId] = set()  # those in the view of `version`
         self._entries: dict[SessionKey, Entry] = {}
@@ -109,6 +110,7 @@ class MemoryStore:
             generation = generation or self.version
         self._leases[member.replica] = Lease(member, generation, now, ttl)
         self._visible.add(member.replica)
+        self.told = self.version
         view = self._view()
         return Announcement(view.version, view.members, frozenset() if alive else EVERYWHERE), generation
 
@@ -119,6 +121,7 @@ class MemoryStore:
             self._drop(lease)
             self._visible.discard(replica)
             self.version += 1
+        self.told = self.version
 
     def view(self, *, seen: int, now: float) -> View:
         self._prune(seen, now)

@@ -8,8 +8,8 @@ Every call waits at most about three times `timeout_s` (a connection, the queue,
 that nothing happened. OutcomeUnknown means that a write was sent and not answered; it is not repeated here (reads are,
 once). A call that is cancelled may still happen, before any later call of the same directory for the same session.
 
-An announcement writes the member first and the 64 leases after it, so on a cluster it can half succeed. It then raises,
-the keeper's own deadline stays where it was, and the next one repairs it.
+Announcing and withdrawing write the member first and the 64 leases after it, so on a cluster they can half succeed.
+They then raise, the keeper's own deadline stays where it was, and doing it again repairs it.
 
 It does not know who may take what: losing a race is an answer, and the journal's fence decides.
 """
@@ -189,18 +189,18 @@ class ValkeyDirectory:
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
         # Whoever joins again under this name joins anew: nothing that was claimed before counts for it.
         self._generations.pop((replica, incarnation), None)
+        (version,) = await self._run(script("resign"), [self._members, self._members_meta], [replica, incarnation])
+        self._freshness.answered(version)
         await self._all(
             [
                 self._run(
                     script("withdraw"),
                     [key for partition in group for key in self._partition_keys(partition)],
-                    [replica, incarnation],
+                    [replica, incarnation, version],
                 )
                 for group in self._partition_groups()
             ]
         )
-        (version,) = await self._run(script("resign"), [self._members, self._members_meta], [replica, incarnation])
-        self._freshness.answered(version)
 
     async def view(self) -> View:
         version, *members = await self._run(
