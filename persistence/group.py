@@ -70,6 +70,7 @@ class GroupCommit:
         self.limits = limits or GroupLimits()
         self._pending: deque[Write] = deque()
         self._pending_bytes = 0
+        self._batch: list[Write] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._open = False
@@ -104,12 +105,10 @@ class GroupCommit:
     async def _run(self) -> None:
         try:
             await self._commit_batches()
-        finally:  # reached with writes in the queue only when the event loop is being torn down
+        finally:  # reached with writes in hand only when the event loop is being torn down
             self._open = False
-            while self._pending:
-                future = self._pending.popleft().future
-                if future is not None and not future.done():
-                    future.set_exception(closed())
+            answer(self._batch, [unknown(None)] * len(self._batch))
+            answer(self._pending, [closed()] * len(self._pending))
 
     async def _commit_batches(self) -> None:
         loop = asyncio.get_running_loop()
@@ -121,7 +120,7 @@ class GroupCommit:
                 self._wake.clear()
                 await self._wake.wait()
                 await asyncio.sleep(0)  # what the same moment brings shares the first batch
-            batch = self._take()
+            self._batch = batch = self._take()
             if not batch:
                 continue
             started_s = loop.time()
@@ -129,17 +128,9 @@ class GroupCommit:
                 outcomes: Outcomes = await self._commit(batch)
             except Exception as exc:
                 log.exception("journal.commit_bug", writes=len(batch))
-                error = OutcomeUnknown("journal_outcome_unknown", "The store failed in an unforeseen way.")
-                error.__cause__ = exc
-                outcomes = [error] * len(batch)
-            for write, outcome in zip(batch, outcomes, strict=True):
-                future = write.future
-                if future is None or future.done():
-                    continue  # its caller was cancelled
-                if isinstance(outcome, BaseException):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
+                outcomes = [unknown(exc)] * len(batch)
+            answer(batch, outcomes)
+            self._batch = []
             if len(batch) >= limits.pace_from_writes and self._open:
                 rest_s = started_s + limits.pace_s - loop.time()
                 if rest_s > 0:
@@ -171,6 +162,24 @@ class GroupCommit:
         self._pending_bytes -= size
         batch.sort(key=_key_of)
         return batch
+
+
+def answer(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
+    """Hands each write's caller its outcome; callers that were cancelled hear nothing."""
+    for write, outcome in zip(writes, outcomes, strict=True):
+        future = write.future
+        if future is None or future.done():
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def unknown(cause: BaseException | None) -> OutcomeUnknown:
+    error = OutcomeUnknown("journal_outcome_unknown", "The store failed in an unforeseen way.")
+    error.__cause__ = cause
+    return error
 
 
 def _key_of(write: Write) -> SessionKey:
