@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from array import array
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -115,6 +116,7 @@ class Actor:
         self._asked_by: dict[ResponseId, Principal] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._drain: asyncio.Task[None] | None = None
+        self._sealed_off: list[asyncio.Future[None]] = []
         self._journal_away = False
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
 
@@ -129,6 +131,19 @@ class Actor:
     def top(self) -> int:
         """The last durable offset."""
         return self._durable
+
+    @property
+    def open(self) -> tuple[ResponseId, ...]:
+        """The responses that are being written, or would be if an engine ran."""
+        return tuple(self._machine.state.open)
+
+    async def ledgers(self) -> list[array[int]]:
+        """The token ids that KV is worth having for: of every open response as far as it is, else of the newest
+        branch. Raises BadInput where one does not fit the window."""
+        state = self._machine.state
+        if state.open:
+            return [(await self._ledger.plan(open_)).prompt for open_ in list(state.open.values())]
+        return [await self._ledger.whole(state.newest)] if state.info is not None else []
 
     @property
     def user(self) -> str | None:
@@ -157,15 +172,45 @@ class Actor:
     async def seal(self) -> None:
         """Takes no more commands, finishes those that are here, and stops turns where they are.
 
-        Afterwards the log is at rest under this fence; open responses are open in it.
+        Afterwards the log is at rest under this fence, with everything in it that turns had released; open responses
+        are open in it. `unseal`, or leaving memory, must follow.
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
         self._stop_turns()
+        await self._turns_gone()
         while self._drain is not None:
             await asyncio.wait((self._drain,))
-        self._stop_turns()
-        await self._turns_gone()
+            self._stop_turns()
+            await self._turns_gone()
+
+    def unseal(self) -> None:
+        """Goes on after a seal: open responses are generated further from where the log ends."""
+        if self.phase is Phase.SEALED:
+            self.phase = Phase.WARM
+            self.post(steps.Paused())
+            self.post(steps.Resumed())
+            self._settle()
+
+    async def settled(self) -> None:
+        """Returns when it is decided whether a sealed actor goes on here. Raises Overloaded when too many wait."""
+        if self.phase is Phase.SEALED:
+            if len(self._sealed_off) >= self._world.limits.mailbox_commands:
+                raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
+            decided = self._loop.create_future()
+            self._sealed_off.append(decided)
+            await decided
+
+    def _settle(self) -> None:
+        for decided in self._sealed_off:
+            if not decided.done():
+                decided.set_result(None)
+        self._sealed_off.clear()
+
+    def lost(self) -> None:
+        """The journal says that another owner holds the session: shows nothing more."""
+        self._log.warning("fenced", error="found out by reading")
+        self._end(Phase.FENCED)
 
     async def written(self) -> None:
         """Returns when no answer is being written here and everything that was is durable."""
@@ -256,6 +301,9 @@ class Actor:
             return
         try:
             await self._commit(step, letter)
+        except Fenced:
+            _fail(letter, ActorGone())
+            raise
         except BaseException:
             _fail(letter, journal_away())
             raise
@@ -443,6 +491,7 @@ class Actor:
         self._data.clear()
         self._engine_lane.clear()
         self._on_end(self)
+        self._settle()
 
 
 def journal_away() -> Unavailable:

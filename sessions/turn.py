@@ -113,6 +113,9 @@ class Turn:
             failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
             failure.__cause__ = error
             self._broke(failure, usage)
+        except asyncio.CancelledError:
+            self._flush()  # what was released is written, unless the response has ended or runs elsewhere
+            raise
         finally:
             self._disarm()
             self.slot_free.set()
