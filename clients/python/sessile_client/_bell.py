@@ -1,7 +1,7 @@
 """A signal without memory: everyone waiting now is woken, whoever comes later waits for the next ring.
 
-Whoever uses it checks its condition, and waits only if it does not hold; between the check and ``wait`` no ``await`` may stand,
-so that no ring is missed.
+Whoever uses it checks its condition, and waits only if it does not hold; between the check and ``wait`` no ``await``
+may stand, so that no ring is missed.
 """
 
 from __future__ import annotations

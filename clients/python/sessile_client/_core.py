@@ -1,12 +1,14 @@
 """The client's side of the protocol as a machine without I/O.
 
-Decides everything that is not a socket: what to say after connecting, which sessions to resume from where, which commands
-to (re)send, when to acknowledge, when to ping, when silence means that the connection is dead, when and whether to dial
-again. Time is a number that each call brings (seconds of one monotonic clock), chance and ids are given at construction.
+Decides everything that is not a socket: what to say after connecting, which sessions to resume from where, which
+commands to (re)send, when to acknowledge, when to ping, when silence means that the connection is dead, when and
+whether to dial again. Time is a number that each call brings (seconds of one monotonic clock), chance and ids are
+given at construction.
 
-The caller's duties: call ``dialing``, then ``opened`` or ``dial_failed``; hand over every message with ``received``, the end
-of the connection with ``closed``, and ``tick`` no later than ``wakeup()`` says. After every call: send ``take_outbox()`` in
-order, close the transport if ``take_close()`` names a code (``closed`` is not called for it), deliver ``take_notices()``.
+The caller's duties: call ``dialing``, then ``opened`` or ``dial_failed``; hand over every message with ``received``,
+the end of the connection with ``closed``, and ``tick`` no later than ``wakeup()`` says. After every call: send
+``take_outbox()`` in order, close the transport if ``take_close()`` names a code (``closed`` is not called for it),
+deliver ``take_notices()``.
 
 Invariants: every submitted command gets exactly one ``Answered``; a command is repeated only under its own id; a
 session's view only ever moves along the log. It does NOT know asyncio, encodings or WebSockets.
@@ -438,7 +440,9 @@ class ClientCore:
         self._notices.append(Gone(track.session, error))
 
     def _send_commands(self) -> None:
-        """Send what waits, in the order in which it was made, as far as the server's bound on unanswered ones allows."""
+        """Send what waits, in the order in which it was made, as far as the server's bound on unanswered ones
+        allows.
+        """
         if self.link is not Link.READY:
             return
         for command in self._commands.values():

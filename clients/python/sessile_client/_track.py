@@ -1,8 +1,9 @@
 """Position-keeping for one session: which events are applied, which are dropped, when to ask again.
 
 The rule (protocol.md, 3.2): apply an event whose first offset is last + 1, drop what is older, subscribe again on a
-gap. Invariants: the view is always the log up to ``offset`` of ``epoch``, without hole or repeat; between asking again and
-the answer nothing is applied. It does NOT know connections, time or commands; the core carries out what it answers.
+gap. Invariants: the view is always the log up to ``offset`` of ``epoch``, without hole or repeat; between asking
+again and the answer nothing is applied. It does NOT know connections, time or commands; the core carries out what it
+answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The socket under the client: one small interface, and its implementation on ``websockets``.
 
-Decides how to dial (subprotocol, credential, no compression, the protocol's own heartbeat in place of WebSocket pings) and what a
-refused handshake means. It does NOT know frames. Tests put their own ``Connect`` in its place.
+Decides how to dial (subprotocol, credential, no compression, the protocol's own heartbeat in place of WebSocket
+pings) and what a refused handshake means. It does NOT know frames. Tests put their own ``Connect`` in its place.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The asyncio shell: keeps one connection for any number of sessions and carries out what the core decides.
 
-Every rule of the protocol is in ``_core``; here are tasks, sockets and waiting. One task runs the connection
-(dial, read, write, dial again); a second saves positions. Leaving ``async with`` ends both, answers what still waits with an error
-and saves every position. Cancelling a caller never cancels its command: what was submitted is sent, and repeated by the
-same id until it is answered or its time is up.
+Every rule of the protocol is in ``_core``; here are tasks, sockets and waiting. One task runs the connection (dial,
+read, write, dial again); a second saves positions. Leaving ``async with`` ends both, answers what still waits with an
+error and saves every position. Cancelling a caller never cancels its command: what was submitted is sent, and
+repeated by the same id until it is answered or its time is up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .store import MemoryStore, Position, PositionStore
 ApiKey = str | Callable[[], str | Awaitable[str]]
 OnLink = Callable[[Ready | GoingAway | Disconnected | Warned | Stopped], None]
 _SAVE_EVERY_S = 1.0
-_log = logging.getLogger("sessile_client")
+logger = logging.getLogger("sessile_client")
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class SessionInfo:
 class Client:
     """A connection to Sessile. ``async with Client("ws://127.0.0.1:8080/v1/ws") as client: ...``
 
-    ``api_key``: a key, or a function (plain or async) asked anew for each attempt. ``store``: where positions outlive the process.
-    ``on_link``: told of every change of the connection. ``connect_with``, ``rng`` and ``now_ms`` are for tests: the socket,
-    chance (jitter, ids) and the wall clock (ids); deadlines run on the event loop's clock.
+    ``api_key``: a key, or a function (plain or async) asked anew for each attempt. ``store``: where positions outlive
+    the process. ``on_link``: told of every change of the connection. ``connect_with``, ``rng`` and ``now_ms`` are for
+    tests: the socket, chance (jitter, ids) and the wall clock (ids); deadlines run on the event loop's clock.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class Client:
         self._link_bell = Bell()
         self._dirty: set[str] = set()
         self._save_now = asyncio.Event()
+        self._saving = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
         self._crash: BaseException | None = None
 
     # Life
@@ -137,11 +139,11 @@ class Client:
         core.stop()
         self._deliver()
         self._wake.set()
-        runner, saver = self._tasks
-        saver.cancel()
-        await asyncio.gather(runner, saver, return_exceptions=True)
-        for session in list(self._sessions):
-            await self._save(session)
+        self._closing = True
+        self._dirty.update(self._sessions)
+        self._save_now.set()
+        # not cancelled: a store must not be left in the middle of a save
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._crash is not None:
             crash, self._crash = self._crash, None
             raise crash
@@ -173,7 +175,9 @@ class Client:
     async def create_session(
         self, session: str | None = None, *, command_id: str | None = None, **fields: Any
     ) -> Session:
-        """Create a session (``model``, ``instructions``, ``tools``, ``metadata``, ``title``) and read it from its start."""
+        """Create a session (``model``, ``instructions``, ``tools``, ``metadata``, ``title``) and read it from its
+        start.
+        """
         body = dict(fields)
         if session is not None:
             body["session"] = session
@@ -308,7 +312,8 @@ class Client:
             self._save_now.set()
 
     async def _keep_saving(self) -> None:
-        while True:
+        """Save what has changed, one at a time; the last round is that of ``close``."""
+        while self._dirty or not self._closing:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._save_now.wait(), _SAVE_EVERY_S if self._dirty else None)
             self._save_now.clear()
@@ -322,12 +327,13 @@ class Client:
         if session is None:
             return
         try:
-            if session.phase in (Phase.GONE, Phase.DELETED):
-                await self._store.forget(name)
-            elif session.epoch is not None and session.offset > 0:
-                await self._store.save(name, Position(session.epoch, session.offset, session.view.to_state()))
+            async with self._saving:
+                if session.phase in (Phase.GONE, Phase.DELETED):
+                    await self._store.forget(name)
+                elif session.epoch is not None and session.offset > 0:
+                    await self._store.save(name, Position(session.epoch, session.offset, session.view.to_state()))
         except Exception:
-            _log.warning("the position of %s could not be kept", name, exc_info=True)
+            logger.exception("the position of %s could not be kept", name)
 
     # Inside: the connection
 

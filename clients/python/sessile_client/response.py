@@ -153,20 +153,27 @@ class Response:
         response_id = self._ok.get("response_id")
         self._id = response_id if isinstance(response_id, str) else None
 
+    @property
+    def begun(self) -> bool:
+        """Whether the log has shown it, or has shown a snapshot that it is no longer part of."""
+        if self.id is None:
+            return self._answer is None
+        session = self._session
+        if self.state is not None:
+            return True
+        offset = self._ok.get("offset")
+        passed = isinstance(offset, int) and session.offset >= offset
+        return passed and session.phase is Phase.LIVE and session._snapshots > self._snapshots_then
+
     def _ended(self) -> bool:
         """Whether the log has shown the end. Raises what keeps it from ever being shown."""
-        if self._id is None:
-            return True
         state = self.state
-        if state is not None and state.ended:
+        if self._id is None or (state is not None and state.ended):
             return True
-        session = self._session
-        if state is None and session.phase is Phase.LIVE and session._snapshots > self._snapshots_then:
-            offset = self._ok.get("offset")
-            if isinstance(offset, int) and session.offset >= offset:
-                return True  # it began and ended in a stretch of the log for which we got a snapshot
-        session._check()
-        return session.phase is Phase.DELETED
+        if state is None and self.begun:
+            return True
+        self._session._check()
+        return self._session.phase is Phase.DELETED
 
     def _final(self) -> ResponseState:
         return self.state or ResponseState(self._id or "", "ended")

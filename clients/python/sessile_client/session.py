@@ -82,9 +82,9 @@ class Session:
     async def events(self) -> AsyncIterator[Event | Snapshot]:
         """What happens, in order: first a Snapshot of what is known now, then each event once.
 
-        A Snapshot stands in for events wherever they cannot be had (``mode``: snapshot, reset), and where this reader fell more
-        than ``Limits.events_max`` behind (``lagged``): set your state to it and go on. Ends after ``session.deleted`` and when
-        the session is detached; raises what ends the reading otherwise.
+        A Snapshot stands in for events wherever they cannot be had (``mode``: snapshot, reset), and where this reader
+        fell more than ``Limits.events_max`` behind (``lagged``): set your state to it and go on. Ends after
+        ``session.deleted`` and when the session is detached; raises what ends the reading otherwise.
         """
         reader = _Reader(self._client.limits.events_max)
         reader.put(self._snapshot("snapshot"))
@@ -127,9 +127,9 @@ class Session:
     ) -> Response:
         """Say something; the command is on its way when this returns.
 
-        ``async for text in session.send("hi")`` streams the answer, ``await session.send("hi")`` waits until the message is
-        journaled, ``await session.send("hi").text()`` for the whole answer. ``parent_id`` names the item to answer
-        (None: the root; left out: the newest item). ``queue`` waits for an open response on the branch.
+        ``async for text in session.send("hi")`` streams the answer, ``await session.send("hi")`` waits until the
+        message is journaled, ``await session.send("hi").text()`` for the whole answer. ``parent_id`` names the item
+        to answer (None: the root; left out: the newest item). ``queue`` waits for an open response on the branch.
         """
         fields: dict[str, Any] = {"session": self.id, "content": content, **sampling}
         if parent_id is not UNSET:

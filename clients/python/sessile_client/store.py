@@ -1,9 +1,9 @@
 """Where positions outlive the process.
 
-A position is (epoch, offset) together with the conversation as it stood there: one without the other would leave a hole.
-Saving late is harmless (the server replays the difference), saving half is not: an implementation keeps or replaces a
-position as a whole. The client saves when a session has caught up, when a response ends, once a second in between, and
-when it is closed.
+A position is (epoch, offset) together with the conversation as it stood there: one without the other would leave a
+hole. Saving late is harmless (the server replays the difference), saving half is not: an implementation keeps or
+replaces a position as a whole. The client saves when a session has caught up, when a response ends, once a second in
+between, and when it is closed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,7 +90,7 @@ class FileStore:
     def _write(self, session: str, position: Position) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._path(session)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
         body = {
             "session": session,
             "epoch": position.epoch,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +184,9 @@ class CaseRun:
             case None:
                 self._wire = self._last = Wire(self._encoding)
                 accepted.set_result(self._wire)
-            case {"http": int(status), **rest}:
-                accepted.set_exception(
-                    DialError(f"HTTP {status}", http_status=status, retry_after_s=float(rest.get("retry_after_s", 0)))
-                )
+            case {"http": int(status)}:
+                after_s = float(options["refuse"].get("retry_after_s", 0))
+                accepted.set_exception(DialError(f"HTTP {status}", http_status=status, retry_after_s=after_s))
             case _:
                 accepted.set_exception(DialError("unreachable"))
 
@@ -313,12 +312,13 @@ class CaseRun:
             "title": view.title,
             "branch": [item.id for item in view.branch()],
         }
-        for key, read in (
-            ("text", lambda i: session.response(i).text_so_far),
-            ("status", lambda i: session.response(i).status),
-            ("item_text", lambda i: view.items[i].text),
-            ("arguments", lambda i: view.items[i].arguments),
-        ):
+        reads: dict[str, Callable[[str], str]] = {
+            "text": lambda i: session.response(i).text_so_far,
+            "status": lambda i: session.response(i).status,
+            "item_text": lambda i: view.items[i].text,
+            "arguments": lambda i: view.items[i].arguments,
+        }
+        for key, read in reads.items():
             seen[key] = {play(name): read(play(name)) for name in asked.get(key, {})}
         return seen
 

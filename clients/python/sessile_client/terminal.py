@@ -1,0 +1,504 @@
+"""A chat in the terminal: ``python app.py chat``, or ``sessile-chat``.
+
+Answers go to standard output, notes (connection, errors, help) to standard error, so a pipe gets the words alone:
+``echo "Hello" | sessile-chat`` prints the answer and ends. What is shown is drawn from the session's log: messages
+and answers of other devices appear too, and an answer that was being written when the server was killed goes on where
+it stopped.
+
+Lines that begin with ``/`` are commands (``/help``); everything else is said. What is said while an answer is being
+written waits for its end. Ctrl-C stops the answer, or leaves where none is being written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from ._notices import Disconnected, GoingAway, Ready, Stopped, Warned
+from ._track import Event, Snapshot
+from ._view import Item
+from .client import Client, SessionInfo
+from .errors import SessileError
+from .response import Response
+from .session import Session
+
+_HELP = """\
+/new [TITLE]     begin a new session          /regenerate   answer the last question again
+/list            list the sessions            /edit TEXT    say the last message differently
+/open ID | N     open a session, by id or     /cancel       stop the answer (or Ctrl-C)
+                 by its number in the list    /history      show the conversation again
+/help            this                         /quit         leave (or end of file)"""
+
+
+@dataclass(frozen=True)
+class Options:
+    url: str = "ws://127.0.0.1:8080/v1/ws"
+    session: str | None = None
+    model: str | None = None
+    instructions: str | None = None
+    client: dict[str, Any] = field(default_factory=dict)
+
+
+class Screen:
+    """Two streams and where the cursor is. Control characters never reach a terminal from a model."""
+
+    def __init__(self, out: TextIO, notes: TextIO, *, prompts: bool) -> None:
+        self._out = out
+        self._notes = notes
+        self._prompts = prompts
+        self._fresh = True
+
+    def say(self, text: str) -> None:
+        """Go on with an answer."""
+        shown = "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
+        if shown:
+            self._out.write(shown)
+            self._out.flush()
+            self._fresh = shown.endswith("\n")
+
+    def end(self) -> None:
+        """End the line that an answer left."""
+        if not self._fresh:
+            self._out.write("\n")
+            self._out.flush()
+            self._fresh = True
+
+    def note(self, text: str) -> None:
+        """Say something that belongs to no answer, on lines of its own."""
+        if not self._fresh and self._prompts:
+            self._notes.write("\n")
+        for line in text.splitlines():
+            self._notes.write(f"-- {line}\n")
+        self._notes.flush()
+
+    def prompt(self) -> None:
+        if self._prompts:
+            self._notes.write("> ")
+            self._notes.flush()
+
+
+class Follower:
+    """Draws one session as its log grows: the answer being written, what others say, how answers end."""
+
+    def __init__(self, session: Session, screen: Screen, idle: Callable[[], None], *, history: bool) -> None:
+        self.session = session
+        #: what this terminal has asked for and the log has not yet shown begun
+        self.asked: list[tuple[Response, str | None]] = []
+        #: items that this terminal said: they stand on the screen already
+        self.mine: set[str] = set()
+        self._screen = screen
+        self._idle = idle
+        self._history = history
+        self._seen: set[str] = set()
+        self._current: str | None = None
+        self._drawn = ""
+
+    async def run(self) -> None:
+        """Follow until the session is deleted or let go of."""
+        first = True
+        async for entry in self.session.events():
+            if isinstance(entry, Snapshot):
+                if entry.mode == "reset":
+                    self._screen.end()
+                    self._screen.note("the server lost what stood here; this is what it has")
+                    first, self._current, self._drawn = True, None, ""
+                if first:
+                    self._begin()
+                first = False
+            else:
+                self._take(entry)
+            self._draw()
+        if self.session.view.deleted:
+            self._screen.end()
+            self._screen.note("this session was deleted")
+        self._idle()
+
+    @property
+    def busy(self) -> bool:
+        self.asked = [(response, text) for response, text in self.asked if not response.begun]
+        return bool(self.session.view.open) or bool(self.asked)
+
+    def _ours(self, item: Item) -> bool:
+        return item.id in self.mine or any(item.text == text for _, text in self.asked)
+
+    def show_history(self) -> None:
+        for item in self.session.items:
+            if item.status != "in_progress":
+                self._show_item(item)
+
+    def _begin(self) -> None:
+        """Where the following begins: everything that has ended counts as seen."""
+        view = self.session.view
+        self._seen = {r.id for r in view.responses.values() if r.ended}
+        if self._history:
+            self.show_history()
+
+    def _take(self, event: Event) -> None:
+        item = event.data.get("item")
+        if event.type == "item.created" and isinstance(item, dict):
+            said = Item(item)
+            if said.role == "user" and not self._ours(said):
+                self._finish()
+                self._show_item(said)
+        elif event.type == "context.fitted":
+            self._screen.note("the oldest part of this conversation no longer fits the model's context")
+
+    def _show_item(self, item: Item) -> None:
+        self._screen.end()
+        if item.role == "user":
+            self._screen.say(f"> {item.text}\n")
+        elif item.type == "function_call":
+            self._screen.note(f"the model asks for {item.name}({item.arguments})")
+        elif item.text:
+            self._screen.say(item.text + "\n")
+
+    def _draw(self) -> None:
+        """Bring the screen to where the view is."""
+        view = self.session.view
+        while True:
+            if self._current is None:
+                waiting = (r for r in view.responses.values() if r.id not in self._seen and r.status != "queued")
+                response = next(waiting, None)
+                if response is None:
+                    if not self.busy:
+                        self._idle()
+                    return
+                self._current, self._drawn = response.id, ""
+            text = view.text(self._current)
+            if text.startswith(self._drawn):
+                self._screen.say(text[len(self._drawn) :])
+            else:
+                self._screen.end()
+                self._screen.note("the answer was corrected:")
+                self._screen.say(text)
+            self._drawn = text
+            state = view.responses.get(self._current)
+            if state is not None and not state.ended:
+                return
+            self._finish()
+
+    def _finish(self) -> None:
+        """The current answer is over, or gives way to something else on the screen."""
+        if self._current is None:
+            return
+        state = self.session.view.responses.get(self._current)
+        if state is not None and not state.ended:
+            return
+        self._screen.end()
+        if state is not None:
+            for item in self.session.view.output(self._current):
+                if item.type == "function_call":
+                    self._show_item(item)
+            if state.status == "incomplete":
+                self._screen.note(f"stopped: {state.incomplete_reason or 'incomplete'}")
+            elif state.status == "failed":
+                error = state.error or {}
+                self._screen.note(f"failed: {error.get('code', '?')}: {error.get('message', '')}")
+        self._seen.add(self._current)
+        self._current, self._drawn = None, ""
+
+
+class Chat:
+    """The terminal's program: lines in, commands out."""
+
+    def __init__(self, client: Client, screen: Screen, options: Options) -> None:
+        self._client = client
+        self._screen = screen
+        self._options = options
+        self._follower: Follower | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._listed: list[SessionInfo] = []
+        self._idle = asyncio.Event()
+
+    async def run(self, lines: AsyncIterator[str]) -> int:
+        """Until ``/quit`` or the end of the lines, and then until what was asked is answered."""
+        if self._options.session is not None:
+            await self._try(self._open(self._options.session))
+        self._screen.prompt()
+        quitting = False
+        async for line in lines:
+            if line.strip() == "/quit":
+                quitting = True
+                break
+            if line.strip():
+                await self._try(self._line(line.strip()))
+            elif not self._busy:
+                self._screen.prompt()
+        while self._busy and not quitting and self._client.error is None:
+            self._idle.clear()
+            await self._idle.wait()
+        await self._leave()
+        if self._client.error is not None:
+            self._screen.note(str(self._client.error))
+            return 1
+        return 0
+
+    async def interrupt(self) -> bool:
+        """Ctrl-C: stop the answer being written; false if there is none, which means: leave."""
+        if self._follower is None or not self._follower.session.view.open:
+            return False
+        await self._try(self._cancel())
+        return True
+
+    def wake(self) -> None:
+        self._idle.set()
+
+    @property
+    def _busy(self) -> bool:
+        return self._follower is not None and self._follower.busy
+
+    def _became_idle(self) -> None:
+        if not self._idle.is_set():
+            self._screen.prompt()
+        self._idle.set()
+
+    async def _try(self, work: Any) -> None:
+        """Carry out one line; a refusal is shown, and the chat goes on."""
+        try:
+            await work
+        except (SessileError, ValueError) as exc:
+            self._screen.note(str(exc))
+            if not self._busy:
+                self._screen.prompt()
+
+    async def _line(self, line: str) -> None:
+        if not line.startswith("/"):
+            await self._say(line)
+            return
+        command, _, rest = line.partition(" ")
+        rest = rest.strip()
+        match command:
+            case "/new":
+                await self._new(rest or None)
+            case "/list":
+                await self._list()
+            case "/open":
+                await self._open(rest)
+            case "/cancel":
+                await self._cancel()
+            case "/regenerate":
+                await self._asked(self._session().regenerate(queue=True), None)
+            case "/edit":
+                await self._edit(rest)
+            case "/history":
+                self._need().show_history()
+            case "/help":
+                self._screen.note(_HELP)
+            case _:
+                raise ValueError(f"{command} is no command; /help lists them")
+        if not self._busy:
+            self._screen.prompt()
+
+    def _need(self) -> Follower:
+        if self._follower is None:
+            raise ValueError("no session is open; say something, or /open one")
+        return self._follower
+
+    def _session(self) -> Session:
+        return self._need().session
+
+    async def _say(self, text: str) -> None:
+        if self._follower is None:
+            await self._new(None)
+        await self._asked(self._session().send(text, queue=True), text)
+
+    async def _asked(self, response: Response, text: str | None) -> None:
+        """Wait for the acceptance, so that a refusal is shown where it belongs; the answer is drawn from the log."""
+        follower = self._need()
+        self._idle.clear()
+        entry = (response, text)
+        follower.asked.append(entry)
+        try:
+            await response
+        except SessileError:
+            follower.asked.remove(entry)
+            raise
+        if response.item_id is not None:
+            follower.mine.add(response.item_id)
+
+    async def _edit(self, text: str) -> None:
+        session = self._session()
+        if not text:
+            raise ValueError("/edit TEXT: say how the last message should read")
+        mine = next((item for item in reversed(session.items) if item.role == "user"), None)
+        if mine is None:
+            raise ValueError("there is nothing to edit yet")
+        await self._asked(session.edit(mine.id, text), text)
+
+    async def _cancel(self) -> None:
+        if not await self._session().cancel():
+            self._screen.note("no answer is being written")
+
+    async def _new(self, title: str | None) -> None:
+        fields: dict[str, Any] = {
+            "title": title,
+            "model": self._options.model,
+            "instructions": self._options.instructions,
+        }
+        session = await self._client.create_session(**{k: v for k, v in fields.items() if v is not None})
+        self._screen.note(f"session {session.id}")
+        await self._follow(session, history=False)
+
+    async def _open(self, which: str) -> None:
+        if not which:
+            raise ValueError("/open ID, or its number in the last /list")
+        if which.isdigit() and 1 <= int(which) <= len(self._listed):
+            which = self._listed[int(which) - 1].id
+        session = await self._client.session(which)
+        self._screen.note(f"session {session.id}" + (f": {session.title}" if session.title else ""))
+        await self._follow(session, history=True)
+
+    async def _list(self) -> None:
+        self._listed = [info async for info in self._client.sessions(page=100)]
+        if not self._listed:
+            self._screen.note("no sessions yet")
+        for number, info in enumerate(self._listed, 1):
+            self._screen.note(f"{number:3}  {info.id}  {info.title or ''}".rstrip())
+
+    async def _follow(self, session: Session, *, history: bool) -> None:
+        if self._follower is not None and self._follower.session is session:
+            return
+        await self._leave()
+        self._follower = Follower(session, self._screen, self._became_idle, history=history)
+        self._following = asyncio.create_task(self._watch(self._follower))
+
+    async def _watch(self, follower: Follower) -> None:
+        try:
+            await follower.run()
+        except SessileError as exc:
+            self._screen.end()
+            self._screen.note(str(exc))
+        follower.asked.clear()
+        self._idle.set()
+
+    async def _leave(self) -> None:
+        following, self._following = self._following, None
+        follower, self._follower = self._follower, None
+        if following is not None and follower is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await follower.session.close()
+            self._screen.end()
+
+
+def link_notes(screen: Screen, wake: Callable[[], None]) -> Callable[[Any], None]:
+    """Say once that the connection is lost, and once that it is back."""
+    lost = False
+
+    def on_link(notice: Ready | GoingAway | Disconnected | Warned | Stopped) -> None:
+        nonlocal lost
+        match notice:
+            case Ready() if lost:
+                lost = False
+                screen.note("connected again")
+            case Disconnected(code, reason, _) if not lost:
+                lost = True
+                screen.note(f"no connection ({reason or code}); trying again")
+            case GoingAway(reason, _):
+                screen.note(f"the server is leaving ({reason})")
+            case Warned(error):
+                screen.note(str(error))
+            case Stopped():
+                wake()
+            case _:
+                pass
+
+    return on_link
+
+
+async def chat(options: Options, lines: AsyncIterator[str], screen: Screen) -> int:
+    """The whole program but for the process around it: ``lines`` in, the screen out, an exit status back."""
+    running: list[Chat] = []
+
+    def wake() -> None:
+        for one in running:
+            one.wake()
+
+    async with Client(options.url, on_link=link_notes(screen, wake), **options.client) as client:
+        program = Chat(client, screen, options)
+        running.append(program)
+        work = asyncio.ensure_future(program.run(lines))
+        interrupts: set[asyncio.Task[None]] = set()
+
+        async def interrupted() -> None:
+            if not await program.interrupt():
+                work.cancel()
+
+        def on_interrupt() -> None:
+            task = asyncio.ensure_future(interrupted())
+            interrupts.add(task)
+            task.add_done_callback(interrupts.discard)
+
+        loop = asyncio.get_running_loop()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread:
+            loop.add_signal_handler(signal.SIGINT, on_interrupt)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            screen.end()
+            return 130
+        finally:
+            if in_main_thread:
+                loop.remove_signal_handler(signal.SIGINT)
+
+
+async def read_lines(source: TextIO) -> AsyncIterator[str]:
+    """The lines of a blocking stream, read in a thread of its own that ends with the process."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        # a loop that has closed meanwhile wants no more lines
+        with contextlib.suppress(RuntimeError):
+            for line in source:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, "")
+
+    threading.Thread(target=read, name="sessile-chat-input", daemon=True).start()
+    while line := await lines.get():
+        yield line.rstrip("\r\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="chat", description="Talk to a Sessile server in the terminal.", epilog=_HELP)
+    top.formatter_class = argparse.RawDescriptionHelpFormatter
+    top.add_argument("--url", default=Options.url, help="address of the server (default: %(default)s)")
+    top.add_argument("--session", metavar="ID", help="open this session")
+    top.add_argument("--key-file", metavar="FILE", type=Path, help="file with the API key, if the server wants one")
+    top.add_argument("--model", help="model of new sessions (default: the server's)")
+    top.add_argument("--instructions", metavar="TEXT", help="instructions of new sessions")
+    top.add_argument("--encoding", choices=["json", "msgpack"], default="msgpack", help="default: %(default)s")
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the chat on the process' own streams; the exit status."""
+    given = parser().parse_args(argv)
+    settings: dict[str, Any] = {"encoding": given.encoding}
+    if given.key_file is not None:
+        try:
+            settings["api_key"] = given.key_file.read_text(encoding="utf-8").strip()
+        except OSError as exc:
+            print(f"chat: --key-file {given.key_file}: {exc.strerror}", file=sys.stderr)
+            return 2
+    url = given.url
+    if "://" not in url:
+        url = f"ws://{url}"
+    if url.count("/") == 2:
+        url += "/v1/ws"
+    options = Options(url, given.session, given.model, given.instructions, settings)
+    screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty())
+    return asyncio.run(chat(options, read_lines(sys.stdin), screen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
