@@ -1,0 +1,262 @@
+"""The terminal chat: what a person (or a pipe) sees, against the scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fake_server import FakeServer
+
+from sessile_client import Limits
+from sessile_client._bell import Bell
+from sessile_client.terminal import Options, Screen, chat, main, parser
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with FakeServer() as running:
+        yield running
+
+
+class Paper(io.StringIO):
+    """A stream that can be waited on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = Bell()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        self.changed.ring()
+        return written
+
+    async def shows(self, text: str) -> None:
+        async def waiting() -> None:
+            while text not in self.getvalue():
+                await self.changed.wait()
+
+        await asyncio.wait_for(waiting(), 10)
+
+
+class Person:
+    """Types lines, reads both streams."""
+
+    def __init__(self, server: FakeServer, *, prompts: bool = True, session: str | None = None) -> None:
+        self.out, self.notes = Paper(), Paper()
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        options = Options(
+            server.url, session, client={"limits": Limits(backoff_first_s=0.001), "rng": random.Random(6)}
+        )
+        screen = Screen(self.out, self.notes, prompts=prompts)
+        self.program = asyncio.ensure_future(chat(options, self._read(), screen))
+
+    async def _read(self) -> AsyncIterator[str]:
+        while (line := await self._lines.get()) is not None:
+            yield line
+
+    def types(self, line: str) -> None:
+        self._lines.put_nowait(line)
+
+    async def leaves(self) -> int:
+        self._lines.put_nowait(None)
+        return await asyncio.wait_for(self.program, 10)
+
+    async def is_prompted(self, times: int) -> None:
+        async def waiting() -> None:
+            while self.notes.getvalue().count("> ") < times:
+                await self.notes.changed.wait()
+
+        await asyncio.wait_for(waiting(), 10)
+
+
+async def test_a_pipe_gets_the_answer_and_nothing_else(server: FakeServer) -> None:
+    person = Person(server, prompts=False)
+    person.types("Hello there")
+    assert await person.leaves() == 0
+    assert person.out.getvalue() == "you said Hello there \n"
+    assert person.notes.getvalue() == f"-- session {next(iter(server.logs))}\n"
+
+
+async def test_lines_that_come_too_early_wait_for_their_turn(server: FakeServer) -> None:
+    person = Person(server, prompts=False)
+    for line in ("/new Talk", "/list", "/help", "/nonsense", "", "/edit x"):
+        person.types(line)
+    assert await person.leaves() == 0
+    notes = person.notes.getvalue()
+    assert "  1  ses_" in notes
+    assert "  Talk" in notes
+    assert "/regenerate" in notes
+    assert "/nonsense is no command" in notes
+    assert "nothing to edit" in notes
+
+
+async def test_a_conversation_with_every_command(server: FakeServer) -> None:
+    person = Person(server)
+    await person.is_prompted(1)
+    person.types("one")
+    await person.out.shows("you said one \n")
+    await person.is_prompted(2)
+    person.types("/regenerate")
+    await person.out.shows("you said again \n")
+    await person.is_prompted(3)
+    person.types("/edit two")
+    await person.out.shows("you said two \n")
+    await person.is_prompted(4)
+    person.types("/cancel")
+    await person.notes.shows("no answer is being written")
+    person.types("/new Second")
+    person.types("/list")
+    await person.notes.shows("  2  ses_")
+    person.types("/open 2")
+    await person.out.shows("> two\nyou said two \n")
+    person.types("/open ses_none")
+    await person.notes.shows("session_not_found")
+    person.types("/history")
+    person.types("/quit")
+    assert await asyncio.wait_for(person.program, 10) == 0
+    assert person.out.getvalue().count("> two\nyou said two \n") == 2
+
+
+async def test_an_answer_goes_on_when_the_server_comes_back(server: FakeServer) -> None:
+    server.hold_after = 2
+    person = Person(server)
+    person.types("a long story")
+    await person.out.shows("you said ")
+    await server.stop()
+    await person.notes.shows("no connection")
+    await server.start()
+    await person.notes.shows("connected again")
+    server.release()
+    await person.out.shows("you said a long story \n")
+    assert await person.leaves() == 0
+    assert person.out.getvalue() == "you said a long story \n"
+
+
+async def test_cancel_stops_the_answer(server: FakeServer) -> None:
+    server.hold_after = 2
+    person = Person(server)
+    person.types("a long story")
+    await person.out.shows("you said ")
+    person.types("/cancel")
+    await person.notes.shows("stopped: cancelled")
+    await person.is_prompted(2)
+    person.types("/quit")
+    assert await person.leaves() == 0
+    assert person.out.getvalue() == "you said \n"
+
+
+async def test_interrupt_stops_the_answer_and_then_leaves(server: FakeServer) -> None:
+    server.hold_after = 2
+    person = Person(server)
+    person.types("a long story")
+    await person.out.shows("you said ")
+    signal.raise_signal(signal.SIGINT)
+    await person.notes.shows("stopped: cancelled")
+    await person.is_prompted(2)
+    signal.raise_signal(signal.SIGINT)
+    assert await asyncio.wait_for(person.program, 10) == 130
+
+
+async def test_what_another_device_says_appears(server: FakeServer) -> None:
+    first = Person(server)
+    first.types("from one")
+    await first.out.shows("you said from one \n")
+    second = Person(server, session=next(iter(server.logs)))
+    await second.out.shows("> from one\nyou said from one \n")
+    second.types("from two")
+    await second.out.shows("you said from two \n")
+    await first.out.shows("> from two\nyou said from two \n")
+    assert await first.leaves() == 0
+    assert await second.leaves() == 0
+    assert "> from two" not in second.out.getvalue()
+
+
+async def test_retracted_words_are_shown_anew(server: FakeServer) -> None:
+    person = Person(server)
+    server.hold_after = 2
+    person.types("secret")
+    await person.out.shows("you said ")
+    log = next(iter(server.logs.values()))
+    added = next(event for event in log.events if event["type"] == "response.output_item.added")
+    span = {"start": 0, "end": 3, "replacement": "we", "category": "x", "content_index": 0}
+    log.put(
+        {
+            "type": "content.retracted",
+            "response_id": added["response_id"],
+            "item_id": added["item"]["id"],
+            **span,
+        }
+    )
+    await person.notes.shows("the answer was corrected")
+    server.release()
+    await person.out.shows("we said secret \n")
+    assert await person.leaves() == 0
+
+
+async def test_a_refused_message_is_shown_and_the_chat_goes_on(server: FakeServer) -> None:
+    person = Person(server)
+    person.types("/new")
+    await person.notes.shows("session ")
+    server.refuse["message.create"] = {"type": "invalid_request_error", "code": "content_filter", "message": "No."}
+    person.types("bad")
+    await person.notes.shows("content_filter: No.")
+    server.refuse.clear()
+    person.types("good")
+    await person.out.shows("you said good \n")
+    assert await person.leaves() == 0
+
+
+async def test_control_characters_do_not_reach_the_terminal(server: FakeServer) -> None:
+    server.answer = lambda text: ["\x1b]0;owned\x07", "a\r\nb\tc", " \x9b31m", "é👍🏽"]
+    person = Person(server, prompts=False)
+    person.types("x")
+    assert await person.leaves() == 0
+    assert person.out.getvalue() == "]0;owneda\nb\tc 31mé👍🏽\n"
+
+
+async def test_a_client_that_stopped_ends_the_chat(server: FakeServer) -> None:
+    server.hold_after = 1
+    person = Person(server, prompts=False)
+    person.types("x")
+    await person.out.shows("you ")
+    await server.close_all(4401)
+    assert await person.leaves() == 1
+    assert "4401" in person.notes.getvalue()
+
+
+async def test_the_process_itself_on_a_pipe(server: FakeServer) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sessile_client.terminal",
+        "--url",
+        f"127.0.0.1:{server.port}",
+        "--encoding",
+        "json",
+        cwd=PACKAGE,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, notes = await asyncio.wait_for(process.communicate(b"hello pipe\n"), 20)
+    assert out.decode() == "you said hello pipe \n"
+    assert process.returncode == 0, notes
+
+
+def test_a_key_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--key-file", str(tmp_path / "none")]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_help_lists_the_commands() -> None:
+    text = parser().format_help()
+    for command in ("/new", "/list", "/open", "/cancel", "/regenerate", "/edit", "/quit", "/help"):
+        assert command in text
