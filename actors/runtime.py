@@ -1,13 +1,13 @@
 """A replica's actors: activation, routing to them, publishing what they make durable, passivation.
 
 Activation (COLD → CLAIMING → LOADING → WARM) is single-flight per session: claim in the directory, grant in the
-journal, load, fold, go on with what is unfinished. The directory only spares a race; the grant decides (I1).
+journal, load, fold (`actors.ownership`), go on with what is unfinished.
 A crash anywhere in it leaves a claim that lapses with the lease, or a grant whose fence the next owner exceeds.
 
 Limits: `actors_max` in memory (the longest idle one leaves first; when none is idle, commands are shed),
-`activations_max` at the same time (others wait). Upkeep (sweeps) is in `actors.upkeep`.
-After: Orleans' virtual actors (Bernstein et al., 2014), whose directory and activation we follow; ownership by fencing
-tokens as in Burrows' Chubby (2006).
+`activations_max` at the same time and `recoveries_max` sessions coming back from a lost owner (others wait).
+Upkeep (sweeps) is in `actors.upkeep`, hand-off in `actors.migration`.
+After: Orleans' virtual actors (Bernstein et al., 2014), whose directory and activation we follow.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.ownership import TICK_S, Moved, Ownership, changing_hands, last_replica
+from actors.recovery import UNREAD, RecoveryGate
 from sessions import commands as cm
 from sessions.access import may_see, not_found
 from sessions.actor import Actor, ActorGone, ActorLimits, World
-from sessions.errors import Fenced, Gone, Overloaded, Unavailable
-from sessions.events import Record
+from sessions.errors import Gone, Overloaded, SessileError, Unavailable
 from sessions.machine import Machine
-from sessions.ports import Directory, Engine, FilterSet, Head, Journal, Loaded, Owner, Published
-from sessions.state import State, apply, empty, replay
+from sessions.ports import Directory, Engine, FilterSet, Head, Journal, Owner, Published
 from sessions.steps import Activated
 from sessions.types import (
-    ActivationId,
     Epoch,
     Principal,
     ReplicaId,
@@ -41,27 +40,25 @@ from sessions.types import (
     derived_session_id,
 )
 
+__all__ = ["Left", "Moved", "Runtime", "RuntimeLimits"]
+
 log = structlog.get_logger(__name__)
 
-GRANT_ATTEMPTS = 4
-READ_PAGE = 1_000
+ATTEMPTS = 4
+CONFIRMATIONS_AT_ONCE = 16
+
+Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: its epoch, top, and the next owner
 
 
 class RuntimeLimits(msgspec.Struct, frozen=True):
     actors_max: int = 20_000
     activations_max: int = 64
+    recoveries_max: int = 8
+    recovery_patience_s: float = 30.0  # a recovered session that says nothing for so long gives its slot to the next
     idle_s: float = 600.0
     orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
     orphan_after_s: float = 30.0
     actor: ActorLimits = ActorLimits()
-
-
-class Moved(Exception):
-    """Another replica holds the session. An ordinary answer: the router goes there."""
-
-    def __init__(self, owner: Owner) -> None:
-        super().__init__(owner.replica)
-        self.owner = owner
 
 
 class Runtime:
@@ -82,7 +79,9 @@ class Runtime:
         limits: RuntimeLimits,
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
+        must_confirm: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`must_confirm`: our lease has run out (`actors.membership`): answers need the journal's word first."""
         self.replica = replica
         self.incarnation = incarnation
         self.limits = limits
@@ -91,12 +90,23 @@ class Runtime:
         self._engine = engine
         self._filters = filters
         self._now_ms = now_ms
-        self._new_id = new_id
+        self.draining = False  # sessions that are here go on, others do not come
+        self.ownership = Ownership(
+            replica=replica,
+            incarnation=incarnation,
+            journal=journal,
+            directory=directory,
+            now_ms=now_ms,
+            new_id=new_id,
+            must_confirm=must_confirm,
+        )
         self._actors: dict[SessionKey, Actor] = {}
-        self._owners: dict[SessionKey, Owner] = {}
         self._activating: dict[SessionKey, asyncio.Task[Actor]] = {}
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
-        self._sinks: dict[SessionKey, set[Callable[[Published], None]]] = {}
+        self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
+        self._sinks: dict[SessionKey, dict[Callable[[Published], None], None]] = {}
+        self._leavers: dict[SessionKey, dict[Left, None]] = {}
+        self._successors: dict[SessionKey, Owner] = {}
         self._orphan_timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._paused: set[SessionKey] = set()
         self._tasks = asyncio.TaskGroup()
@@ -114,6 +124,7 @@ class Runtime:
             publish=self._publish,
             limits=self.limits.actor,
         )
+        self._vigil = self._spawn(self._keep_vigil())
         return self
 
     async def __aexit__(
@@ -136,40 +147,81 @@ class Runtime:
         for task in list(self._activating.values()):
             task.cancel()
         await asyncio.gather(*(self.passivate(key) for key in list(self._actors)))
+        self._vigil.cancel()
+        self._gate.close()
 
     # -- Sessions --------------------------------------------------------------------------------------------------
 
-    async def execute(self, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
-        """See the `Sessions` port. Raises Moved when another replica holds the session."""
+    async def execute(
+        self, principal: Principal, command: cm.ActorCommand, *, instead_of: Owner | None = None
+    ) -> cm.Ok:
+        """See the `Sessions` port. Raises Moved when another replica holds the session.
+
+        `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
         key = self.key_of(principal, command)
         create = isinstance(command, cm.SessionCreate)
         if self._closing and not isinstance(command, cm.ResponseCancel):
             raise shutting_down()
-        for _ in range(GRANT_ATTEMPTS):
-            actor = self._actors.get(key) or await self._activated(key, principal, create=create)
+        for _ in range(ATTEMPTS):
+            actor = self._actors.get(key)
+            if actor is None:
+                actor = await self._activated(key, principal, create=create, instead_of=instead_of)
+            elif not self.ownership.certain(key):
+                await self._confirm(actor)
             try:
                 answer = await actor.execute(principal, command)
             except ActorGone:
+                await actor.settled()
                 continue
             if create:
                 return msgspec.structs.replace(answer, epoch=actor.epoch)
             return answer
-        raise Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)
+        raise changing_hands()
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """See the `Sessions` port."""
-        self._sinks.setdefault(key, set()).add(sink)
+        self._sinks.setdefault(key, {})[sink] = None
         self._read_again(key)
 
         def unwatch() -> None:
             sinks = self._sinks.get(key)
             if sinks is not None:
-                sinks.discard(sink)
+                sinks.pop(sink, None)
                 if not sinks:
                     del self._sinks[key]
                     self._unread(key)
 
         return unwatch
+
+    async def attach(
+        self, key: SessionKey, sink: Callable[[Published], None], left: Left
+    ) -> tuple[Actor, Callable[[], None]] | None:
+        """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
+        `top` as it is on return and the first call of `sink`.
+
+        `left` (plain function) is called once when the session leaves memory. Raises Unavailable when it is in doubt
+        whether the session is still ours and the journal does not say."""
+        activating = self._activating.get(key)
+        if activating is not None:
+            await asyncio.wait((activating,))
+        actor = self._actors.get(key)
+        if actor is not None and not self.ownership.certain(key):
+            await self._confirm(actor)
+            actor = self._actors.get(key)
+        if actor is None:
+            return None
+        unwatch = self.watch(key, sink)
+        self._leavers.setdefault(key, {})[left] = None
+
+        def detach() -> None:
+            unwatch()
+            leavers = self._leavers.get(key)
+            if leavers is not None:
+                leavers.pop(left, None)
+                if not leavers:
+                    del self._leavers[key]
+
+        return actor, detach
 
     def _unread(self, key: SessionKey) -> None:
         """The last reader has left: the orphan policy's time begins."""
@@ -202,6 +254,7 @@ class Runtime:
         return SessionKey(principal.tenant, session or derived_session_id(principal, command.id))
 
     def _publish(self, published: Published) -> None:
+        self._gate.published(published.key, published.records)
         sinks = self._sinks.get(published.key)
         if sinks:
             for sink in tuple(sinks):
@@ -220,15 +273,55 @@ class Runtime:
         """How many watch the session through this replica."""
         return len(self._sinks.get(key, ()))
 
-    async def recover(self, key: SessionKey) -> None:
-        """Activates a session so that its open turns are finished. Raises like `execute`."""
-        await self._activated(key, None, create=False)
+    async def recover(
+        self, key: SessionKey, *, instead_of: Owner | None = None, priority: int = UNREAD
+    ) -> Owner | None:
+        """Activates a session so that its open turns are finished; waits for its turn. Raises like `execute`."""
+        await self._gate.enter(priority)
+        try:
+            actor = self._actors.get(key)
+            if actor is None:
+                actor = await self._activated(key, None, create=False, instead_of=instead_of)
+        except BaseException:
+            self._gate.leave()
+            raise
+        if actor.open and self._actors.get(key) is actor:
+            self._gate.hold(key)
+        else:
+            self._gate.leave()
+        return self.ownership.owner(key)
 
-    async def _activated(self, key: SessionKey, principal: Principal | None, *, create: bool) -> Actor:
+    async def adopt(self, key: SessionKey, source: Owner) -> Owner:
+        """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
+        for _ in range(ATTEMPTS):
+            head = await self._journal.head(key)
+            if head is None:
+                raise not_found(key)
+            try:
+                await self._single(key, head, source, "handoff")
+            except Moved as moved:  # an attempt for a command was under way, which could not replace the source
+                if moved.owner != source:
+                    raise
+                continue
+            owner = self.ownership.owner(key)
+            if owner is not None:
+                return owner
+        raise changing_hands()
+
+    def succeed(self, key: SessionKey, owner: Owner) -> None:
+        """The source's side: the session is `owner`'s now. The actor here leaves and says so."""
+        actor = self._actors.get(key)
+        if actor is not None:
+            self._successors[key] = owner
+            actor.hand_over()
+
+    async def _activated(
+        self, key: SessionKey, principal: Principal | None, *, create: bool, instead_of: Owner | None = None
+    ) -> Actor:
         """The session's actor, activated by whoever comes first; everyone else waits for the same attempt."""
         task = self._activating.get(key)
         if task is None:
-            if self._closing:
+            if self._closing or self.draining:
                 raise shutting_down()
             head = await self._journal.head(key)
             if head is None or head.top == 0:
@@ -238,15 +331,28 @@ class Runtime:
                 raise not_found(key)
             elif head.deleted_at is not None and not create:
                 raise Gone("session_deleted", f"The session {key.session!r} is deleted.", param="session")
-            actor = self._actors.get(key)
-            if actor is not None:
-                return actor
-            task = self._activating.get(key)
-            if task is None:
-                await self._make_room()
-                task = self._activating[key] = asyncio.create_task(self._activate(key, head))
-                task.add_done_callback(lambda _: self._activating.pop(key, None))
+            return await self._single(key, head, instead_of, None)
         return await asyncio.shield(task)
+
+    async def _single(
+        self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
+    ) -> Actor:
+        actor = self._actors.get(key)
+        if actor is not None:
+            return actor
+        task = self._activating.get(key)
+        if task is None:
+            await self._make_room()
+        task = self._activating.get(key)
+        if task is None:
+            task = self._activating[key] = asyncio.create_task(self._activate(key, head, instead_of, cause))
+            task.add_done_callback(lambda done: self._activation_ended(key, done))
+        return await asyncio.shield(task)
+
+    def _activation_ended(self, key: SessionKey, task: asyncio.Task[Actor]) -> None:
+        self._activating.pop(key, None)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            log.info("not_activated", session=key.session, tenant=key.tenant, error=str(error))
 
     async def _make_room(self) -> None:
         """Keeps the number of actors in bounds: the longest idle one leaves."""
@@ -257,22 +363,14 @@ class Runtime:
             raise Overloaded("overloaded", "Every session in memory is busy.", retry_after_ms=1_000)
         await self.passivate(min(idle, key=lambda actor: actor.active_at).key)
 
-    async def _activate(self, key: SessionKey, head: Head | None) -> Actor:
+    async def _activate(
+        self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
+    ) -> Actor:
         async with self._activation_slots:
-            owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
-            claim = await self._directory.claim(key, owner)
-            if not claim.won and self._is_ours(claim.owner):  # an activation of ours that has left already
-                claim = await self._directory.claim(key, owner, instead_of=claim.owner)
-            if not claim.won:
-                raise Moved(claim.owner)
-            try:
-                granted = await self._grant(key, owner, head)
-                state, loaded = await self._load(key, granted)
-            except BaseException:
-                await asyncio.shield(self._directory.release(key, owner))
-                raise
+            taken = await self.ownership.take(key, head, instead_of=instead_of)
+            loaded, granted = taken.loaded, taken.head
             machine = Machine(
-                state,
+                taken.state,
                 loaded.commands,
                 default_model=self._engine.info.model,
                 fingerprint=self._engine.tokenizer.fingerprint,
@@ -281,54 +379,45 @@ class Runtime:
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
             self._actors[key] = actor
-            self._owners[key] = owner
-            same = head is not None and head.owner.split("/", 1)[0] == self.replica
-            actor.activate(Activated(self.replica, "restart" if same else "failover"))
+            same = head is not None and last_replica(head) == self.replica
+            actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
             log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
-        await self._directory.activated(key, owner)
+        self._spawn(self._tell_watchers(key, taken.owner))
         return actor
 
-    def _is_ours(self, owner: Owner) -> bool:
-        return owner.replica == self.replica and owner.incarnation == self.incarnation
-
-    async def _grant(self, key: SessionKey, owner: Owner, head: Head | None) -> Head:
-        """The fence, by compare-and-swap on the one read before; a race is read again a few times."""
-        for _ in range(GRANT_ATTEMPTS):
-            try:
-                return await self._journal.grant(
-                    key,
-                    expected_fence=None if head is None else head.fence,
-                    owner=f"{owner.replica}/{owner.activation}",
-                    new_epoch=Epoch(self._new_id()),
-                    now_ms=self._now_ms(),
-                )
-            except Fenced:
-                head = await self._journal.head(key)
-        raise Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)
-
-    async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
-        loaded = await self._journal.load(key, now_ms=self._now_ms())
-        if loaded is None or loaded.head.fence != granted.fence:
-            raise Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)
+    async def _tell_watchers(self, key: SessionKey, owner: Owner) -> None:
         try:
-            state = replay(loaded)
-        except ValueError:
-            log.warning("snapshot_unreadable", session=key.session, tenant=key.tenant)
-            state = empty(key, user=granted.user, listed=granted.listed)
-            for record in await self._whole_log(key):
-                apply(state, record)
-        if state.top != granted.top:
-            raise AssertionError(f"{key}: the log ends at {state.top}, its head at {granted.top}")
-        return state, loaded
+            await self._directory.activated(key, owner)
+        except SessileError as error:  # they look again once per TTL
+            log.warning("watchers_not_told", session=key.session, tenant=key.tenant, error=error.code)
 
-    async def _whole_log(self, key: SessionKey) -> list[Record]:
-        records: list[Record] = []
+    # -- doubt -----------------------------------------------------------------------------------------------------
+
+    async def _confirm(self, actor: Actor) -> None:
+        """Asks the journal whether an actor is still ours; one that is not leaves. Raises Unavailable."""
+        if not await self.ownership.confirm(actor.key, actor.fence):
+            actor.lost()
+
+    async def _keep_vigil(self) -> None:
+        """Notices when this process stood still: others may have taken its sessions, so it looks at all of them."""
         while True:
-            after = records[-1].offset if records else 0
-            page = await self._journal.read(key, after=after, limit=READ_PAGE, bytes_max=1 << 24)
-            if page is None or not page.records:
-                return records
-            records.extend(page.records)
+            if self.ownership.tick():
+                log.warning("stood_still", actors=len(self._actors))
+                self._spawn(self._confirm_all())
+            await asyncio.sleep(TICK_S)
+
+    async def _confirm_all(self) -> None:
+        slots = asyncio.Semaphore(CONFIRMATIONS_AT_ONCE)
+
+        async def confirm(actor: Actor) -> None:
+            async with slots:
+                if not self.ownership.certain(actor.key):
+                    try:
+                        await self._confirm(actor)
+                    except SessileError as error:  # asked again before anything is answered for it
+                        log.warning("not_confirmed", session=actor.key.session, error=error.code)
+
+        await asyncio.gather(*(confirm(actor) for actor in self.actors))
 
     # -- leaving memory --------------------------------------------------------------------------------------------
 
@@ -343,14 +432,13 @@ class Runtime:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
             self._paused.discard(actor.key)
-            owner = self._owners.pop(actor.key)
-            self._spawn(self._release(actor.key, owner))
-
-    async def _release(self, key: SessionKey, owner: Owner) -> None:
-        try:
-            await self._directory.release(key, owner)
-        except Unavailable as error:  # the claim lapses with the lease, and the fence stands against it anyway
-            log.warning("release_failed", session=key.session, error=error.code)
+            self._gate.done(actor.key)
+            owner = self.ownership.let_go(actor.key)
+            successor = self._successors.pop(actor.key, None)
+            if successor is None:
+                self._spawn(self.ownership.release(actor.key, owner))
+            for left in self._leavers.pop(actor.key, {}):
+                left(actor.epoch, actor.top, successor)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)

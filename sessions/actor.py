@@ -207,6 +207,10 @@ class Actor:
                 decided.set_result(None)
         self._sealed_off.clear()
 
+    def hand_over(self) -> None:
+        """After a seal: another replica has been granted the session."""
+        self._end(Phase.GONE)
+
     def lost(self) -> None:
         """The journal says that another owner holds the session: shows nothing more."""
         self._log.warning("fenced", error="found out by reading")

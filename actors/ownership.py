@@ -1,0 +1,266 @@
+"""How a session comes to this replica and stays its: claim, grant, load; and when that must be looked up again.
+
+The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may
+be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or whoever asks has
+lost the owner that the last grant names. What was taken so is claimed once the directory is back (`reclaim`).
+
+What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause
+of the machine), or it lost its lease. Then `certain` is False, and nothing is answered for a session until the
+journal has confirmed its fence. Writes need no such care: their fence is checked in their own transaction.
+
+After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a lease does and does not prove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
+from sessions.events import Record
+from sessions.ports import Claim, Directory, Head, Journal, Loaded, Owner
+from sessions.state import State, apply, empty, replay
+from sessions.types import ActivationId, Epoch, ReplicaId, SessionKey, UnixMs
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS: Final = 4
+READ_PAGE: Final = 1_000
+TICK_S: Final = 0.25
+STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
+
+
+class Moved(Exception):
+    """Another replica holds the session: an ordinary answer, and the router goes there. None: nobody knows who."""
+
+    def __init__(self, owner: Owner | None) -> None:
+        super().__init__(owner.replica if owner is not None else "?")
+        self.owner = owner
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A session that is ours: the directory's entry, the granted head, its state and what was loaded."""
+
+    owner: Owner
+    head: Head
+    state: State
+    loaded: Loaded
+
+
+class Ownership:
+    """Claims, grants and doubts of one replica."""
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        incarnation: str,
+        journal: Journal,
+        directory: Directory,
+        now_ms: Callable[[], UnixMs],
+        new_id: Callable[[], str],
+        must_confirm: Callable[[], bool],
+    ) -> None:
+        """`must_confirm`: the lease has run out by our own clock (`actors.membership`)."""
+        self.replica = replica
+        self.incarnation = incarnation
+        self._journal = journal
+        self._directory = directory
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._must_confirm = must_confirm
+        self._held: dict[SessionKey, Owner] = {}
+        self._unclaimed: dict[SessionKey, None] = {}
+        self._doubts = 0
+        self._confirmed: dict[SessionKey, int] = {}
+        self._ticked_at: float | None = None
+
+    def owner(self, key: SessionKey) -> Owner | None:
+        return self._held.get(key)
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> Taken:
+        """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
+
+        `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
+        fails after the claim gives the claim back.
+        """
+        owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
+        doubts = self._doubts
+        await self._claim(key, owner, head, instead_of)
+        try:
+            granted = await self._grant(key, owner, head)
+            state, loaded = await self._load(key, granted)
+        except BaseException:
+            self._unclaimed.pop(key, None)
+            await asyncio.shield(self._release(key, owner))
+            raise
+        self._held[key] = owner
+        self._confirmed[key] = doubts
+        return Taken(owner, granted, state, loaded)
+
+    async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
+        try:
+            claim = await self._claimed(key, owner, instead_of)
+            if not claim.won and self._is_ours(claim.owner):  # an activation of ours that has left already
+                claim = await self._claimed(key, owner, claim.owner)
+        except Unavailable as error:
+            if not self._goes_by_journal(head, instead_of):
+                raise
+            log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+            self._unclaimed[key] = None
+            return
+        if not claim.won:
+            raise Moved(claim.owner)
+
+    async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
+        """A claim is idempotent on its owner: one of unknown outcome is asked again."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._directory.claim(key, owner, instead_of=instead_of)
+            except OutcomeUnknown:
+                continue
+        return await self._directory.claim(key, owner, instead_of=instead_of)
+
+    def _is_ours(self, owner: Owner) -> bool:
+        return owner.replica == self.replica and owner.incarnation == self.incarnation
+
+    def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
+        if head is None or head.top == 0:
+            return True
+        if last_replica(head) == self.replica:
+            return True
+        return instead_of is not None and head.owner == described(instead_of)
+
+    async def _grant(self, key: SessionKey, owner: Owner, head: Head | None) -> Head:
+        """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._journal.grant(
+                    key,
+                    expected_fence=None if head is None else head.fence,
+                    owner=described(owner),
+                    new_epoch=Epoch(self._new_id()),
+                    now_ms=self._now_ms(),
+                )
+            except (Fenced, OutcomeUnknown):
+                head = await self._journal.head(key)
+                if head is not None and head.owner == described(owner):
+                    return head  # it had been granted
+        raise changing_hands()
+
+    async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
+        loaded = await self._journal.load(key, now_ms=self._now_ms())
+        if loaded is None or loaded.head.fence != granted.fence:
+            raise changing_hands()
+        try:
+            state = replay(loaded)
+        except ValueError:
+            log.warning("snapshot_unreadable", session=key.session, tenant=key.tenant)
+            state = empty(key, user=granted.user, listed=granted.listed)
+            for record in await self._whole_log(key):
+                apply(state, record)
+        if state.top != granted.top:
+            raise AssertionError(f"{key}: the log ends at {state.top}, its head at {granted.top}")
+        return state, loaded
+
+    async def _whole_log(self, key: SessionKey) -> list[Record]:
+        records: list[Record] = []
+        while True:
+            after = records[-1].offset if records else 0
+            page = await self._journal.read(key, after=after, limit=READ_PAGE, bytes_max=1 << 24)
+            if page is None or not page.records:
+                return records
+            records.extend(page.records)
+
+    # -- giving back -----------------------------------------------------------------------------------------------
+
+    def let_go(self, key: SessionKey) -> Owner:
+        """The session leaves memory; its entry is still to be released."""
+        self._unclaimed.pop(key, None)
+        self._confirmed.pop(key, None)
+        return self._held.pop(key)
+
+    async def release(self, key: SessionKey, owner: Owner) -> None:
+        """Gives the directory's entry back, unless the session is ours again by now. Never raises SessileError."""
+        if key not in self._held:
+            await self._release(key, owner)
+
+    async def _release(self, key: SessionKey, owner: Owner) -> None:
+        try:
+            await self._directory.release(key, owner)
+        except SessileError as error:  # the entry lapses with the lease, and the fence stands against it anyway
+            log.warning("release_failed", session=key.session, error=error.code)
+
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> int:
+        """Claims again what the directory may have lost: the sessions that `among` picks, and those that were taken
+        while it was away. Where it names somebody else, the journal decides sooner or later. Raises Unavailable."""
+        keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
+        for key in keys:
+            owner = self._held.get(key)
+            if owner is not None:
+                claim = await self._claimed(key, owner, None)
+                self._unclaimed.pop(key, None)
+                if not claim.won:
+                    log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
+                    self._confirmed.pop(key, None)
+        return len(keys)
+
+    async def regain(self, key: SessionKey, from_owner: Owner | None) -> None:
+        """After a hand-off that failed: the directory's entry is ours again, if it can be had. Raises nothing."""
+        owner = self._held.get(key)
+        if owner is not None:
+            try:
+                await self._claimed(key, owner, from_owner)
+            except SessileError as error:
+                self._unclaimed[key] = None
+                log.warning("not_regained", session=key.session, tenant=key.tenant, error=error.code)
+
+    # -- doubt -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """To be called every TICK_S. True when this process stood still in between."""
+        now = asyncio.get_running_loop().time()
+        late = self._late()
+        self._ticked_at = now
+        if late:
+            self._doubts += 1
+        return late
+
+    def _late(self) -> bool:
+        if self._ticked_at is None:
+            return False
+        return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
+
+    def certain(self, key: SessionKey) -> bool:
+        """Whether answers may be given for a session without asking the journal first."""
+        return self._confirmed.get(key) == self._doubts and not self._must_confirm() and not self._late()
+
+    async def confirm(self, key: SessionKey, fence: int) -> bool:
+        """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""
+        doubts = self._doubts
+        head = await self._journal.head(key)
+        if head is None or head.fence != fence:
+            return False
+        if key in self._held:
+            self._confirmed[key] = doubts
+        return True
+
+
+def described(owner: Owner) -> str:
+    """`Head.owner` of a grant to `owner`."""
+    return f"{owner.replica}/{owner.activation}"
+
+
+def last_replica(head: Head) -> str:
+    """The replica that was granted the session last, by the journal's word; "" where none was."""
+    return head.owner.rpartition("/")[0]
+
+
+def changing_hands() -> Unavailable:
+    return Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)
