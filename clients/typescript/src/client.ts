@@ -48,6 +48,8 @@ export interface CommandOptions {
 export interface ClientEvents {
   status: Status;
   goaway: { reason: string; afterMs: number };
+  /** The commands without an answer changed. */
+  unanswered: CommandFrame[];
   /** What has no caller to throw at: errors about the connection, the storage, or a command of an earlier run. */
   error: SessileError;
 }
@@ -76,7 +78,7 @@ export class SessileClient extends Emitter<ClientEvents> {
   private pumping = false;
   private touched = new Set<Session>();
   private restored = false;
-  private outbox = "";
+  private unansweredIds = "";
   private status_: Status;
 
   constructor(private readonly options: ClientOptions) {
@@ -126,6 +128,11 @@ export class SessileClient extends Emitter<ClientEvents> {
   /** Store every open session now instead of in a moment. */
   save(): void {
     for (const session of this.sessions.values()) session.save();
+  }
+
+  /** Commands that have no answer yet, oldest first; those of an earlier run that the storage kept are among them. */
+  get unanswered(): CommandFrame[] {
+    return this.core.unanswered();
   }
 
   // -- commands ----------------------------------------------------------------------------------------------
@@ -385,17 +392,17 @@ export class SessileClient extends Emitter<ClientEvents> {
   }
 
   private storeOutbox(): void {
-    if (this.options.storage === undefined || !this.restored) return;
-    const kept = this.core.unanswered().filter((frame) => !FLEETING.has(frame.type));
-    const text = kept.length === 0 ? "" : JSON.stringify(kept);
-    if (text === this.outbox) return;
-    this.outbox = text;
-    this.store("outbox", text === "" ? null : text);
+    const unanswered = this.core.unanswered();
+    const ids = unanswered.map((frame) => frame.id).join();
+    if (ids === this.unansweredIds) return;
+    this.unansweredIds = ids;
+    const kept = unanswered.filter((frame) => !FLEETING.has(frame.type));
+    if (this.restored) this.store("outbox", kept.length === 0 ? null : JSON.stringify(kept));
+    this.emit("unanswered", unanswered);
   }
 
   private restoreOutbox(text: string | null): void {
     if (text === null) return;
-    this.outbox = text;
     let frames: CommandFrame[];
     try {
       frames = JSON.parse(text) as CommandFrame[];
