@@ -14,6 +14,7 @@ Source of the incarnation: see `folder.py`. Errors: see `sqlite_faults.py`. Tabl
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -161,6 +162,10 @@ class SqliteJournal:
         )
 
     async def _open_writer(self) -> None:
+        try:  # by hand first: a connection that cannot be made leaves its thread behind
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as exc:
+            raise self._cannot_open(exc) from exc
         self._writer = writer = await self._connect(WriterConnection)
         for pragma in (
             "journal_mode = WAL",
@@ -196,7 +201,7 @@ class SqliteJournal:
         self._marker.write(incarnation, self._commits)
         await asyncio.to_thread(self._marker.sync)
 
-    def _cannot_open(self, exc: sqlite3.Error) -> Unavailable:
+    def _cannot_open(self, exc: Exception) -> Unavailable:
         if is_damage(exc):
             return damaged(self.path)
         return Unavailable(

@@ -1,4 +1,4 @@
-"""Makes journals for the contract suite: each kind fresh, reopened, and put back to an older state.
+"""Makes journals for the contract suite, and what the suite puts into them.
 
 A `Bed` is one store with everything beside it. `open` gives a journal on it; a bed may be reopened after a close, and
 `backup`/`restore` do what an operator would do with the files while nothing runs.
@@ -10,11 +10,30 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from persistence.memory import MemoryJournal, MemoryStore
 from persistence.sqlite import SqliteJournal
-from sessions.ports import Journal
+from sessions.commands import Ok
+from sessions.events import OutputTextDelta, Private, Record
+from sessions.ports import Append, CommandRecord, Head, HeadPatch, Journal, UsageRow
+from sessions.types import (
+    CommandId,
+    Epoch,
+    ItemId,
+    Principal,
+    ResponseId,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    Usage,
+    pack_tokens,
+)
+
+NOW = UnixMs(1_750_000_000_000)
+DAY_MS = 24 * 3600 * 1000
+ACME = TenantId("acme")
 
 
 class Bed(Protocol):
@@ -69,3 +88,81 @@ async def a_bed(kind: str, folder: Path) -> AsyncIterator[Bed]:
         yield MemoryBed()
     else:
         yield SqliteBed(folder)
+
+
+# -- what is put into them --------------------------------------------------------------------------------------------
+
+
+def key(session: str, tenant: str = ACME) -> SessionKey:
+    return SessionKey(TenantId(tenant), SessionId(session))
+
+
+def delta(offset: int, text: str = "word ") -> Record:
+    event = OutputTextDelta(
+        response_id=ResponseId("resp_1"),
+        sequence_number=offset,
+        item_id=ItemId("msg_1"),
+        output_index=0,
+        content_index=0,
+        delta=text,
+    )
+    return Record(offset, UnixMs(NOW + offset), event, Private(tokens=pack_tokens([offset, offset + 1])))
+
+
+def deltas(top: int, count: int) -> tuple[Record, ...]:
+    return tuple(delta(top + n) for n in range(1, count + 1))
+
+
+def patch(**fields: Any) -> HeadPatch:
+    return HeadPatch(**{"open": False, "user": None, "model": "m", "title": None, "metadata": {}, **fields})
+
+
+def an_append(head: Head, count: int = 0, /, **fields: Any) -> Append:
+    return Append(
+        **{
+            "key": head.key,
+            "fence": head.fence,
+            "top": head.top,
+            "records": deltas(head.top, count),
+            "at": NOW,
+            **fields,
+        }
+    )
+
+
+def a_command(number: int, *, at: int = NOW, principal: str = "k1") -> CommandRecord:
+    return CommandRecord(
+        principal_id=principal,
+        command_id=CommandId(f"c{number:05}"),
+        digest=bytes([number % 256]) * 16,
+        answer=Ok(id=CommandId(f"c{number:05}"), offset=number, item_id=ItemId("msg_é")),
+        at=UnixMs(at),
+    )
+
+
+def a_usage(response: str, *, at: int = NOW, tenant: str = ACME, output: int = 7) -> UsageRow:
+    return UsageRow(
+        response_id=ResponseId(response),
+        principal=Principal(tenant=TenantId(tenant), key_id="k1", user="ü", role="service"),
+        model="m",
+        usage=Usage(input_tokens=5, output_tokens=output, cached_tokens=3, reasoning_tokens=1),
+        status="completed",
+        recomputed_tokens=2,
+        withheld_tokens=4,
+        at=UnixMs(at),
+    )
+
+
+async def grant(
+    journal: Journal, at: SessionKey, fence: int | None = None, *, now: int = NOW, epoch: str = "e1"
+) -> Head:
+    return await journal.grant(at, expected_fence=fence, owner=f"r/{fence}", new_epoch=Epoch(epoch), now_ms=UnixMs(now))
+
+
+async def a_log(journal: Journal, session: str, count: int = 3, *, tenant: str = ACME, **fields: Any) -> Head:
+    """A session with `count` records; its head as it stands."""
+    head = await grant(journal, key(session, tenant))
+    await journal.append(an_append(head, count, **fields))
+    stored = await journal.head(head.key)
+    assert stored is not None
+    return stored

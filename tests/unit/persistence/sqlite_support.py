@@ -1,0 +1,82 @@
+"""What the tests of SQLite's own part share: a session, its records, an opened journal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from persistence.sqlite import SqliteJournal
+from sessions.errors import Unavailable
+from sessions.events import OutputTextDelta, Record
+from sessions.ports import Append, Head
+from sessions.types import Epoch, ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+
+NOW = UnixMs(1_750_000_000_000)
+
+
+def key(session: str = "s") -> SessionKey:
+    return SessionKey(TenantId("t"), SessionId(session))
+
+
+def delta(offset: int, text: str = "word") -> Record:
+    event = OutputTextDelta(
+        response_id=ResponseId("r"),
+        sequence_number=offset,
+        item_id=ItemId("i"),
+        output_index=0,
+        content_index=0,
+        delta=text,
+    )
+    return Record(offset, NOW, event)
+
+
+async def grant(journal: SqliteJournal, session: str = "s", fence: int | None = None) -> Head:
+    return await journal.grant(key(session), expected_fence=fence, owner="o", new_epoch=Epoch("e"), now_ms=NOW)
+
+
+async def append(journal: SqliteJournal, head: Head, top: int, count: int = 1, text: str = "word") -> None:
+    records = tuple(delta(top + n, text) for n in range(1, count + 1))
+    await journal.append(Append(key=head.key, fence=head.fence, top=top, records=records, at=NOW))
+
+
+async def top_of(journal: SqliteJournal, session: str = "s") -> int:
+    head = await journal.head(key(session))
+    assert head is not None
+    return head.top
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, **settings: object) -> AsyncIterator[SqliteJournal]:
+    journal = SqliteJournal(folder, **settings)  # type: ignore[arg-type]
+    await journal.open()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def refused(folder: Path, **settings: object) -> Unavailable:
+    """The error of an opening that must fail; and it must leave the folder unlocked."""
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Unavailable) as caught:
+            async with opened(folder, **settings):
+                pass
+        errors.append(caught.value)
+    assert errors[0].code == errors[1].code
+    assert not errors[0].retryable
+    return errors[0]
+
+
+async def a_journal(folder: Path, count: int = 20) -> None:
+    async with opened(folder) as journal:
+        await append(journal, await grant(journal), 0, count)
+
+
+def overwrite(path: Path, start: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data)
