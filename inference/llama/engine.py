@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Final
 
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import Identity
+from inference.kv.staging import StagingFolder
+from inference.kv.tiers import Tiers
 from inference.llama.completion import Completion
 from inference.llama.gguf import Model, read_model
+from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
+from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.sampling import HONOURED, completion_parameters
 from inference.llama.scheduling import Scheduler
 from inference.llama.server import BUILD, LlamaServer
@@ -30,6 +37,23 @@ from sessions.types import SessionKey, Tokens
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
 
+_LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
+_WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
+_CLOSE_S: Final = 5.0  # how long closing may save KV for
+
+
+class _Turn:
+    """A run of a session, from the moment it has its slot."""
+
+    __slots__ = ("forgotten", "preparing", "run", "slot")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.run: Completion | None = None
+        self.preparing: asyncio.Task[int] | None = None
+        self.forgotten = False  # the session was deleted: nothing of it stays
+
+
 class LlamaEngine:
     """Implements `Engine`."""
 
@@ -37,7 +61,7 @@ class LlamaEngine:
         self.options = options
         self._scheduler = Scheduler(SlotTable(options.slots), options.waiting_max)
         self._table = self._scheduler.table
-        self._running: dict[Slot, Completion] = {}
+        self._turns: dict[SessionKey, set[_Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._counters = dict.fromkeys(
             ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
@@ -46,7 +70,10 @@ class LlamaEngine:
         # Set by `start`:
         self._model: Model
         self._vocabulary: Vocabulary
+        self._staging: StagingFolder
         self._server: LlamaServer | None = None
+        self._http: HttpClient
+        self._residency: Residency
         self._tokenizer: LlamaTokenizer
         self._info: EngineInfo
 
@@ -59,16 +86,22 @@ class LlamaEngine:
         return self._tokenizer
 
     def stats(self) -> EngineStats:
+        tiers = self._residency.tiers
+        counted = (self._residency.counters, tiers.counters, tiers.disk.counters if tiers.disk is not None else {})
         return EngineStats(
             slots=self.options.slots,
             running=self._table.num_busy,
             waiting=self._scheduler.num_waiting,
-            counters={**self._counters, "sheds": float(self._scheduler.num_shed)},
+            counters={
+                **self._counters,
+                "sheds": float(self._scheduler.num_shed),
+                **{name: float(value) for counters in counted for name, value in counters.items()},
+            },
         )
 
     def place(self, key: SessionKey) -> KVPlace:
         tokens = max((len(slot.tokens) for slot in self._table.of(key)), default=0)
-        return KVPlace("device" if tokens else "none", tokens)
+        return KVPlace("device", tokens) if tokens else self._residency.tiers.place(key)
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -76,18 +109,27 @@ class LlamaEngine:
         model = await asyncio.to_thread(read_model, self.options.model_path)
         vocabulary = await asyncio.to_thread(read_vocabulary, model.metadata)
         template = _template(self.options.chat_template, model, vocabulary)
-        window = min(self.options.context_window, model.context_window or self.options.context_window)
+        window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
         window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
-        server = LlamaServer(self.options, window, Path("/dev/shm"))
-        http = await server.start()
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            staging = await asyncio.to_thread(StagingFolder, self.options.staging_folder)
+            undo.callback(staging.close)
+            tiers = self._tiers(model, staging)
+            await tiers.open()
+            server = LlamaServer(self.options, window, staging.path)
+            http = await server.start()
+            undo.push_async_callback(server.stop)
             tokenizer = LlamaTokenizer(http, vocabulary, template, model.fingerprint)
             await tokenizer.start()
-        except BaseException:
-            await server.stop()
-            raise
-        self._model, self._vocabulary, self._server, self._tokenizer = model, vocabulary, server, tokenizer
-        self._http = http
+            undo.pop_all()
+        self._model, self._vocabulary, self._staging, self._server = model, vocabulary, staging, server
+        self._http, self._tokenizer = http, tokenizer
+        self._residency = Residency(
+            http,
+            tiers,
+            worth_tokens=self.options.spill_tokens_min,
+            bytes_per_token=bytes_per_token(model.metadata, model.architecture),
+        )
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,
             build=BUILD,
@@ -105,9 +147,28 @@ class LlamaEngine:
         server, self._server = self._server, None
         self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
         self._scheduler.refuse_all(self._gone)
-        for run in self._running.values():
-            run.close()
+        turns = [turn for turns in self._turns.values() for turn in turns]
+        for turn in turns:
+            if turn.run is not None:
+                turn.run.close()
+        preparing = [turn.preparing for turn in turns if turn.preparing is not None]
+        if preparing:
+            await asyncio.wait(preparing)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CLOSE_S
+        for slot in sorted(self._table, key=lambda slot: -slot.used):
+            if not slot.busy and loop.time() < deadline and self._residency.tiers.disk is not None:
+                await self._residency.save(slot)
+        await self._residency.settle()
+        await self._residency.tiers.close(max(0.0, deadline - loop.time()))
         await server.stop()
+        await asyncio.to_thread(self._staging.close)
+
+    def _tiers(self, model: Model, staging: StagingFolder) -> Tiers:
+        identity = Identity(BUILD, model.fingerprint, "f16", _LAYOUT)
+        folder = self.options.disk_folder
+        disk = DiskTier(folder, self.options.disk_bytes_max, identity) if folder is not None else None
+        return Tiers(identity, staging.path, self.options.host_bytes_max, disk)
 
     # -- generating ------------------------------------------------------------------------------------
 
@@ -116,14 +177,15 @@ class LlamaEngine:
         self._check(prompt, request.max_tokens)
         parameters = completion_parameters(request, self._vocabulary_size)
         slot = await self._scheduler.acquire(request.key, prompt, request.priority)
+        turn = self._enter(slot, request.key)
         try:
-            run = await self._begin(slot, request.key, prompt, request.shared_prefix, parameters)
+            run = await self._begin(turn, request.key, prompt, request.shared_prefix, parameters)
             item = await run.next()
             while type(item) is Chunk:
                 yield item
                 item = await run.next()
         finally:
-            self._end(slot)
+            self._leave(turn, request.key)
         yield item
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
@@ -133,28 +195,36 @@ class LlamaEngine:
         slot = self._scheduler.try_acquire(key, tokens)
         if slot is None:
             return
+        turn = self._enter(slot, key)
         try:
-            run = await self._begin(slot, key, tokens, 0, {"n_predict": 0})
+            run = await self._begin(turn, key, tokens, 0, {"n_predict": 0})
             while type(await run.next()) is Chunk:
                 continue
         except SessileError:
             return  # a hint: the turn itself will be told
         finally:
-            self._end(slot)
+            self._leave(turn, key)
 
     async def release(self, key: SessionKey) -> None:
+        for turn in self._turns.get(key, ()):
+            turn.forgotten = True
         for slot in self._table.of(key):
             self._table.forget(slot)
+        await self._residency.tiers.erase(key)
 
     async def park(self, key: SessionKey) -> None:
         for slot in self._table.of(key):
             slot.parked = True
+        self._residency.tiers.park(key)
 
     async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
-        return None
+        for slot in self._table.of(key):
+            if not slot.busy:
+                await self._residency.save(slot)
+        return await self._residency.tiers.export(key)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        return 0
+        return await self._residency.tiers.import_(key, chunks)
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -174,51 +244,79 @@ class LlamaEngine:
                 " the answer.",
             )
 
-    def _claim(self, slot: Slot, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> int:
-        """Makes the slot `key`'s. Returns how many tokens of `prompt` it may reuse."""
-        before, held = slot.key, slot.tokens
-        self._table.assign(slot, key)
-        if before == key:
-            return common_prefix(held, prompt)
-        if before is not None and before.tenant == key.tenant and shared_prefix:
-            shared = common_prefix(held, prompt)
-            return shared if shared <= shared_prefix else 0
-        return 0
+    def _enter(self, slot: Slot, key: SessionKey) -> _Turn:
+        turn = _Turn(slot)
+        self._turns.setdefault(key, set()).add(turn)
+        return turn
 
     async def _begin(
         self,
-        slot: Slot,
+        turn: _Turn,
         key: SessionKey,
         prompt: array.array[int],
         shared_prefix: int,
         parameters: dict[str, object],
     ) -> Completion:
-        """Starts a run in a busy slot. `_end` comes next, also when this fails."""
-        resident = self._claim(slot, key, prompt, shared_prefix)
+        """Brings the KV up and starts the run. `_leave` comes next, also when this fails."""
+        slot = turn.slot
+        turn.preparing = asyncio.create_task(self._prepare(slot, key, prompt, shared_prefix))
+        resident = await asyncio.shield(turn.preparing)
         if self._gone is not None:
             raise self._gone
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
-        run = Completion(self._http, self._vocabulary.fragments, self._tokenizer.text, slot.number, prompt, resident)
-        self._running[slot] = run
-        await run.open(parameters)
-        return run
+        slot.saved_tokens = min(slot.saved_tokens, resident)
+        turn.run = Completion(
+            self._http, self._vocabulary.fragments, self._tokenizer.text, slot.number, prompt, resident
+        )
+        await turn.run.open(parameters)
+        return turn.run
 
-    def _end(self, slot: Slot) -> None:
-        """Hangs up if the run goes on, notes what the slot holds now, and gives it back."""
-        run = self._running.pop(slot, None)
+    async def _prepare(self, slot: Slot, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> int:
+        """Makes the slot `key`'s and restores its KV. Returns how many tokens of `prompt` it holds then.
+
+        Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
+        if slot.key is not None and slot.key != key:
+            await self._residency.save(slot)
+        resident = 0
+        if slot.key is not None:
+            shared = common_prefix(slot.tokens, prompt)
+            if slot.key == key or (slot.key.tenant == key.tenant and shared <= shared_prefix):
+                resident = shared
+        self._table.assign(slot, key)
+        return await self._residency.bring_up(slot, key, prompt, resident)
+
+    def _leave(self, turn: _Turn, key: SessionKey) -> None:
+        """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
+        if turn.preparing is not None and not turn.preparing.done():
+            turn.preparing.add_done_callback(lambda _: self._give_back(turn, key))
+        else:
+            self._give_back(turn, key)
+
+    def _give_back(self, turn: _Turn, key: SessionKey) -> None:
+        slot, run = turn.slot, turn.run
+        turns = self._turns[key]
+        turns.remove(turn)
+        if not turns:
+            del self._turns[key]
         if run is not None:
             run.close()
-            if slot.key is not None:  # else the session was deleted meanwhile
-                slot.tokens = run.held
-                slot.version += 1
-            counters = self._counters
-            counters["prefilled_tokens"] += run.evaluated_tokens
-            counters["reused_tokens"] += run.cached_tokens
-            counters["decoded_tokens"] += run.emitted_tokens
-            counters["guessed_tokens"] += run.ids_guessed
-            counters["aborts"] += not run.finished
-            counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
+            slot.tokens = run.held
+            self._count(run)
+        if turn.forgotten:
+            self._table.forget(slot)
         self._scheduler.release(slot)
+        wanted = not slot.busy and not self._table.has_empty()  # soon, by somebody: spare them the wait
+        if wanted and self._gone is None and self._residency.is_worth_saving(slot):
+            self._residency.save_ahead(slot)
+
+    def _count(self, run: Completion) -> None:
+        counters = self._counters
+        counters["prefilled_tokens"] += run.evaluated_tokens
+        counters["reused_tokens"] += run.cached_tokens
+        counters["decoded_tokens"] += run.emitted_tokens
+        counters["guessed_tokens"] += run.ids_guessed
+        counters["aborts"] += not run.finished
+        counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
 
 
 def _template(wanted: str | None, model: Model, vocabulary: Vocabulary) -> ChatTemplate:

@@ -21,9 +21,9 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu_layers: int = 0
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64
-    spill_tokens_min: int = 128  # a shorter session is recomputed rather than spilled
-    staging_folder: Path | None = None  # memory-backed: llama.cpp writes spilled KV there in plain text
-    host_bytes_max: int = 1 << 30
+    spill_tokens_min: int = 32  # fewer unsaved tokens are recomputed rather than saved or restored
+    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory where possible
+    host_bytes_max: int = 1 << 30  # of spilled KV in memory; must hold at least one session
     disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 8 << 30
 

@@ -18,7 +18,7 @@ from sessions.types import SessionKey
 class Slot:
     """One of the engine's sequences. Mutable, changed by the table and, while busy, by its holder."""
 
-    __slots__ = ("busy", "key", "number", "parked", "tokens", "used", "version")
+    __slots__ = ("busy", "key", "number", "parked", "saved_tokens", "tokens", "used")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -27,7 +27,7 @@ class Slot:
         self.busy = False
         self.parked = False  # its session left memory: first to be evicted
         self.used = 0  # when it was last released, in the table's own ticks
-        self.version = 0  # changes whenever `tokens` may have
+        self.saved_tokens = 0  # how many leading tokens a snapshot in some tier covers
 
 
 Ranking = Callable[[Slot], tuple[float, ...]]
@@ -88,7 +88,7 @@ class SlotTable:
         if slot.key != key:
             slot.key = key
             slot.tokens = array.array("I")
-            slot.version += 1
+            slot.saved_tokens = 0
         slot.parked = False
 
     def release(self, slot: Slot) -> None:
@@ -105,7 +105,7 @@ class SlotTable:
         KV being kept."""
         slot.key = None
         slot.tokens = array.array("I")
-        slot.version += 1
+        slot.saved_tokens = 0
 
     def check_integrity(self) -> None:
         """Raises AssertionError where an invariant does not hold."""

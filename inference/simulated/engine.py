@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import array
 import asyncio
+import hashlib
 import heapq
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
+from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
 from inference.simulated.kv import DeviceMemory
 from inference.simulated.options import SimulatedOptions
-from inference.simulated.snapshot import decode_snapshot, encode_snapshot
 from inference.simulated.tokenizer import SimulatedTokenizer
 from inference.simulated.vocabulary import (
     FIRST_WORD,
@@ -37,7 +39,19 @@ from sessions.types import Sampling, SessionKey, Tokens
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]
 
+log = logging.getLogger(__name__)
+
 BUILD = "simulated/1"
+_COUNTERS = (
+    "prefilled_tokens",
+    "reused_tokens",
+    "decoded_tokens",
+    "steps",
+    "aborts",
+    "sheds",
+    "imports",
+    "imports_refused",
+)
 _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
 
 
@@ -100,6 +114,7 @@ class SimulatedEngine:
         self.options = options or SimulatedOptions()
         self._tokenizer = SimulatedTokenizer()
         self._memory = DeviceMemory(self.options.kv_tokens_max)
+        self._identity = Identity(BUILD, self._tokenizer.fingerprint, "none", "tokens")
         self._running: dict[Stream, None] = {}  # in order of admission
         self._waiting: list[tuple[int, int, Stream]] = []
         self._waiting_live: set[Stream] = set()  # a heap cannot forget one in its middle
@@ -110,7 +125,17 @@ class SimulatedEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._counters = dict.fromkeys(
-            ("prefilled_tokens", "reused_tokens", "decoded_tokens", "steps", "aborts", "sheds", "imports"), 0.0
+            (
+                "prefilled_tokens",
+                "reused_tokens",
+                "decoded_tokens",
+                "steps",
+                "aborts",
+                "sheds",
+                "imports",
+                "imports_refused",
+            ),
+            0.0,
         )
 
     # -- what it is ------------------------------------------------------------------------------
@@ -222,14 +247,23 @@ class SimulatedEngine:
         held = self._memory.longest(key)
         if held is None:
             return None
-        return _chunks(encode_snapshot(key, self.info, held))
+        digest = hashlib.blake2b(held.tobytes(), digest_size=16).digest()
+        return _chunks(encode_header(make_manifest(key, self._identity, held, digest, 0, b"")))
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        data = bytearray()
+        data = b""
         async for chunk in chunks:
             data += chunk
-        held = decode_snapshot(key, self.info, bytes(data))
-        if held is None or self._gone is not None:
+        try:
+            decoded = decode_header(data)
+            if decoded is None or decoded[1] != len(data):
+                raise Refused("truncated" if decoded is None else "too_long")
+            held = check_manifest(decoded[0], key, self._identity)
+        except Refused as exc:
+            log.info("KV from elsewhere refused: %s", exc.reason)
+            self._counters["imports_refused"] += 1
+            return 0
+        if self._gone is not None:
             return 0
         self._memory.put(key, held)
         self._counters["imports"] += 1

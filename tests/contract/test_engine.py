@@ -10,7 +10,7 @@ import pytest
 
 from sessions.errors import BadInput, Overloaded, Unavailable
 from sessions.ports import ChatMessage, Chunk, Engine, Finish
-from sessions.types import Sampling, Tool
+from sessions.types import Sampling, SessionKey, Tool
 from tests.contract.engines import (
     GREEDY,
     SLOTS,
@@ -376,6 +376,65 @@ async def test_counters_only_grow_and_add_up(engine: Engine) -> None:
     assert after["prefilled_tokens"] - before["prefilled_tokens"] == len(prompt) + 1
     assert after["reused_tokens"] - before["reused_tokens"] == len(prompt) - 1
     assert after["decoded_tokens"] - before["decoded_tokens"] == 10
+
+
+# -- between replicas ------------------------------------------------------------------------------------------
+
+
+async def snapshot_of(engine: Engine, who: SessionKey) -> list[bytes]:
+    chunks = await engine.export_kv(who)
+    assert chunks is not None
+    return [chunk async for chunk in chunks]
+
+
+async def stream_of(chunks: list[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def test_kv_moves_to_another_replica(world: World, engine: Engine) -> None:
+    prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
+    answer = await ask(engine, key("a"), prompt, max_tokens=30)
+    covered = engine.place(key("a")).tokens
+    chunks = await snapshot_of(engine, key("a"))
+    assert all(0 < len(chunk) <= 1 << 20 for chunk in chunks)
+
+    target = await world.engine()
+    assert await target.import_kv(key("a"), stream_of(chunks)) == covered
+    assert target.place(key("a")).tokens == covered
+    prompt = await follow_up(engine, prompt, answer, "Go on.")
+    moved = await ask(target, key("a"), prompt)
+    assert moved.finish.cached_tokens == covered
+    assert moved.tokens == (await ask(engine, key("a"), prompt)).tokens
+
+
+async def test_there_is_nothing_to_export_of_an_unknown_session(engine: Engine) -> None:
+    assert await engine.export_kv(key("nobody")) is None
+
+
+async def test_a_snapshot_that_is_not_this_sessions_or_not_whole_is_refused(world: World, engine: Engine) -> None:
+    prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
+    await ask(engine, key("a"), prompt, max_tokens=30)
+    chunks = await snapshot_of(engine, key("a"))
+    whole = b"".join(chunks)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 4
+    target = await world.engine()
+    refused = [
+        (key("b"), whole),
+        (key("a", tenant="other"), whole),
+        (key("a"), whole[:-1]),
+        (key("a"), whole[: len(whole) // 2]),
+        (key("a"), whole + b"x"),
+        (key("a"), bytes(flipped)),
+        (key("a"), b""),
+        (key("a"), b"something else altogether" * 100),
+    ]
+    for who, data in refused:
+        assert await target.import_kv(who, stream_of([data])) == 0
+        assert target.place(who).tokens == 0
+    assert (await ask(target, key("a"), prompt)).finish.cached_tokens == 0
+    assert await target.import_kv(key("a"), stream_of([whole])) > 0  # in one piece of any size
 
 
 # -- the end ---------------------------------------------------------------------------------------------------

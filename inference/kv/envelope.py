@@ -1,0 +1,293 @@
+"""The one snapshot format of KV, for every engine, tier and peer.
+
+    magic | header length | header: the manifest, msgpack | header's hash | payload, opaque
+
+The manifest says whose KV this is (tenant, session), for what (engine build, model, dtype, layout), which tokens it
+covers and what each chunk of the payload must hash to. Everything is checked before a byte is used: what does not match
+is refused by a named reason, and a refusal means recompute, never an error (I6).
+
+Chunks are hashed by GMAC under a key that is made from the snapshot's id, with the chunk's index as nonce: at 10 GB/s
+it tells flipped, swapped, moved and foreign chunks apart. It is a checksum: it stops accidents, not forgers, as long as
+that key is no secret. `key_id` names the data key of an encrypted payload; "" is none.
+
+Tokens are bound to tenant and model by a hash chain over blocks of 256: h(i) = H(h(i-1), tokens of block i), where
+h(-1) is made from the identity. Two chains that agree at i agree on all tokens before.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from sessions.types import SessionKey, pack_tokens, unpack_tokens
+
+MAGIC: Final = b"SESSKV\x00\x01"
+CHUNK_BYTES: Final = 1 << 20
+BLOCK_TOKENS: Final = 256
+_HEADER_BYTES_MAX: Final = 64 << 20
+_HASH_BYTES: Final = 16
+_LENGTH: Final = struct.Struct("<I")
+
+Reason = Literal[
+    "no_snapshot",
+    "bad_header",
+    "other_version",
+    "other_tenant",
+    "other_session",
+    "other_build",
+    "other_model",
+    "other_layout",
+    "bad_tokens",
+    "bad_chunk",
+    "truncated",
+    "too_long",
+    "unreadable",
+    "no_room",
+    "unknown_key",
+]
+
+
+class Refused(Exception):
+    """A snapshot that must not be used, and why. An ordinary answer: the tokens are computed again."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What must be equal for KV to be of use to an engine."""
+
+    build: str
+    model_fingerprint: str
+    dtype: str
+    layout: str
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    snapshot_id: bytes
+    tenant: str
+    session: str
+    identity: Identity
+    tokens: bytes  # packed
+    chain: bytes  # 16 bytes for each begun block of tokens
+    payload_bytes: int
+    tags: bytes  # 16 bytes for each begun chunk of the payload
+    key_id: str = ""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.tenant, self.session)  # type: ignore[arg-type]  # NewTypes of str
+
+    @property
+    def ledger(self) -> array.array[int]:
+        return unpack_tokens(self.tokens)
+
+
+VERSION: Final = 1
+_DECODER: Final = msgspec.msgpack.Decoder(Manifest)
+
+
+# -- making ----------------------------------------------------------------------------------------------
+
+
+def make_manifest(
+    key: SessionKey,
+    identity: Identity,
+    tokens: array.array[int],
+    snapshot_id: bytes,
+    payload_bytes: int,
+    tags: bytes,
+) -> Manifest:
+    return Manifest(
+        VERSION,
+        snapshot_id,
+        key.tenant,
+        key.session,
+        identity,
+        pack_tokens(tokens),
+        token_chain(key, identity, tokens),
+        payload_bytes,
+        tags,
+    )
+
+
+def encode_header(manifest: Manifest) -> bytes:
+    """Everything before the payload."""
+    body = msgspec.msgpack.encode(manifest)
+    head = MAGIC + _LENGTH.pack(len(body)) + body
+    return head + _header_hash(head)
+
+
+def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
+    """The tags of all chunks of a payload."""
+    cipher = _cipher(snapshot_id)
+    with memoryview(payload) as view:
+        return b"".join(
+            _tag(cipher, index, view[start : start + CHUNK_BYTES])
+            for index, start in enumerate(range(0, len(view), CHUNK_BYTES))
+        )
+
+
+def tag_file(path: Path, snapshot_id: bytes) -> tuple[int, bytes]:
+    """(size, tags) of a payload in a file. Blocking. Raises OSError, and ValueError for an empty file."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
+        return len(payload), tag_payload(payload, snapshot_id)
+
+
+def token_chain(key: SessionKey, identity: Identity, tokens: array.array[int]) -> bytes:
+    link = hashlib.blake2b(
+        msgspec.msgpack.encode((key.tenant, identity.build, identity.model_fingerprint)), digest_size=_HASH_BYTES
+    ).digest()
+    links = []
+    for start in range(0, len(tokens), BLOCK_TOKENS):
+        block = pack_tokens(tokens[start : start + BLOCK_TOKENS])
+        link = hashlib.blake2b(link + block, digest_size=_HASH_BYTES).digest()
+        links.append(link)
+    return b"".join(links)
+
+
+# -- checking --------------------------------------------------------------------------------------------
+
+
+def decode_header(data: bytes) -> tuple[Manifest, int] | None:
+    """(manifest, its length) from the beginning of a snapshot; None when more bytes are needed.
+
+    Checks that the header is whole and consistent in itself. Raises Refused."""
+    start = len(MAGIC) + _LENGTH.size
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        raise Refused("other_version" if data[:6] == MAGIC[:6] else "no_snapshot")
+    if len(data) < start:
+        return None
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    if length > _HEADER_BYTES_MAX:
+        raise Refused("bad_header")
+    end = start + length
+    if len(data) < end + _HASH_BYTES:
+        return None
+    if _header_hash(data[:end]) != data[end : end + _HASH_BYTES]:
+        raise Refused("bad_header")
+    try:
+        manifest = _DECODER.decode(data[start:end])
+    except msgspec.DecodeError as exc:
+        raise Refused("bad_header") from exc
+    if manifest.version != VERSION:
+        raise Refused("other_version")
+    if manifest.key_id:
+        raise Refused("unknown_key")
+    num_chunks = -(-manifest.payload_bytes // CHUNK_BYTES)
+    if len(manifest.tags) != num_chunks * _HASH_BYTES or manifest.payload_bytes < 0:
+        raise Refused("bad_header")
+    return manifest, end + _HASH_BYTES
+
+
+def check_manifest(manifest: Manifest, key: SessionKey, identity: Identity) -> array.array[int]:
+    """The tokens of a manifest that is this session's, for this engine. Raises Refused."""
+    if manifest.tenant != key.tenant:
+        raise Refused("other_tenant")
+    if manifest.session != key.session:
+        raise Refused("other_session")
+    check_identity(manifest, identity)
+    if len(manifest.tokens) % 4:
+        raise Refused("bad_tokens")
+    tokens = manifest.ledger
+    if not tokens or token_chain(key, identity, tokens) != manifest.chain:
+        raise Refused("bad_tokens")
+    return tokens
+
+
+def check_identity(manifest: Manifest, identity: Identity) -> None:
+    if manifest.identity.build != identity.build:
+        raise Refused("other_build")
+    if manifest.identity.model_fingerprint != identity.model_fingerprint:
+        raise Refused("other_model")
+    if manifest.identity != identity:
+        raise Refused("other_layout")
+
+
+def check_file(path: Path, manifest: Manifest) -> None:
+    """Checks a payload in a file. Blocking. Raises Refused."""
+    check = PayloadCheck(manifest)
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload,
+            memoryview(payload) as view,
+        ):
+            for start in range(0, len(view), CHUNK_BYTES):
+                with view[start : start + CHUNK_BYTES] as chunk:
+                    check.check(chunk)
+    except (OSError, ValueError) as exc:  # mmap calls an empty file a ValueError
+        raise Refused("unreadable") from exc
+    check.finish()
+
+
+class PayloadCheck:
+    """Checks a payload that comes in pieces of any size, and hands it on in whole chunks that are right."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._cipher = _cipher(manifest.snapshot_id)
+        self._tags = manifest.tags
+        self._left = manifest.payload_bytes
+        self._index = 0
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Raises Refused at the first chunk that is not what the manifest says."""
+        self._buffer += data
+        if len(self._buffer) > self._left:
+            raise Refused("too_long")
+        while self._left and len(self._buffer) >= min(CHUNK_BYTES, self._left):
+            chunk = bytes(self._buffer[:CHUNK_BYTES])
+            del self._buffer[:CHUNK_BYTES]
+            self.check(chunk)
+            yield chunk
+
+    def check(self, chunk: bytes | memoryview) -> None:
+        """Checks the next chunk, which must be whole."""
+        begin = self._index * _HASH_BYTES
+        tag = self._tags[begin : begin + _HASH_BYTES]
+        if not tag:
+            raise Refused("too_long")
+        if len(chunk) != min(CHUNK_BYTES, self._left):
+            raise Refused("truncated")
+        try:
+            self._cipher.decrypt(_nonce(self._index), tag, chunk)
+        except InvalidTag as exc:
+            raise Refused("bad_chunk") from exc
+        self._index += 1
+        self._left -= len(chunk)
+
+    def finish(self) -> None:
+        """Raises Refused when something is missing."""
+        if self._left:
+            raise Refused("truncated")
+
+
+# -- inside ----------------------------------------------------------------------------------------------
+
+
+def _header_hash(head: bytes) -> bytes:
+    return hashlib.blake2b(head, digest_size=_HASH_BYTES).digest()
+
+
+def _cipher(snapshot_id: bytes) -> AESGCM:
+    return AESGCM(hashlib.blake2b(snapshot_id, digest_size=32, person=b"sessile-kv").digest())
+
+
+def _nonce(index: int) -> bytes:
+    return index.to_bytes(12, "little")
+
+
+def _tag(cipher: AESGCM, index: int, chunk: memoryview | bytes) -> bytes:
+    return cipher.encrypt(_nonce(index), b"", chunk)  # nothing to encrypt: what is left is the tag

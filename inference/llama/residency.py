@@ -1,0 +1,190 @@
+"""Brings a session's KV into its slot and out of it again: saves, restores, and when each is worth it.
+
+A slot is one opaque file to llama.cpp. It is saved when another session takes the slot over, or already when
+its turn ends while all slots are taken, so that the next arrival need not wait for it. It is restored when a
+snapshot saves more tokens than the slot holds already. llama.cpp does either between two steps, so a save holds the
+other streams up for as long as it takes to copy the KV.
+
+What a file holds is read from the file itself: it begins with the token ids. Only a file whose ids begin with the
+slot's ledger is kept, and only one whose ids are the manifest's is restored.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import logging
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from inference.kv.disk import DiskSnapshot
+from inference.kv.envelope import Refused
+from inference.kv.tiers import HostSnapshot, Tiers
+from inference.llama.http import HttpClient
+from inference.llama.slots import Slot
+from inference.tokens import common_prefix
+from sessions.errors import SessileError
+from sessions.types import SessionKey
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
+_MAGIC: Final = 0x67677371  # llama.cpp's LLAMA_STATE_SEQ_MAGIC
+_WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a version and a count
+_SLACK_BYTES: Final = 1 << 16
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    n_saved: int
+    n_written: int
+
+
+class _Restored(msgspec.Struct, frozen=True):
+    n_restored: int
+
+
+class Residency:
+    """Slots and tiers together. The caller holds the slot (busy) in `bring_up` and `save`."""
+
+    def __init__(self, http: HttpClient, tiers: Tiers, *, worth_tokens: int, bytes_per_token: int) -> None:
+        self.tiers = tiers
+        self.counters: Counter[str] = Counter({"spills": 0, "restores": 0, "restored_tokens": 0})
+        self._http = http
+        self._worth_tokens = worth_tokens
+        self._bytes_per_token = bytes_per_token
+        self._saving: dict[Slot, asyncio.Task[None]] = {}
+
+    async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
+        """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
+        snapshot, shared = self.tiers.find(key, prompt)
+        gain = min(shared, len(prompt) - 1) - resident
+        if snapshot is None or gain < self._worth_tokens:
+            return resident
+        tokens = await self._restore(slot, snapshot)
+        if slot.key != key:
+            return 0  # deleted meanwhile: the run goes on, on nothing of what it was
+        slot.tokens = tokens
+        slot.saved_tokens = len(tokens)
+        restored = common_prefix(tokens, prompt)
+        self.counters["restored_tokens"] += restored
+        return restored
+
+    def is_worth_saving(self, slot: Slot) -> bool:
+        return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
+
+    async def save(self, slot: Slot) -> None:
+        """Saves the slot if that is worth it; a save that is under way is waited for."""
+        if slot in self._saving:
+            await asyncio.shield(self._saving[slot])
+        if self.is_worth_saving(slot):
+            await asyncio.shield(self.save_ahead(slot))
+
+    def save_ahead(self, slot: Slot) -> asyncio.Task[None]:
+        """Begins to save a slot that may be used meanwhile: the server takes one after the other."""
+        task = self._saving.get(slot)
+        if task is None:
+            task = self._saving[slot] = asyncio.create_task(self._save(slot))
+            task.add_done_callback(lambda _: self._saving.pop(slot, None))
+        return task
+
+    async def settle(self) -> None:
+        while self._saving:
+            await asyncio.wait(self._saving.values())
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    async def _save(self, slot: Slot) -> None:
+        key, expected = slot.key, slot.tokens
+        if key is None:
+            return
+        size = len(expected) * self._bytes_per_token + _SLACK_BYTES
+        if not await self.tiers.reserve(size):
+            return
+        path = self.tiers.new_path()
+        adopted = False
+        try:
+            if slot.key != key:
+                return  # deleted, or taken over, while room was made
+            saved = await self._command(slot, "save", path, _Saved)
+            if saved is None:
+                self.counters["saves_failed"] += 1
+                return
+            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved)
+            if tokens is None or common_prefix(tokens, expected) != len(expected):
+                self.counters["saves_of_others"] += 1  # the slot had gone on with another session
+                return
+            if slot.key != key:
+                return
+            self.tiers.adopt(key, tokens, path, saved.n_written, size)
+            adopted = True
+            self._bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
+            self.counters["spills"] += 1
+            if slot.tokens is expected:
+                slot.tokens = tokens
+            slot.saved_tokens = common_prefix(slot.tokens, tokens)
+        finally:
+            if not adopted:
+                self.tiers.unreserve(size)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _restore(self, slot: Slot, snapshot: HostSnapshot | DiskSnapshot) -> array.array[int]:
+        """The tokens that the slot holds afterwards; none when it went wrong, whatever it was."""
+        try:
+            async with self.tiers.payload(snapshot) as host:
+                held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
+                if held != host.tokens:
+                    raise Refused("bad_tokens")
+                restored = await self._command(slot, "restore", host.path, _Restored)
+                if restored is not None and restored.n_restored == len(host.tokens):
+                    self.counters["restores"] += 1
+                    return host.tokens
+        except Refused as exc:
+            self.counters["restores_refused"] += 1
+            log.info("KV is recomputed instead of restored: %s", exc.reason)
+        self.counters["restores_failed"] += 1
+        return array.array("I")
+
+    async def _command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
+        body = msgspec.json.encode({"filename": path.name})
+        try:
+            status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)
+            if status == 200:
+                return msgspec.json.decode(answer, type=answers)
+            log.warning("the engine refused to %s a slot: %s", action, answer[:200])
+        except (SessileError, msgspec.DecodeError) as exc:
+            log.warning("the engine did not %s a slot: %s", action, exc)
+        return None
+
+
+def read_tokens(path: Path, count: int) -> array.array[int] | None:
+    """The token ids at the head of a slot's file; None when there are not `count` of them. Blocking."""
+    try:
+        with path.open("rb") as file:
+            magic, _, num_words = _HEAD.unpack(file.read(_HEAD.size))
+            if magic != _MAGIC or num_words > count + 16:
+                return None
+            words = array.array("I")
+            words.frombytes(file.read(4 * num_words))
+    except (OSError, struct.error, ValueError):
+        return None
+    if len(words) > 3 and words[0] == _WRAPPED:
+        words = words[3 : 3 + words[2]]
+    return words if len(words) == count else None
+
+
+def bytes_per_token(metadata: dict[str, Any], architecture: str) -> int:
+    """An estimate of a token's KV in 16 bits, before the first save has measured it."""
+    try:
+        layers = int(metadata[f"{architecture}.block_count"])
+        heads = int(metadata[f"{architecture}.attention.head_count"])
+        width = int(metadata[f"{architecture}.embedding_length"]) // heads
+        kv_heads = metadata.get(f"{architecture}.attention.head_count_kv", heads)
+        kv_heads = max(kv_heads) if isinstance(kv_heads, tuple) else int(kv_heads)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return 1 << 17
+    return 2 * 2 * layers * kv_heads * width
