@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -30,14 +29,7 @@ from sessile_client._policy import DialError
 from sessile_client._transport import Dial, TransportClosed
 from sessile_client._wire import Encoding
 
-CASES = Path(__file__).parents[3] / "docs" / "protocol" / "cases"
 _TOLERANCE_S = 1e-6
-
-
-def load_cases(runs: str) -> list[dict[str, Any]]:
-    """Every case that applies to ``server`` or ``client``, by name."""
-    cases = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(CASES.glob("*.json"))]
-    return [case for case in cases if runs in case["runs"]]
 
 
 class FixedRandom(random.Random):

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 from sessile_client._ids import ulid
 
+CASES = Path(__file__).parents[3] / "docs" / "protocol" / "cases"
 _NAME = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _ABSENT = object()
@@ -18,6 +21,12 @@ _ABSENT = object()
 
 class Mismatch(AssertionError):
     """What arrived is not what the case says."""
+
+
+def load_cases(runs: str) -> list[dict[str, Any]]:
+    """Every case that applies to ``server`` or ``client``, by name."""
+    cases = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(CASES.glob("*.json"))]
+    return [case for case in cases if runs in case["runs"]]
 
 
 class Values:

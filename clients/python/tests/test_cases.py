@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from case_runner import CaseRun, load_cases
+from case_runner import CaseRun
+from case_values import load_cases
 from virtual_loop import run_virtual
 
 _RUNS = [
