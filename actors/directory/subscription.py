@@ -68,7 +68,7 @@ class Subscription:
             except* (RedisError, OSError, Broken, NotSent) as errors:
                 if self.live.is_set():
                     pause_s = PAUSE_S
-                    log.warning("directory.subscription_lost", error=_first(errors))
+                    log.warning("directory_subscription_lost", error=_first(errors))
             finally:
                 self.live.clear()
             await asyncio.sleep(pause_s)

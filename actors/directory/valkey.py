@@ -122,7 +122,7 @@ class ValkeyDirectory:
                 param="directory",
             )
         if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
-            log.warning("directory.evicts", where=self.where, policy=info.get("maxmemory_policy"))
+            log.warning("directory_evicts", where=self.where, policy=info.get("maxmemory_policy"))
 
     async def close(self) -> None:
         """Ends the streams of activations and the connections. What is stored stays. Idempotent."""
@@ -285,7 +285,7 @@ class ValkeyDirectory:
             try:
                 key, owner = msgspec.msgpack.decode(message, type=Told)
             except msgspec.MsgspecError as error:
-                log.warning("directory.message_refused", error=str(error))
+                log.warning("directory_message_refused", error=str(error))
             else:
                 stream.tell(key, owner)
 
