@@ -32,8 +32,10 @@ class Phone:
         self.resumes: list[float] = []
         self.cuts = 0
 
-    async def once(self) -> None:
-        """One connection: resume, read a random number of events (asking anew when all is quiet), cut."""
+    async def once(self, *, last: bool = False) -> None:
+        """One connection: resume, read a random number of events (asking anew when all is quiet), cut.
+
+        The `last` one reads until the log is at rest."""
         async with asyncio.timeout(60):
             socket = await connect(
                 self.server.url,
@@ -49,14 +51,14 @@ class Phone:
             await send(socket, {"type": "hello", "device": device, "resume": [position]})
             left = self.chance.randrange(1, 20)
             caught_up = False
-            while left > 0:
+            while left > 0 if not last else self.open or not caught_up:
                 frame = msgspec.json.decode(await socket.recv())
                 for each in frame if isinstance(frame, list) else (frame,):
                     left -= self.take(each)
                     if each["type"] == "caught_up":
                         self.resumes.append(time.monotonic() - started)
                         caught_up = True
-                if caught_up and not self.open:
+                if caught_up and not self.open and not last:
                     self.open = True
                     await send(socket, self.question())
             socket.transport.abort()
@@ -99,10 +101,9 @@ async def main(arguments: argparse.Namespace) -> None:
                 phones.append(Phone(server, random.Random(chance.random()), session))
 
         async def drive(phone: Phone) -> None:
-            sessions = 0
             while phone.cuts < arguments.cuts // arguments.clients:
                 await phone.once()
-                sessions += 1
+            await phone.once(last=True)
 
         started = time.monotonic()
         await asyncio.gather(*(drive(phone) for phone in phones))

@@ -49,6 +49,9 @@ from sessions.types import Principal, ResponseId, SessionKey, UnixMs
 log = structlog.get_logger(__name__)
 
 
+ENGINE_PATIENCE_S = 5.0
+
+
 class Phase(enum.Enum):
     WARM = "warm"
     SEALED = "sealed"
@@ -477,8 +480,11 @@ class Actor:
             self._stop(response_id)
 
     async def _turns_gone(self) -> None:
+        """Waits until the engine has let go; one that does not is left behind, since nothing of it is taken any more."""
         if self._turn_tasks:
-            await asyncio.wait(list(self._turn_tasks.values()))
+            late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
+            if late:
+                self._log.error("engine_does_not_let_go", turns=len(late))
 
     def _end(self, phase: Phase) -> None:
         """Leaves for good: turns stop, whoever waits is told to look the session up again."""

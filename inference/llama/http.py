@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 import httptools
 
@@ -38,9 +39,8 @@ class _Exchange(asyncio.Protocol):
     # -- asyncio's side ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         try:
