@@ -480,7 +480,7 @@ class Actor:
             self._stop(response_id)
 
     async def _turns_gone(self) -> None:
-        """Waits until the engine has let go; one that does not is left behind, since nothing of it is taken any more."""
+        """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
         if self._turn_tasks:
             late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:
