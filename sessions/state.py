@@ -42,7 +42,7 @@ class Draft(msgspec.Struct, kw_only=True):
     output_index: int
     text: list[str] = []
     refusal: list[str] = []
-    part_open: bool = False
+    part_open: bool = False  # the text part; a refusal's is there with its text
     done: bool = False
 
     def so_far(self) -> Message | FunctionCall:
@@ -215,7 +215,8 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             _add(state, event.item)
         case ev.ContentPartAdded():
             assert open_ is not None
-            open_.drafts[event.output_index].part_open = True
+            if isinstance(event.part, OutputText):
+                open_.drafts[event.output_index].part_open = True
         case ev.OutputItemDone():
             assert open_ is not None and isinstance(event.item, Message | FunctionCall)
             draft = open_.drafts[event.output_index]

@@ -65,7 +65,7 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
             )
         case RefusalText():
             if not _writing_message(open_):
-                yield from _close_last(open_, "completed")
+                yield from _close_last(open_, "incomplete")
                 yield _add_message(open_, now)
             draft = open_.drafts[-1]
             index = 1 if draft.part_open else 0
