@@ -225,12 +225,13 @@ class Ownership:
 
     def tick(self) -> bool:
         """To be called every TICK_S. True when this process stood still in between."""
-        now = asyncio.get_running_loop().time()
         late = self._late()
-        self._ticked_at = now
-        if late:
-            self._doubts += 1
+        self._ticked_at = asyncio.get_running_loop().time()
         return late
+
+    def doubt(self) -> None:
+        """Whatever was confirmed so far must be confirmed again."""
+        self._doubts += 1
 
     def _late(self) -> bool:
         if self._ticked_at is None:

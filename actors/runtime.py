@@ -265,6 +265,10 @@ class Runtime:
     def actor(self, key: SessionKey) -> Actor | None:
         return self._actors.get(key)
 
+    def present(self, key: SessionKey) -> bool:
+        """The session is in memory here, or on its way."""
+        return key in self._actors or key in self._activating
+
     @property
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
@@ -402,9 +406,14 @@ class Runtime:
         """Notices when this process stood still: others may have taken its sessions, so it looks at all of them."""
         while True:
             if self.ownership.tick():
-                log.warning("stood_still", actors=len(self._actors))
-                self._spawn(self._confirm_all())
+                self.doubt("stood_still")
             await asyncio.sleep(TICK_S)
+
+    def doubt(self, why: str) -> None:
+        """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
+        log.warning("in_doubt", why=why, actors=len(self._actors))
+        self.ownership.doubt()
+        self._spawn(self._confirm_all())
 
     async def _confirm_all(self) -> None:
         slots = asyncio.Semaphore(CONFIRMATIONS_AT_ONCE)

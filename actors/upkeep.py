@@ -53,6 +53,7 @@ class Upkeep:
         loop = asyncio.get_running_loop()
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
+            await self._attempt("reclaim", self._runtime.ownership.reclaim())
             await self._attempt("recover", self.recover())
             await self._attempt("passivate", self.passivate_idle())
             if loop.time() >= purge_at:

@@ -1,0 +1,7 @@
+"""Peer links on gRPC: the carrier of `actors.links`, one bidirectional stream of opaque messages per link."""
+
+from transport.peer.client import GrpcDialer
+from transport.peer.security import PeerSecurity
+from transport.peer.server import PeerServer
+
+__all__ = ["GrpcDialer", "PeerSecurity", "PeerServer"]

@@ -1,0 +1,112 @@
+"""The dialing end of peer links on gRPC.
+
+Every dial is a channel of its own: gRPC's shared connections would bring their own reconnecting and backing off, and
+whether a replica is there is decided above (`actors.links`). Retries, proxies and gRPC's keepalive are off for the
+same reason. Bound: one message of the wire is under way at a time; gRPC's flow control holds the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from actors.links import LinkDown
+from transport.peer.security import PeerSecurity
+
+METHOD: Final = "/sessile.peer.v1.Peer/Link"
+MESSAGE_BYTES_MAX: Final = 64 << 20
+
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_REJECTIONS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+
+
+class ClientCarrier:
+    """One stream, as the dialing end holds it."""
+
+    def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
+        self._channel = channel
+        self._call = call
+        self._closed = False
+
+    async def send(self, message: bytes) -> None:
+        try:
+            await self._call.write(message)
+        except grpc.aio.AioRpcError as error:
+            raise _down(error) from error
+        except asyncio.InvalidStateError as error:  # the call ended earlier: its status says why
+            raise await self._ended() from error
+
+    async def receive(self) -> bytes:
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise _down(error) from error
+        except asyncio.InvalidStateError as error:
+            raise await self._ended() from error
+        if message is grpc.aio.EOF:
+            raise await self._ended()
+        assert isinstance(message, bytes)
+        return message
+
+    async def _ended(self) -> LinkDown:
+        if self._closed:
+            return LinkDown("closed")
+        code = await self._call.code()
+        if code in _REJECTIONS:
+            return LinkDown("rejected", await self._call.details())
+        return LinkDown("reset", f"the stream ended ({code.name})")
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._call.cancel()
+            await self._channel.close()
+
+
+def _down(error: grpc.aio.AioRpcError) -> LinkDown:
+    return LinkDown("rejected" if error.code() in _REJECTIONS else "reset", error.details() or error.code().name)
+
+
+class GrpcDialer:
+    """Implements `Dialer`."""
+
+    def __init__(self, security: PeerSecurity) -> None:
+        self._security = security
+
+    async def dial(self, address: str) -> ClientCarrier:
+        channel = self._channel(address)
+        try:
+            await _connected(channel, address)
+            call: Any = channel.stream_stream(METHOD)(metadata=self._security.metadata())
+            return ClientCarrier(channel, call)
+        except BaseException:
+            await channel.close()
+            raise
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        security = self._security
+        if not security.tls:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        options: tuple[tuple[str, Any], ...] = CHANNEL_OPTIONS
+        if security.server_name:
+            options += (("grpc.ssl_target_name_override", security.server_name),)
+        return grpc.aio.secure_channel(address, security.channel_credentials(), options=options)
+
+
+async def _connected(channel: grpc.aio.Channel, address: str) -> None:
+    """Waits for the connection. Raises LinkDown at its first failure."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise LinkDown("refused", f"{address} cannot be reached")
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)

@@ -1,0 +1,116 @@
+"""The answering end of peer links on gRPC: a server with one method that hands each stream to the replica's host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from actors.links import Carrier, LinkDown
+from sessions.errors import BadInput
+from transport.peer.client import MESSAGE_BYTES_MAX, METHOD
+from transport.peer.security import PeerSecurity
+
+log = structlog.get_logger(__name__)
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),  # a second replica on the same port is a mistake, and is told so
+)
+
+Accept = Callable[[Carrier, str], Awaitable[None]]
+
+
+class ServerCarrier:
+    """One stream, as the answering end holds it."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._closed = False
+
+    async def send(self, message: bytes) -> None:
+        self._check()
+        try:
+            await self._context.write(message)
+        except (grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise LinkDown("reset", str(error)) from error
+
+    async def receive(self) -> bytes:
+        self._check()
+        try:
+            message = await self._context.read()
+        except (grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise LinkDown("reset", str(error)) from error
+        if message is grpc.aio.EOF:
+            raise LinkDown("reset", "the stream ended")
+        assert isinstance(message, bytes)
+        return message
+
+    def _check(self) -> None:
+        if self._closed:
+            raise LinkDown("closed")
+
+    async def close(self) -> None:
+        """The stream ends when the method returns, which is when its link's `accept` does."""
+        self._closed = True
+
+
+class PeerServer:
+    """Listens for peers. `accept` runs one link to its end (`actors.peer_host.PeerHost.accept`)."""
+
+    def __init__(self, accept: Accept, *, security: PeerSecurity) -> None:
+        self._accept = accept
+        self._security = security
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which 0 leaves to the system. Raises BadInput when it may not or cannot."""
+        self._security.check_address(host)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((_Handler(self),))
+        address = f"{host}:{port}"
+        try:
+            if self._security.tls:
+                bound = server.add_secure_port(address, self._security.server_credentials())
+            else:
+                bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise BadInput(
+                "invalid_setting", f"The peer link cannot listen on {address}.", param="peer_port"
+            ) from error
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Takes no new links and ends those that are left after `grace_s`. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+    async def link(self, context: Any) -> None:
+        """One stream."""
+        if not self._security.admits(context.invocation_metadata()):
+            log.warning("peer_without_token", peer=context.peer())
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the cluster's token is missing or wrong")
+        await self._accept(ServerCarrier(context), context.peer())
+
+
+class _Handler(grpc.GenericRpcHandler):
+    """Bytes in, bytes out: what they mean is decided elsewhere."""
+
+    def __init__(self, server: PeerServer) -> None:
+        self._server = server
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        if details.method != METHOD:
+            return None
+        return grpc.stream_stream_rpc_method_handler(self._link)
+
+    async def _link(self, requests: Any, context: Any) -> None:
+        await self._server.link(context)
