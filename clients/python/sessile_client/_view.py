@@ -14,6 +14,18 @@ from typing import Any
 
 State = dict[str, Any]
 TERMINAL = frozenset({"completed", "incomplete", "failed", "ended"})
+#: events that may change what was already said, beside adding to it
+_REWRITES = frozenset(
+    {
+        "content.retracted",
+        "response.content_part.added",
+        "response.content_part.done",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.output_text.done",
+        "response.refusal.done",
+    }
+)
 #: an index beyond this is a broken server's: it must not make us allocate
 _INDEX_MAX = 4096
 
@@ -87,7 +99,7 @@ class Item:
 class ResponseState:
     """What is known of one response."""
 
-    __slots__ = ("dropped", "error", "id", "incomplete_reason", "output", "queued_item", "status", "usage")
+    __slots__ = ("dropped", "edits", "error", "id", "incomplete_reason", "output", "queued_item", "status", "usage")
 
     def __init__(self, response_id: str, status: str = "in_progress") -> None:
         self.id = response_id
@@ -100,6 +112,8 @@ class ResponseState:
         self.incomplete_reason: str | None = None
         #: how many items of history its prompt left out (``context.fitted``)
         self.dropped: int | None = None
+        #: changes of its text that were no appending: [start, end) became so many code points
+        self.edits: list[tuple[int, int, int]] = []
         #: the message that will be created when a queued response starts
         self.queued_item: Item | None = None
 
@@ -266,6 +280,17 @@ class View:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take the next event of the log. Never fails on content: an odd field is as good as an absent one."""
+        response_id = event.get("response_id")
+        if event.get("type") not in _REWRITES or not isinstance(response_id, str):
+            self._apply(event)
+            return
+        before = self.text(response_id)
+        self._apply(event)
+        after = self.text(response_id)
+        if not after.startswith(before):
+            self._response(response_id).edits.append(_difference(before, after))
+
+    def _apply(self, event: Mapping[str, Any]) -> None:
         name = event.get("type")
         match name:
             case "response.output_text.delta":
@@ -429,6 +454,24 @@ class View:
         while len(content) <= index:
             content.append({"type": "output_text", "text": ""})
         content[index] = part
+
+
+def moved(place: int, edits: list[tuple[int, int, int]]) -> int:
+    """Where a place in a response's text is after its edits; one inside a changed stretch moves behind it."""
+    for start, end, length in edits:
+        if place >= end:
+            place += length - (end - start)
+        elif place > start:
+            place = start + length
+    return place
+
+
+def _difference(before: str, after: str) -> tuple[int, int, int]:
+    """The smallest [start, end) of ``before`` that has changed, and how long it is in ``after``."""
+    shorter = min(len(before), len(after))
+    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    tail = next((i for i in range(shorter - start) if before[-1 - i] != after[-1 - i]), shorter - start)
+    return start, len(before) - tail, len(after) - tail - start
 
 
 def _part_text(part: Mapping[str, Any]) -> str:

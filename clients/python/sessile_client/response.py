@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._track import Phase
-from ._view import Item, ResponseState
+from ._view import Item, ResponseState, moved
 from ._wire import Frame
 from .errors import ResponseFailed
 
@@ -132,11 +132,19 @@ class Response:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """The text piece by piece. What a retraction takes back was already given out: see ``texts`` and ``text``."""
-        shown = ""
+        shown, edits_seen, last = 0, 0, ""
+        view = self._session.view
         async for text in self.texts():
-            if text.startswith(shown):
-                yield text[len(shown) :]
-            shown = text
+            edits = state.edits if (state := self.state) is not None else []
+            if self._session.view is view:
+                shown = moved(shown, edits[edits_seen:])
+            else:  # a snapshot came: go on behind what was shown, or behind everything if that has changed
+                view = self._session.view
+                shown = shown if text.startswith(last) else len(text)
+            edits_seen = len(edits)
+            if len(text) > shown:
+                yield text[shown:]
+            shown, last = len(text), text
         self._raise_failure(self._final())
 
     async def cancel(self) -> bool:

@@ -256,6 +256,7 @@ class FakeServer:
                 else:
                     task.cancel()
                     self._end(log, frame["response_id"], "incomplete", {"reason": "cancelled"})
+                ok["offset"] = len(log.events)
             case "session.update":
                 info = {"model": "m", "title": frame.get("title"), "metadata": frame.get("metadata", {})}
                 ok["offset"] = log.put({"type": "session.updated", "info": info})
@@ -315,6 +316,8 @@ class _Reader:
         self._connection = connection
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._unacked: dict[str, int] = {}
+        self._held: dict[str, list[tuple[int, Frame]]] = {}
+        self._sent: dict[str, int] = {}
         self._acked = asyncio.Event()
 
     async def run(self) -> None:
@@ -356,6 +359,7 @@ class _Reader:
                 self._read(frame)
             case "unsubscribe":
                 stream = self._streams.pop(frame["session"], None)
+                self._sent.pop(frame["session"], None)
                 if stream is not None:
                     stream.cancel()
                 await self.send({"type": "ok", "id": frame["id"]})
@@ -368,7 +372,15 @@ class _Reader:
             case "pong":
                 return
             case _:
-                await self.send(self._server.execute(frame))
+                answer = self._server.execute(frame)
+                self._held.setdefault(frame.get("session", ""), []).append((answer.get("offset", 0), answer))
+                await self._release(frame.get("session", ""))
+
+    async def _release(self, name: str) -> None:
+        """Answers come after the events that they speak of, where those are read on this connection."""
+        held, sent = self._held.get(name, []), self._sent.get(name, 2**53)
+        while held and held[0][0] <= sent:
+            await self.send(held.pop(0)[1])
 
     def _read(self, entry: Frame) -> None:
         stream = self._streams.pop(entry["session"], None)
@@ -394,7 +406,8 @@ class _Reader:
         else:
             await self.send({**common, "mode": "replay", "from": offset + 1, "top": len(log.events)})
         live = False
-        self._unacked[name] = offset
+        self._unacked[name] = self._sent[name] = offset
+        await self._release(name)
         while True:
             while offset < len(log.events):
                 while offset - self._unacked[name] >= self._server._window_events:
@@ -404,6 +417,8 @@ class _Reader:
                 await self.send(
                     {"type": "event", "session": name, "epoch": log.epoch, "offset": offset, "at": 1, "event": event}
                 )
+                self._sent[name] = offset
+                await self._release(name)
             if not live:
                 live = True
                 await self.send({"type": "caught_up", "session": name, "offset": offset})

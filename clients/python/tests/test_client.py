@@ -237,6 +237,23 @@ async def test_cancel_keeps_what_was_said(server: FakeServer) -> None:
         assert not await response.cancel()
 
 
+async def test_pieces_go_on_after_a_retraction_and_text_has_it(server: FakeServer) -> None:
+    server.hold_after = 2
+    async with client_of(server) as client:
+        session = await client.create_session()
+        response = session.send("all")
+        pieces: list[str] = []
+        async for piece in response:
+            pieces.append(piece)
+            if "".join(pieces) == "you said ":
+                span = {"start": 0, "end": 3, "replacement": "somebody", "category": "x", "content_index": 0}
+                ids = {"response_id": response.id, "item_id": response.output[0].id}
+                server.logs[session.id].put({"type": "content.retracted", **ids, **span})
+                server.release()
+        assert "".join(pieces) == "you said all "
+        assert await response.text() == "somebody said all "
+
+
 async def test_refusals_become_their_classes(server: FakeServer) -> None:
     server.hold_after = 0
     async with client_of(server) as client:

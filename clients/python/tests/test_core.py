@@ -1,0 +1,238 @@
+"""The connection core and its neighbours where the cases do not look: limits, odd frames, tables."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessile_client import (
+    Busy,
+    Conflict,
+    FileStore,
+    Forbidden,
+    InvalidRequest,
+    Limits,
+    Link,
+    NotFound,
+    Position,
+    RateLimited,
+    ServerError,
+    SessionGone,
+    Unauthorized,
+    Unavailable,
+    View,
+    WireError,
+)
+from sessile_client._core import ClientCore
+from sessile_client._ids import ulid, ulid_factory
+from sessile_client._policy import FATAL_CLOSE_CODES, RETRY_CLOSE_CODES, backoff_s
+from sessile_client._track import Track
+from sessile_client._view import _difference, moved
+from sessile_client._wire import decode, encode
+from sessile_client.errors import server_error
+
+
+def ready_core(**limits: Any) -> ClientCore:
+    rng = random.Random(1)
+    core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 1, rng), now=0.0, limits=Limits(**limits))
+    core.dialing(0.0)
+    core.opened(0.0)
+    core.received([{"type": "ready"}], 10, 0.0)
+    core.take_outbox()
+    return core
+
+
+def snapshot(session: str, at: int) -> dict[str, Any]:
+    return {"type": "resumed", "session": session, "mode": "snapshot", "epoch": "e", "at": at, "state": {}}
+
+
+def test_ulids_sort_by_time_and_differ_within_it() -> None:
+    rng = random.Random(1)
+    early, late = ulid(1_000, rng), ulid(2_000, rng)
+    assert early < late
+    assert len(early) == 26
+    assert len({ulid(5, rng) for _ in range(1000)}) == 1000
+    assert ulid(0, random.Random(2))[:10] == "0000000000"
+    with pytest.raises(ValueError, match="holds"):
+        ulid(1 << 48, rng)
+
+
+def test_a_detached_session_is_not_acknowledged() -> None:
+    core = ready_core()
+    core.attach(Track("s"))
+    core.received([snapshot("s", 3)], 10, 1.0)
+    core.detach("s")
+    assert [frame["type"] for frame in core.take_outbox()] == ["subscribe", "unsubscribe"]
+    core.tick(3.0)
+    assert core.take_outbox() == []
+
+
+def test_a_session_that_is_tracked_twice_has_one_position() -> None:
+    core = ready_core()
+    core.attach(Track("s"))
+    core.received([snapshot("s", 3)], 10, 1.0)
+    again = Track("s", epoch="e", offset=1)
+    core.attach(again)
+    replay = {"type": "resumed", "session": "s", "mode": "replay", "epoch": "e", "from": 2, "top": 2}
+    event = {"type": "event", "session": "s", "epoch": "e", "offset": 2, "at": 1, "event": {"type": "x"}}
+    core.received([replay, event], 10, 1.1)
+    assert core.tracks["s"] is again
+    assert again.offset == 2
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "event", "session": "s", "epoch": "e", "offset": "4", "event": {}},
+        {"type": "event", "session": "s", "epoch": "e", "offset": 0, "event": {}},
+        {"type": "event", "session": "s", "epoch": "e", "offset": True, "event": {}},
+        {"type": "event", "session": 7, "epoch": "e", "offset": 4, "event": {}},
+        {"type": "event", "session": "s", "epoch": "e", "offset": 2**53, "event": {}},
+        {"type": "resumed", "session": "s", "mode": "replay", "epoch": "e", "from": -1},
+        {"type": "resumed", "session": "s", "mode": "snapshot", "epoch": None, "at": 3},
+        {"type": "goaway", "after_ms": "soon"},
+        {"type": "caught_up", "session": "s"},
+    ],
+)
+def test_a_frame_that_breaks_the_protocol_stops_the_client(frame: dict[str, Any]) -> None:
+    core = ready_core()
+    core.attach(Track("s"))
+    core.received([snapshot("s", 3), frame], 10, 1.0)
+    assert core.link is Link.STOPPED
+    assert core.take_close() == 1002
+
+
+def test_a_command_id_that_is_waiting_is_not_taken_twice() -> None:
+    core = ready_core()
+    core.submit("session.warm", {"session": "s"}, 0.0, id="one")
+    with pytest.raises(ValueError, match="one"):
+        core.submit("session.warm", {"session": "s"}, 0.0, id="one")
+
+
+def test_backoff_stays_within_its_ceiling() -> None:
+    rng = random.Random(1)
+    limits = Limits()
+    for attempt in (0, 1, 5, 7, 8, 50, 10_000):
+        ceiling = min(20.0, 0.25 * 2 ** min(attempt, 20))
+        delays = [backoff_s(attempt, rng, limits) for _ in range(300)]
+        assert 0 <= min(delays) < 0.1 * ceiling
+        assert 0.9 * ceiling < max(delays) <= ceiling
+
+
+def test_no_close_code_is_both_fatal_and_not() -> None:
+    assert not FATAL_CLOSE_CODES & RETRY_CLOSE_CODES
+
+
+@pytest.mark.parametrize(
+    ("code", "type_", "wanted"),
+    [
+        ("item_not_found", "invalid_request_error", NotFound),
+        ("session_deleted", "invalid_request_error", SessionGone),
+        ("idempotency_conflict", "invalid_request_error", Conflict),
+        ("tools_pending", "invalid_request_error", Busy),
+        ("token_expired", "authentication_error", Unauthorized),
+        ("forbidden", "permission_error", Forbidden),
+        ("rate_limited", "rate_limit_error", RateLimited),
+        ("draining", "server_error", Unavailable),
+        ("from_the_future", "invalid_request_error", InvalidRequest),
+        ("from_the_future", "rate_limit_error", RateLimited),
+        ("from_the_future", "unheard_of", ServerError),
+    ],
+)
+def test_codes_become_classes(code: str, type_: str, wanted: type[ServerError]) -> None:
+    raw = {"type": type_, "code": code, "message": "m", "param": "p", "retryable": True, "retry_after_ms": 5}
+    error = server_error(raw)
+    assert type(error) is wanted
+    assert error.to_dict() == raw
+
+
+def test_an_error_that_is_no_object_is_still_an_error() -> None:
+    assert server_error("boom").code == "unknown"
+    assert server_error({"code": 5, "retryable": "yes", "retry_after_ms": -1}).to_dict() == {
+        "type": "server_error",
+        "code": "unknown",
+        "message": "",
+        "retryable": False,
+    }
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_frames_survive_the_wire(encoding: Any) -> None:
+    frames: list[dict[str, Any]] = [
+        {"type": "a", "text": "é👍🏽\x00", "n": 2**53 - 1, "x": [1.5, None, True]},
+        {"type": "b"},
+    ]
+    assert decode(encode(frames, encoding), encoding) == frames
+    assert decode(encode(frames[:1], encoding), encoding) == frames[:1]
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "code"),
+    [
+        ("{", "json", 1007),
+        ("[" * 100_000, "json", 1007),
+        (b"\xc1", "msgpack", 1007),
+        (b"\x81\xa4type\xc4\x01a", "msgpack", 1002),
+        ("17", "json", 1002),
+        ("{}", "json", 1002),
+        ('[{"type":"a"},5]', "json", 1002),
+        (b"{}", "json", 1003),
+        ("{}", "msgpack", 1003),
+    ],
+)
+def test_what_is_no_message_has_a_close_code(data: Any, encoding: Any, code: int) -> None:
+    with pytest.raises(WireError) as wrong:
+        decode(data, encoding)
+    assert wrong.value.close_code == code
+
+
+def test_a_view_takes_the_oddest_events_without_failing() -> None:
+    view = View()
+    for event in (
+        {},
+        {"type": 5},
+        {"type": "item.created", "item": None},
+        {"type": "response.output_text.delta", "delta": "early", "item_id": "i", "response_id": "r"},
+        {"type": "response.output_text.delta", "delta": 7, "item_id": "i", "content_index": "x"},
+        {"type": "response.content_part.added", "item_id": "i", "content_index": 10**12, "part": {"type": "t"}},
+        {"type": "content.retracted", "item_id": "none", "start": 0, "end": 5},
+        {"type": "content.retracted", "item_id": "i", "start": 2, "end": 10**9, "replacement": "!"},
+        {"type": "response.completed", "response_id": "r", "response": "?"},
+        {"type": "session.updated", "info": 3},
+    ):
+        view.apply(event)
+    assert view.text("r").startswith("ea!")
+    assert len(view.items["i"].content) <= 4097
+    assert View.from_state(view.to_state()).text("r") == view.text("r")
+    assert View.from_state({"items": 5, "open": [{}], "head": 7}).items == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "edit"),
+    [("abcdef", "abXdef", (2, 3, 1)), ("abc", "", (0, 3, 0)), ("aaa", "aa", (2, 3, 0)), ("abc", "xabc", (0, 0, 1))],
+)
+def test_an_edit_is_the_smallest_difference(before: str, after: str, edit: tuple[int, int, int]) -> None:
+    assert _difference(before, after) == edit
+
+
+def test_a_place_moves_with_the_text() -> None:
+    assert [moved(place, [(2, 5, 1)]) for place in (0, 2, 3, 5, 7)] == [0, 2, 3, 3, 5]
+    assert moved(9, [(0, 3, 8), (20, 25, 0)]) == 14
+
+
+async def test_a_damaged_position_counts_as_none(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    assert await store.load("../../etc/passwd") is None
+    await store.save("../s", Position("e", 3, {"items": []}))
+    assert await store.load("../s") == Position("e", 3, {"items": []})
+    (path,) = tmp_path.iterdir()
+    whole = path.read_text()
+    for damage in ("", whole[:-5], "[]", whole.replace('"../s"', '"other"'), whole.replace("3", "-3")):
+        path.write_text(damage)
+        assert await store.load("../s") is None
+    await store.forget("../s")
+    await store.forget("../s")
+    assert list(tmp_path.iterdir()) == []
