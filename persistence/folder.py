@@ -3,8 +3,9 @@
 **Lock.** One process per data folder. `flock` is dropped by the kernel when the process dies, however it dies, so
 there is never a stale lock to clear.
 
-**Marker.** A small file that holds the store's incarnation and a position that only grows (SQLite: commits; PostgreSQL:
-the write-ahead position). It is written after each commit and before the commit is acknowledged. At the next start:
+**Marker.** A small file that holds the store's incarnation and a position that only grows: the number
+of commits that this process has made. It is written after each commit and before the commit is acknowledged. At the
+next start:
 
     what the store says                     meaning                                      incarnation
     same incarnation, position >= marker    the process stopped, maybe between the two   stays
@@ -93,21 +94,22 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     position: int
     written_at: float  # unix seconds by this machine's clock, the one that stamps files too
+    writer: str = ""  # who counts the positions, where several write to one store
 
 
 class Marker:
     """The marker file, open from `open` to `close`."""
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
-        self._path = path
+        self.path = path
         self._now = now
         self._fd: int | None = None
-        self._last: tuple[str, int] | None = None
+        self._last: tuple[str, int, str] | None = None
         self.synced_at: float = 0.0
 
     def open(self) -> Mark | None:
         """What the marker says, if it can be trusted. Raises OSError where the file cannot be made or written."""
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             mark = msgspec.json.decode(os.pread(self._fd, MARKER_BYTES, 0), type=Mark)
         except msgspec.DecodeError:
@@ -115,12 +117,12 @@ class Marker:
         touched = os.fstat(self._fd).st_ctime > mark.written_at + TOUCHED_AFTER_S
         return None if touched else mark
 
-    def write(self, incarnation: str, position: int) -> None:
+    def write(self, incarnation: str, position: int, writer: str = "") -> None:
         """Puts the position down, without waiting for the disk. Raises OSError."""
         assert self._fd is not None
-        mark = msgspec.json.encode(Mark(incarnation=incarnation, position=position, written_at=self._now()))
-        os.pwrite(self._fd, mark.ljust(MARKER_BYTES), 0)
-        self._last = (incarnation, position)
+        mark = Mark(incarnation=incarnation, position=position, written_at=self._now(), writer=writer)
+        os.pwrite(self._fd, msgspec.json.encode(mark).ljust(MARKER_BYTES), 0)
+        self._last = (incarnation, position, writer)
 
     def sync(self) -> None:
         """Waits for the disk. Blocks; raises OSError."""

@@ -95,7 +95,7 @@ def upsert_snapshots(rows: int) -> str:
 
 @cache
 def insert_usage(rows: int) -> str:
-    """The fields of `usage_row`. A response that has its row keeps it."""
+    """The columns of `writes.usage_row`. A response that has its row keeps it."""
     return (
         "INSERT OR IGNORE INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model,"
         " status, input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens,"
@@ -320,28 +320,6 @@ def _command(row: _CommandRow) -> CommandRecord:
         digest=bytes.fromhex(row[2]),
         answer=answer,
         at=UnixMs(row[4]),
-    )
-
-
-def usage_row(key: SessionKey, row: UsageRow) -> Row:
-    """The columns of `insert_usage`."""
-    usage = row.usage
-    return (
-        key.tenant,
-        key.session,
-        row.response_id,
-        row.principal.key_id,
-        row.principal.user,
-        row.principal.role,
-        row.model,
-        row.status,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cached_tokens,
-        usage.reasoning_tokens,
-        row.recomputed_tokens,
-        row.withheld_tokens,
-        row.at,
     )
 
 

@@ -121,13 +121,13 @@ class Transaction:
     def _insert(self, connection: sqlite3.Connection, appends: Sequence[AppendWrite]) -> None:
         for size, values in sql.chunks([row for write in appends for row in write.events]):
             connection.execute(sql.insert_events(size), values)
-        beside = [w for w in appends if w.patch or w.commands or w.append.usage or w.snapshot]
+        beside = [w for w in appends if w.patch or w.commands or w.usage or w.snapshot]
         if not beside:
             return
         for statement, rows in (
             (sql.patch_heads, [w.patch for w in beside if w.patch is not None]),
             (sql.upsert_commands, [row for w in beside for row in w.commands]),
-            (sql.insert_usage, [sql.usage_row(w.key, row) for w in beside for row in w.append.usage]),
+            (sql.insert_usage, [row for w in beside for row in w.usage]),
             (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
         ):
             for size, values in sql.chunks(rows):

@@ -13,7 +13,7 @@ from persistence.codec import About, Codec, encode_about, encode_ok, encode_reco
 from persistence.group import Write
 from persistence.rules import check_append, check_key, check_text
 from sessions.errors import TooLarge
-from sessions.ports import Append
+from sessions.ports import Append, UsageRow
 from sessions.types import Epoch, SessionKey, UnixMs
 
 ROW_OVERHEAD_BYTES: Final = 96
@@ -22,7 +22,7 @@ ROW_OVERHEAD_BYTES: Final = 96
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "commands", "events", "patch", "snapshot")
+    __slots__ = ("append", "commands", "events", "patch", "snapshot", "usage")
 
     def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
         """Raises TooLarge and BadInput."""
@@ -47,12 +47,12 @@ class AppendWrite(Write):
             self.patch = (
                 tenant,
                 session,
-                int(head.open),
+                head.open,
                 head.user,
                 head.model,
                 key_id,
                 about,
-                int(head.listed),
+                head.listed,
                 head.deleted_at,
                 append.at,
             )
@@ -63,7 +63,8 @@ class AppendWrite(Write):
                 (tenant, session, command.principal_id, command.command_id, command.at, command.digest, answer)
             )
             size += len(answer) + ROW_OVERHEAD_BYTES
-        size += 2 * ROW_OVERHEAD_BYTES * len(append.usage)
+        self.usage = [usage_row(key, row) for row in append.usage]
+        size += 2 * ROW_OVERHEAD_BYTES * len(self.usage)
         if append.snapshot is not None:
             key_id, body = encode(key, append.snapshot.body)
             self.snapshot = (tenant, session, append.snapshot.offset, key_id, body)
@@ -98,3 +99,25 @@ class JobWrite(Write):
     def __init__(self, key: SessionKey, run: Callable[[Any], Any]) -> None:
         super().__init__(key, rows=1, size=ROW_OVERHEAD_BYTES)
         self.run = run
+
+
+def usage_row(key: SessionKey, row: UsageRow) -> tuple[Any, ...]:
+    """The columns of the `usage` tables, as far as they are written here."""
+    usage = row.usage
+    return (
+        key.tenant,
+        key.session,
+        row.response_id,
+        row.principal.key_id,
+        row.principal.user,
+        row.principal.role,
+        row.model,
+        row.status,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
+        row.recomputed_tokens,
+        row.withheld_tokens,
+        row.at,
+    )

