@@ -40,7 +40,7 @@ export function blocks(text) {
     if (kind === "blank") {
       // A list goes on over a blank line when its next line is indented or another item.
       const next = lines[i + 1] ?? "";
-      if (open?.kind === "list" && (/^\s{2,}\S/.test(next) || isItem(next))) open.lines.push("");
+      if (isList(open) && (/^\s{2,}\S/.test(next) || isItem(next))) open?.lines.push("");
       else open = null;
     } else if (open !== null && open.kind === kind && kind !== "heading" && kind !== "rule") {
       open.lines.push(line);
@@ -58,14 +58,19 @@ function isItem(line) {
   return /^\s*([-*+]|\d{1,9}[.)])\s+\S/.test(line);
 }
 
+/** @param {Block | null} open */
+function isList(open) {
+  return open?.kind === "ul" || open?.kind === "ol";
+}
+
 /** @param {string} line @param {string | undefined} next @param {Block | null} open */
 function kindOf(line, next, open) {
   if (/^\s*$/.test(line)) return "blank";
   if (/^ {0,3}#{1,6}\s/.test(line)) return "heading";
   if (/^ {0,3}([-*_])(\s*\1){2,}\s*$/.test(line)) return "rule";
   if (/^ {0,3}>/.test(line)) return "quote";
-  if (open?.kind === "list" && (/^\s{2,}\S/.test(line) || !isItem(line))) return /^\s{2,}\S/.test(line) ? "list" : "text";
-  if (isItem(line)) return "list";
+  if (isList(open) && /^\s{2,}\S/.test(line)) return open?.kind ?? "text";
+  if (isItem(line)) return /^\s*\d/.test(line) ? "ol" : "ul";
   const isRow = line.includes("|");
   if (open?.kind === "table" && isRow) return "table";
   if (isRow && next !== undefined && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(next) && next.includes("-")) return "table";
@@ -87,7 +92,7 @@ function render(block, depth = 0) {
     const inside = lines.map((line) => line.replace(/^\s*>\s?/, "")).join("\n");
     return el("blockquote", {}, ...nested(inside, depth));
   }
-  if (kind === "list") return list(lines, depth);
+  if (kind === "ul" || kind === "ol") return list(lines, depth);
   if (kind === "table") return table(lines);
   return el("p", {}, ...inline(lines.join("\n")));
 }
@@ -168,7 +173,11 @@ export function inline(text, depth = 0) {
   const nodes = [];
   let from = 0;
   const plain = (/** @type {string} */ words) => {
-    if (words !== "") nodes.push(document.createTextNode(words));
+    // A line that the model ended is a line that it meant: a verse, an address.
+    words.split("\n").forEach((line, index) => {
+      if (index > 0) nodes.push(el("br"));
+      if (line !== "") nodes.push(document.createTextNode(line));
+    });
   };
   for (const match of depth > DEPTH_MAX || text.length > MARKED_MAX ? [] : text.matchAll(INLINE)) {
     plain(text.slice(from, match.index));

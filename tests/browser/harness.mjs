@@ -1,0 +1,117 @@
+/**
+ * A real Chromium and a real server for the tests beside this file.
+ *
+ * The server is started, killed and started again on its port, over one data folder. Nothing here sleeps: what is
+ * waited for is a line of output, the end of a process, or a condition in the page.
+ */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+const require = createRequire(new URL("../../clients/typescript/package.json", import.meta.url));
+const { chromium } = require("playwright-core");
+export const axePath = require.resolve("axe-core/axe.min.js");
+
+const PYTHON = process.env.SESSILE_PYTHON ?? join(ROOT, ".venv/bin/python");
+const CHROMIUM = process.env.SESSILE_CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
+
+export function temporaryFolder() {
+  return mkdtempSync(join(tmpdir(), "sessile-browser-"));
+}
+
+async function freePort() {
+  const probe = createServer().listen(0, "127.0.0.1");
+  await once(probe, "listening");
+  const { port } = probe.address();
+  probe.close();
+  await once(probe, "close");
+  return port;
+}
+
+/** `python app.py serve`, with the simulated engine unless `args` say otherwise. */
+export class Server {
+  constructor(args = []) {
+    this.args = args;
+    this.data = temporaryFolder();
+    this.process = null;
+    this.output = [];
+  }
+
+  async start() {
+    this.port ??= await freePort();
+    this.url = `http://127.0.0.1:${this.port}/`;
+    const args = ["app.py", "serve", "--port", this.port, "--data", join(this.data, "data"), "--engine", "sim", "--log-level", "warning", ...this.args];
+    this.process = spawn(PYTHON, args.map(String), { cwd: ROOT, stdio: ["ignore", "pipe", "pipe"] });
+    this.ended = once(this.process, "exit");
+    createInterface({ input: this.process.stderr }).on("line", (line) => this.output.push(line));
+    const lines = createInterface({ input: this.process.stdout });
+    await new Promise((resolve, reject) => {
+      lines.on("line", (line) => {
+        this.output.push(line);
+        if (line.includes("Sessile is ready")) resolve();
+      });
+      this.ended.then(([code]) => reject(new Error(`the server ended with ${code}:\n${this.output.slice(-30).join("\n")}`)));
+    });
+    return this;
+  }
+
+  /** @param {NodeJS.Signals} signal SIGKILL: as in a crash */
+  async stop(signal = "SIGTERM") {
+    if (this.process === null) return;
+    this.process.kill(signal);
+    await this.ended;
+    this.process = null;
+  }
+
+  async dispose() {
+    await this.stop("SIGKILL");
+    rmSync(this.data, { recursive: true, force: true });
+  }
+}
+
+/** One browser for a file of tests; `page()` gives a fresh context with what went wrong in it collected. */
+export class Browser {
+  async start() {
+    if (CHROMIUM === undefined) throw new Error("no Chromium here: apt-get install chromium, or name it in SESSILE_CHROMIUM");
+    this.browser = await chromium.launch({
+      executablePath: CHROMIUM,
+      args: [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+        "--disable-sync", "--no-first-run", "--force-color-profile=srgb",
+      ],
+    });
+    return this;
+  }
+
+  async context(options = {}) {
+    return this.browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  }
+
+  async page(options = {}) {
+    const context = await this.context(options);
+    return watch(await context.newPage());
+  }
+
+  async dispose() {
+    await this.browser?.close();
+  }
+}
+
+/** Collects what a person would see in the console. */
+export function watch(page) {
+  page.setDefaultTimeout(20_000);
+  page.troubles = [];
+  page.on("pageerror", (error) => page.troubles.push(`uncaught: ${error.message}`));
+  page.on("console", (message) => {
+    // A server that is away is what some tests are about.
+    if (message.type() === "error" && !/WebSocket connection to|ERR_CONNECTION_REFUSED/.test(message.text())) page.troubles.push(message.text());
+  });
+  return page;
+}

@@ -1,0 +1,404 @@
+/** The page in a real Chromium, against the real server with the simulated engine. */
+import assert from "node:assert/strict";
+import { after, afterEach, before, test } from "node:test";
+import { axePath, Browser, Server, watch } from "./harness.mjs";
+
+const browser = new Browser();
+/** Answers take about a second. */
+const quick = new Server(["--sim-tokens-per-s", "150", "--sim-answer-tokens", "60"]);
+/** Answers last long enough to do something meanwhile. */
+const slow = new Server(["--sim-tokens-per-s", "30", "--sim-answer-tokens", "150"]);
+const open = new Set();
+
+before(async () => {
+  await browser.start();
+  await quick.start();
+  await slow.start();
+});
+after(async () => {
+  await browser.dispose();
+  await quick.dispose();
+  await slow.dispose();
+});
+afterEach(async () => {
+  for (const page of open) await page.context().close();
+  open.clear();
+});
+
+async function visit(server, options) {
+  const page = await browser.page(options);
+  open.add(page);
+  await page.goto(server.url);
+  await page.waitForSelector('#link[data-phase="ready"]');
+  return page;
+}
+async function say(page, text) {
+  await page.fill("#message", text);
+  await page.press("#message", "Enter");
+}
+const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
+const writing = (page, letters = 40) =>
+  page.waitForFunction((wanted) => (document.querySelector(".answer.writing .prose")?.textContent ?? "").length > wanted, letters);
+const texts = (page, selector) => page.$$eval(selector, (found) => found.map((element) => element.textContent));
+/** What the server's log says, asked for by a client of its own. */
+async function truth(page) {
+  return page.evaluate(async () => {
+    const { SessileClient, itemText } = await import("/sessile.js");
+    const client = new SessileClient({ url: location.origin });
+    const session = client.session(new URLSearchParams(location.search).get("session")).open();
+    await session.live();
+    const entries = session.view.thread().map(({ item }) => (item === undefined ? "" : itemText(item)));
+    client.close();
+    return entries;
+  });
+}
+/** The words as the page shows them, line breaks and markup aside. */
+const plain = (text) => text.replace(/\s+/g, "");
+async function agrees(page) {
+  const log = await truth(page);
+  const shown = await texts(page, ".message .said, .message .prose");
+  assert.deepEqual(shown.map(plain), log.map(plain));
+  return log;
+}
+
+test("a first message makes a conversation: it is answered, titled, listed, and has its own address", async () => {
+  const page = await visit(quick);
+  await page.waitForSelector("#welcome:not([hidden])");
+  assert.equal(await page.isDisabled("#send"), true);
+  await say(page, "How do barnacles choose their rock?");
+  await page.waitForSelector(".user .said");
+  await written(page);
+  assert.match(page.url(), /\?session=ses_/);
+  assert.equal(await page.textContent("#title"), "How do barnacles choose their rock?");
+  assert.equal(await page.title(), "How do barnacles choose their rock? · Sessile");
+  await page.waitForSelector('.row[aria-current="page"] >> text=How do barnacles');
+  const [question, answer] = await agrees(page);
+  assert.equal(question, "How do barnacles choose their rock?");
+  assert.ok(answer.length > 20);
+  assert.equal(await page.inputValue("#message"), "");
+  assert.deepEqual(page.troubles, []);
+});
+
+test("stop ends the answer where it is, and says so", async () => {
+  const page = await visit(slow);
+  await say(page, "Tell me everything.");
+  await writing(page);
+  await page.click("#stop");
+  await written(page);
+  await page.waitForSelector(".note >> text=Stopped.");
+  assert.equal(await page.isHidden("#stop"), true);
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "message");
+  await agrees(page);
+  await say(page, "And now?");
+  await writing(page);
+  await page.press("#message", "Escape");
+  await written(page);
+  await agrees(page);
+});
+
+test("regenerate and edit make branches; the arrows switch between them", async () => {
+  const page = await visit(quick);
+  await say(page, "one");
+  await written(page);
+  const shownAnswer = () => page.getAttribute(".answer", "data-id");
+  const first = await shownAnswer();
+  await page.click('.answer button[aria-label="Answer again"]');
+  await page.waitForSelector('.answer .count >> text="2/2"');
+  await written(page);
+  assert.notEqual(await shownAnswer(), first);
+  await page.click('.answer button[aria-label="Previous answer"]');
+  await page.waitForSelector('.answer .count >> text="1/2"');
+  assert.equal(await shownAnswer(), first);
+  assert.equal(await page.isDisabled('.answer button[aria-label="Previous answer"]'), true);
+
+  await page.hover(".user");
+  await page.click('.user button[aria-label="Edit and ask again"]');
+  assert.equal(await page.evaluate(() => document.activeElement?.getAttribute("aria-label")), "Edit your message");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.evaluate(() => document.activeElement?.getAttribute("aria-label")), "Edit and ask again");
+  await page.click('.user button[aria-label="Edit and ask again"]');
+  await page.fill(".edit textarea", "uno");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector('.user .count >> text="2/2"');
+  await written(page);
+  assert.deepEqual(await texts(page, ".said"), ["uno"]);
+  await page.click('.user button[aria-label="Previous version"]');
+  await page.waitForFunction(() => document.querySelector(".said")?.textContent === "one");
+  await page.waitForSelector(".answer .count");
+
+  // What is said now belongs to the branch that is shown.
+  await say(page, "two");
+  await page.waitForFunction(() => document.querySelectorAll(".answer").length === 2 && !document.querySelector(".writing"));
+  assert.deepEqual(await texts(page, ".said"), ["one", "two"]);
+  await agrees(page);
+  assert.deepEqual(page.troubles, []);
+});
+
+test("what is written while an answer is on its way waits, can be taken back, or is answered next", async () => {
+  const page = await visit(slow);
+  await say(page, "first");
+  await writing(page, 1);
+  await say(page, "second");
+  await page.waitForSelector(".queued >> text=Waits for the answer above.");
+  await say(page, "third");
+  await page.waitForFunction(() => document.querySelectorAll(".queued").length === 2);
+  await page.click(".queued:last-child >> text=Take back");
+  await page.waitForFunction(() => document.querySelectorAll(".queued").length === 1);
+  await page.click("#stop");
+  await page.waitForFunction(() => document.querySelectorAll(".answer").length === 2);
+  assert.deepEqual(await texts(page, ".said"), ["first", "second"]);
+  await page.click("#stop");
+  await written(page);
+  await agrees(page);
+});
+
+test("a reload in mid-answer shows at once what was there, and the answer goes on", async () => {
+  const page = await visit(slow);
+  await say(page, "A long one, please.");
+  await writing(page);
+  const before = plain(await page.textContent(".answer .prose"));
+  await page.reload({ waitUntil: "commit" });
+  await page.waitForSelector(".answer .prose");
+  await page.waitForFunction((length) => (document.querySelector(".answer .prose")?.textContent ?? "").length > length + 20, before.length);
+  assert.ok(plain(await page.textContent(".answer .prose")).startsWith(before));
+  await written(page);
+  await agrees(page);
+  assert.deepEqual(page.troubles, []);
+});
+
+test("a reload without the server still shows the conversation, and says that there is no connection", async () => {
+  const server = await new Server(["--sim-tokens-per-s", "150", "--sim-answer-tokens", "30"]).start();
+  try {
+    const page = await visit(server);
+    await say(page, "Keep this.");
+    await written(page);
+    const answer = plain(await page.textContent(".answer .prose"));
+    await page.reload();
+    await server.stop("SIGKILL");
+    await page.waitForSelector("#notice:not([hidden]) >> text=No connection to the server.");
+    assert.equal(plain(await page.textContent(".answer .prose")), answer);
+    await say(page, "Said in the tunnel.");
+    await page.waitForSelector(".pending >> text=Will be sent when the connection is back.");
+    await server.start();
+    await page.click("#notice-button");
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await page.waitForFunction(() => document.querySelectorAll(".answer").length === 2 && !document.querySelector(".writing, .pending"));
+    assert.deepEqual(await texts(page, ".said"), ["Keep this.", "Said in the tunnel."]);
+    await agrees(page);
+  } finally {
+    await server.dispose();
+  }
+});
+
+test("the server killed and started again in mid-answer: the answer goes on, nothing is repeated", async () => {
+  const server = await new Server(["--sim-tokens-per-s", "40", "--sim-answer-tokens", "150"]).start();
+  try {
+    const page = await visit(server);
+    await say(page, "Survive this.");
+    for (let round = 0; round < 3; round++) {
+      const letters = await page.evaluate(() => document.querySelector(".answer .prose")?.textContent.length ?? 0);
+      await writing(page, letters + 40);
+      const before = plain(await page.textContent(".answer .prose"));
+      await server.stop("SIGKILL");
+      await page.waitForSelector('#link:not([data-phase="ready"])');
+      assert.ok(plain(await page.textContent(".answer .prose")).startsWith(before));
+      await server.start();
+      await page.waitForSelector('#link[data-phase="ready"]');
+      if (!(await page.$(".writing"))) break;
+    }
+    await written(page);
+    const [, answer] = await agrees(page);
+    assert.equal(await page.$$eval(".answer", (found) => found.length), 1);
+    assert.ok(answer.length > 100);
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await server.dispose();
+  }
+});
+
+test("a planned restart is announced, and the page comes back by itself", async () => {
+  const server = await new Server(["--sim-tokens-per-s", "40", "--sim-answer-tokens", "120", "--drain-s", "1"]).start();
+  try {
+    const page = await visit(server);
+    await say(page, "Drain in the middle of this.");
+    await writing(page);
+    await server.stop("SIGTERM");
+    await server.start();
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await written(page);
+    await agrees(page);
+  } finally {
+    await server.dispose();
+  }
+});
+
+test("two tabs show the same, word by word, and both may speak", async () => {
+  const one = await visit(slow);
+  await say(one, "Hello from the first tab.");
+  await writing(one, 1);
+  const two = watch(await one.context().newPage());
+  await two.goto(one.url());
+  await writing(two);
+  await one.click("#stop");
+  await written(one);
+  await written(two);
+  assert.equal(plain(await one.textContent(".answer .prose")), plain(await two.textContent(".answer .prose")));
+  await say(two, "Hello from the second.");
+  await one.waitForFunction(() => document.querySelectorAll(".said").length === 2);
+  await one.waitForSelector("#stop:not([hidden])");
+  await one.click("#stop");
+  await two.waitForFunction(() => document.querySelectorAll(".answer").length === 2 && !document.querySelector(".writing"));
+  await agrees(two);
+  await agrees(one);
+  assert.deepEqual([...one.troubles, ...two.troubles], []);
+});
+
+test("rename and delete, with the keyboard alone", async () => {
+  const page = await visit(quick);
+  await say(page, "To be renamed");
+  await written(page);
+  await page.focus("#rename-open");
+  await page.keyboard.press("Enter");
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "rename-input");
+  await page.keyboard.type("A better name");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector("#title")?.textContent === "A better name");
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "rename-open");
+  await page.waitForSelector('.row[aria-current] >> text="A better name"');
+
+  const address = page.url();
+  await page.focus("#delete");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#confirm[open]");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "delete");
+  await page.keyboard.press("Enter");
+  await page.focus("#confirm-yes");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#welcome:not([hidden])");
+  await page.waitForFunction(() => ![...document.querySelectorAll(".row")].some((row) => row.textContent?.includes("A better name")));
+  await page.goto(address);
+  await page.waitForSelector("#lost:not([hidden])");
+  await page.click("#lost-new");
+  await page.waitForSelector("#welcome:not([hidden])");
+});
+
+test("the browser's back and forward change the conversation; drafts stay with theirs", async () => {
+  const page = await visit(quick);
+  await say(page, "The first");
+  await written(page);
+  await page.click("#new");
+  await page.waitForSelector("#welcome:not([hidden])");
+  await say(page, "The second");
+  await page.waitForFunction(() => document.querySelector("#title")?.textContent === "The second");
+  await written(page);
+  await page.fill("#message", "half a thou");
+  await page.click('.row >> text="The first"');
+  await page.waitForFunction(() => document.querySelector(".said")?.textContent === "The first");
+  assert.equal(await page.inputValue("#message"), "");
+  await page.goBack();
+  await page.waitForFunction(() => document.querySelector(".said")?.textContent === "The second");
+  assert.equal(await page.inputValue("#message"), "half a thou");
+});
+
+test("a screen reader hears the whole answer once, not its words", async () => {
+  const page = await visit(quick);
+  await page.evaluate(() => {
+    window.heard = [];
+    new MutationObserver(() => window.heard.push(document.querySelector("#polite")?.textContent)).observe(document.querySelector("#polite"), { childList: true });
+  });
+  await say(page, "Speak.");
+  await page.waitForSelector('.body[aria-busy="true"]');
+  await written(page);
+  await page.waitForFunction(() => window.heard.length > 0);
+  const heard = await page.evaluate(() => window.heard);
+  assert.equal(heard.length, 1);
+  assert.ok(heard[0].startsWith("Answer: "));
+  assert.equal(await page.$$eval('[aria-live="polite"], [role="log"]', (live) => live.filter((element) => element.contains(document.querySelector("#thread"))).length), 0);
+});
+
+test("a model's words stay words: no markup, no scripts, no dangerous links", async () => {
+  const page = await visit(quick);
+  const result = await page.evaluate(async () => {
+    const { Markdown } = await import("/markdown.js");
+    const markdown = new Markdown();
+    document.body.append(markdown.element);
+    const nasty = [
+      '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>',
+      "[click](javascript:window.pwned=1) [data](data:text/html,x) [ok](https://example.com/a_(b)) <https://x.example>",
+      "`<b>` **bold *and* more** __also__ ~~gone~~ a*b*c snake_case_name \\*plain\\*",
+      "```html\n<script>window.pwned=1</script>\n```",
+      "> quote\n> on",
+      "- one\n- two\n  - deeper\n\n1. a\n2. b",
+      "| a | b |\n|---|---|\n| 1 | **2** |",
+      "# Title\ntext\n\n---\n",
+    ].join("\n\n");
+    for (let end = 1; end <= nasty.length; end++) markdown.update(nasty.slice(0, end));
+    const grown = markdown.element.innerHTML;
+    const fresh = new Markdown();
+    fresh.update(nasty);
+    const started = performance.now();
+    new Markdown().update(`${"*".repeat(15000)} ${"[".repeat(4000)} ${"`a".repeat(3000)}`);
+    const links = [...markdown.element.querySelectorAll("a")].map((a) => [a.getAttribute("href"), a.rel]);
+    const count = (selector) => markdown.element.querySelectorAll(selector).length;
+    const counts = ["img", "script", "strong", "em", "s", "pre", "blockquote", "ul ul", "ol > li", "table td strong", "h3", "hr"].map((s) => [s, count(s)]);
+    const text = markdown.element.textContent;
+    markdown.element.remove();
+    return { same: grown === fresh.element.innerHTML, pwned: window.pwned, links, counts: Object.fromEntries(counts), text, ms: performance.now() - started };
+  });
+  assert.equal(result.pwned, undefined);
+  assert.equal(result.same, true, "text that grew looks like text that came whole");
+  assert.deepEqual(result.links.map(([href]) => href), ["https://example.com/a_(b)", "https://x.example/"]);
+  for (const [, rel] of result.links) assert.equal(rel, "noopener noreferrer nofollow");
+  assert.deepEqual(result.counts, { img: 0, script: 0, strong: 3, em: 2, s: 1, pre: 1, blockquote: 1, "ul ul": 1, "ol > li": 2, "table td strong": 1, h3: 1, hr: 1 });
+  for (const words of ["<img src=x onerror=", "[click](javascript:window.pwned=1)", "snake_case_name", "*plain*"]) assert.ok(result.text.includes(words), words);
+  assert.ok(result.ms < 2000, `${result.ms} ms`);
+  assert.deepEqual(page.troubles, []);
+});
+
+for (const [name, options] of Object.entries({
+  "in the light": { colorScheme: "light" },
+  "in the dark": { colorScheme: "dark" },
+  "on a phone": { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
+})) {
+  test(`accessible ${name}, by axe: empty, with branches, waiting, editing, asking, and with the list open`, async () => {
+    const page = await visit(slow, { ...options, bypassCSP: true, reducedMotion: "reduce" });
+    const check = async (state) => {
+      await page.addScriptTag({ path: axePath });
+      const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+      assert.deepEqual(violations.map(({ id, nodes }) => `${state}: ${id}: ${nodes.map(({ html, failureSummary }) => `${html} ${failureSummary}`).join("; ")}`), []);
+    };
+    await page.waitForSelector("#welcome:not([hidden])");
+    await check("empty");
+    await say(page, `hello ${"and a title that is longer than a phone is wide ".repeat(2)} ${"x".repeat(80)}`);
+    await writing(page, 5);
+    await say(page, "waiting");
+    await page.waitForSelector(".queued");
+    await check("waiting");
+    await page.click(".queued >> text=Take back");
+    await page.click("#stop");
+    await written(page);
+    await page.click('.answer button[aria-label="Answer again"]');
+    await page.waitForSelector('.count >> text="2/2"');
+    await page.click("#stop");
+    await written(page);
+    await check("branches");
+    await page.click('.user button[aria-label="Edit and ask again"]');
+    await check("editing");
+    await page.keyboard.press("Escape");
+    await page.click("#delete");
+    await check("asking");
+    await page.keyboard.press("Escape");
+    if (options.isMobile) {
+      await page.click("#side-open");
+      assert.equal(await page.evaluate(() => document.activeElement?.id), "side-close");
+      await check("list");
+      await page.keyboard.press("Escape");
+      assert.equal(await page.evaluate(() => document.activeElement?.id), "side-open");
+      const outside = await page.$$eval("main *", (all) =>
+        all.filter((element) => !element.closest("pre, .unseen, #link-text") && element.getBoundingClientRect().right > innerWidth + 1).map((element) => element.outerHTML.slice(0, 80)),
+      );
+      assert.deepEqual(outside, []);
+    }
+  });
+}

@@ -1,0 +1,17 @@
+"""The page in a real Chromium against the real server; see page.test.mjs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page(run_node: Callable[..., None], chromium: str) -> None:
+    run_node(HERE / "page.test.mjs", SESSILE_CHROMIUM=chromium)
