@@ -201,6 +201,7 @@ class Ownership:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that were taken
         while it was away. Where it names somebody else, the journal decides sooner or later. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
+        self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
         for key in keys:
             owner = self._held.get(key)
             if owner is not None:

@@ -1,0 +1,132 @@
+"""One replica of a cluster, put together: its lease, its actors, their readers on peer links, and its sweeps.
+
+The order is what this module decides. Start: actors, then the peer link listens (its address is announced), then the
+lease. While it runs: what the directory lost is claimed again, and what may have been taken meanwhile is confirmed by
+the journal. Stop: the lease goes back last, so that until then whoever asks is told where the sessions went.
+
+A replica whose place another process has taken ends with that error: it must not go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import msgspec
+import structlog
+
+from actors.directory import Leases, partition_of
+from actors.links import LinkLimits
+from actors.membership import Change, Membership
+from actors.peer_host import PeerHost
+from actors.runtime import Runtime, RuntimeLimits
+from actors.upkeep import Upkeep, UpkeepLimits
+from sessions.errors import SessileError
+from sessions.ports import Engine, FilterSet, Journal, Member
+from sessions.types import UnixMs
+
+log = structlog.get_logger(__name__)
+
+
+class ReplicaLimits(msgspec.Struct, frozen=True):
+    runtime: RuntimeLimits = RuntimeLimits()
+    upkeep: UpkeepLimits = UpkeepLimits()
+    links: LinkLimits = LinkLimits()
+    lease_ttl_s: float = 6.0
+    renew_s: float = 2.0
+
+
+Listen = Callable[[PeerHost], Awaitable[str]]  # begins to accept peers for the host; returns the address to announce
+
+
+class Replica:
+    """An async context: inside it the replica is a member. Journal, directory and engine are open already."""
+
+    def __init__(
+        self,
+        member: Member,
+        *,
+        journal: Journal,
+        directory: Leases,
+        engine: Engine,
+        filters: FilterSet,
+        listen: Listen,
+        limits: ReplicaLimits,
+        now_ms: Callable[[], UnixMs],
+        new_id: Callable[[], str],
+    ) -> None:
+        """`member.address` is what `listen` returns; the rest of `member` is announced as it is."""
+        self.engine = engine
+        self.membership = Membership(
+            directory, member, load=self.load, lease_ttl_s=limits.lease_ttl_s, renew_s=limits.renew_s
+        )
+        self.runtime = Runtime(
+            replica=member.replica,
+            incarnation=member.incarnation,
+            journal=journal,
+            directory=directory,
+            engine=engine,
+            filters=filters,
+            limits=limits.runtime,
+            now_ms=now_ms,
+            new_id=new_id,
+            must_confirm=lambda: self.membership.must_confirm,
+        )
+        self.host = PeerHost(self.runtime, fingerprint=member.fingerprint, limits=limits.links)
+        self.upkeep = Upkeep(
+            self.runtime, journal=journal, directory=directory, engine=engine, limits=limits.upkeep, now_ms=now_ms
+        )
+        self._listen = listen
+        self._tasks = asyncio.TaskGroup()
+        self._lasting: list[asyncio.Task[None]] = []
+        self._unlisten: Callable[[], None] = lambda: None
+
+    def load(self) -> float:
+        """What the engine does, as a share of what it can do at the same time."""
+        stats = self.engine.stats()
+        return (stats.running + stats.waiting) / max(1, stats.slots)
+
+    async def __aenter__(self) -> Replica:
+        await self.runtime.__aenter__()
+        try:
+            self.membership.change(address=await self._listen(self.host))
+            await self.membership.start()
+            await self._tasks.__aenter__()
+        except BaseException:
+            await self.runtime.__aexit__(None, None, None)
+            raise
+        self._unlisten = self.membership.listen(self._changed)
+        for work in (self.membership.run(), self.upkeep.run()):
+            self._lasting.append(self._tasks.create_task(work))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unlisten()
+        for task in self._lasting:
+            task.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            await self.runtime.close()
+            await self.host.close()
+            try:
+                await self.membership.leave()
+            except SessileError as failure:  # the lease ends by itself
+                log.warning("lease_not_given_back", error=failure.code)
+            await self.runtime.__aexit__(None, None, None)
+
+    def _changed(self, change: Change) -> None:
+        if change.lapsed:
+            self.runtime.doubt("lease_lapsed")
+        if change.rejoined:
+            self._tasks.create_task(self._reclaim(change.rejoined))
+
+    async def _reclaim(self, partitions: frozenset[int]) -> None:
+        try:
+            claimed = await self.runtime.ownership.reclaim(lambda key: partition_of(key) in partitions)
+            log.info("claimed_again", sessions=claimed, partitions=len(partitions))
+        except SessileError as error:  # the sweep tries again what is still unclaimed
+            log.warning("not_claimed_again", error=error.code)
