@@ -28,7 +28,6 @@ from sessions.types import Epoch, Principal, SessionId, SessionKey
 from transport.feeds import Feeds, Pulled, Reader
 from transport.frames import CaughtUp, Encoding, Resumed, ResumePoint, error_frame
 from transport.reading import LogReader, Standing
-from transport.scrub import Scrubber
 from transport.tasks import Tasks
 from transport.window import Window
 
@@ -219,8 +218,7 @@ class Channel:
         try:
             standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
         except SessileError as error:
-            if self.readers.get(session) is reader:
-                self._gone(reader, error)
+            self._gone(reader, error)
             return
         if self.readers.get(session) is not reader:
             return
@@ -229,14 +227,16 @@ class Channel:
         reader.epoch = standing.epoch
         reader.position = standing.position
         if standing.page:
-            self._give_page(reader, standing.page)
+            reader.page = standing.page
         reader.attached = True
         self.readable(reader)
 
     def _gone(self, reader: Reader, error: SessileError) -> None:
-        """The reading ends, for good or (a retryable error) for now."""
-        self._source.count("resumed_gone")
+        """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""
         session = reader.feed.key.session
+        if self.readers.get(session) is not reader:
+            return
+        self._source.count("resumed_gone")
         self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
         self._drop(session)
 
@@ -247,25 +247,16 @@ class Channel:
         try:
             page = await self._source.logs.page(reader.feed, reader.position, bytes_max=room)
         except SessileError as error:
-            if reader.attached:
-                self._gone(reader, error)
+            self._gone(reader, error)
             return
         finally:
             reader.reading = False
-        if not reader.attached:
-            return
         if not page and reader.epoch == reader.feed.epoch and reader.position < reader.feed.top:
             # Told of a record that the journal does not have yet, or has no longer.
             self._gone(reader, Unavailable("journal_unavailable", "The log is behind itself.", retry_after_ms=1000))
             return
-        self._give_page(reader, page)
+        reader.page = page
         self.readable(reader)
-
-    def _give_page(self, reader: Reader, page: tuple[object, ...]) -> None:
-        reader.page = page  # type: ignore[assignment]
-        if reader.scrubber is None:
-            later = [retraction for retraction in reader.feed.retractions if retraction[0] > reader.position]
-            reader.scrubber = Scrubber(later) if later else None
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 

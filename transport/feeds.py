@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from itertools import pairwise
 from typing import Final, Protocol
 
 import structlog
@@ -86,6 +85,8 @@ class Feed:
         "_bytes",
         "_entries",
         "_feeds",
+        "_seen_from",
+        "_seen_to",
         "_touched",
         "deleted",
         "encoding",
@@ -94,7 +95,6 @@ class Feed:
         "known",
         "readers",
         "retractions",
-        "seen",
         "stop",
         "top",
         "user",
@@ -110,7 +110,7 @@ class Feed:
         self.encoding = encoding  # in which the tail's bytes are counted
         self.readers: list[Reader] = []
         self.retractions: list[Retraction] = []
-        self.seen: tuple[int, int] | None = None  # all retractions of offsets in (from, to] are in the list
+        self._seen_from, self._seen_to = 0, -1  # all retractions of offsets in (from, to] are in the list
         self.stop: Callable[[], None] | None = None
         self._feeds = feeds
         self._entries: list[Entry] | None = None  # of offsets _base, _base + 1, ...
@@ -129,25 +129,60 @@ class Feed:
             self.cool()
 
     def take_in(self, published: Published) -> None:
-        """Takes records that have just become durable."""
+        """Takes records that have just become durable. The hottest path there is: once per event and gateway."""
         if published.epoch != self.epoch:
             self.begin(published.epoch)
         records = published.records
-        end = self._base + len(self._entries) - 1 if self._entries else None
-        if end is not None and records[0].offset <= end:
-            records = tuple(record for record in records if record.offset > end)
-        if not records:
-            return
-        if end is not None and records[0].offset != end + 1:
+        entries = self._entries
+        # What is known already, from an earlier batch or from the journal, is not taken in again: it may have been
+        # retracted since, and the journal's pages know that.
+        awaited = self.top + 1 if entries is None else self._base + len(entries)
+        if records[0].offset < awaited:
+            records = tuple(record for record in records if record.offset >= awaited)
+            if not records:
+                return
+        elif entries is not None and records[0].offset > awaited:
             self.cool()
-        self._note(records)
-        self._extend(records)
-        last = records[-1]
-        self.top = max(self.top, last.offset)
-        if isinstance(last.event, SessionDeleted):
+            entries = None
+        for record in records:
+            if type(record.event) is ContentRetracted:
+                records, entries = self._cut(records), None
+                break
+        first, last = records[0].offset, records[-1]
+        if self._seen_to < first - 1:
+            self._seen_from = first - 1
+        self._seen_to = max(self._seen_to, last.offset)
+        if entries is None:
+            entries = self._entries = []
+            self._base = first
+            self._feeds.warmed(self)
+        added = 0
+        for record in records:
+            entry = Entry(record)
+            entries.append(entry)
+            added += len(entry.frame(self, self.encoding))
+        self._bytes += added
+        self._feeds.bytes += added
+        self._touched = True
+        if self._bytes > TAIL_BYTES_MAX:
+            self._trim()
+        if self._feeds.bytes > TAILS_BYTES_MAX:
+            self._feeds.shed(self)
+        if last.offset > self.top:
+            self.top = last.offset
+        if type(last.event) is SessionDeleted:
             self.deleted = True
         for reader in self.readers:
             reader.listener.readable(reader)
+
+    def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Records with retractions among them: the tail begins anew at the last one, and what lies before it is told by
+        the journal's pages, scrubbed."""
+        found = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
+        last = found[-1][0]
+        self.remember(records[0].offset - 1, last, found)
+        self.cool()
+        return tuple(record for record in records if record.offset >= last)
 
     def begin(self, epoch: Epoch) -> None:
         """The log has another epoch: nothing that was known of it holds. Its readers find themselves stale."""
@@ -156,7 +191,7 @@ class Feed:
         self.top = 0
         self.deleted = False
         self.retractions = []
-        self.seen = None
+        self._seen_from, self._seen_to = 0, -1
 
     def learn(self, head: Head) -> None:
         """Takes in a head that was just read from the journal."""
@@ -172,50 +207,24 @@ class Feed:
 
     def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
         """All retractions of (after, top] are now known."""
-        low, high = self.seen if self.seen is not None and self.seen[1] >= after else (after, after)
-        self.seen = (min(low, after), max(high, top))
-        self.retractions = sorted(
-            {offset: (offset, event) for offset, event in (*self.retractions, *found)}.values(),
-            key=lambda retraction: retraction[0],
-        )
+        if self._seen_to < after:
+            self._seen_from = after
+        self._seen_from = min(self._seen_from, after)
+        self._seen_to = max(self._seen_to, top)
+        known = {offset: (offset, event) for offset, event in (*self.retractions, *found)}
+        self.retractions = [known[offset] for offset in sorted(known)]
+
+    def retracted_after(self, offset: int) -> bool:
+        """Whether something before or at `offset` is known to have been taken back behind it."""
+        return bool(self.retractions) and self.retractions[-1][0] > offset
 
     def covers(self, after: int, top: int) -> bool:
         """Whether every retraction of (after, top] is known."""
-        return self.seen is not None and self.seen[0] <= after and self.seen[1] >= top
+        return self._seen_from <= after and self._seen_to >= top
 
-    def _note(self, records: tuple[Record, ...]) -> None:
-        """Keeps the list of retractions complete while the log grows."""
-        first, last = records[0].offset, records[-1].offset
-        if self.seen is None or self.seen[1] < first - 1:
-            self.seen = (first - 1, last)
-        elif last > self.seen[1]:
-            self.seen = (self.seen[0], last)
-        for record in records:
-            if isinstance(record.event, ContentRetracted):
-                self.retractions.append((record.offset, record.event))
-
-    def _extend(self, records: tuple[Record, ...]) -> None:
-        cut = 0
-        for index, record in enumerate(records):
-            if isinstance(record.event, ContentRetracted):
-                cut = index
-                self.cool()
-        if self._entries is None:
-            self._entries = []
-            self._base = records[cut].offset
-            self._feeds.warmed(self)
-        self._touched = True
-        added = 0
-        for record in records[cut:]:
-            entry = Entry(record)
-            self._entries.append(entry)
-            added += len(entry.frame(self, self.encoding))
-        self._bytes += added
-        self._feeds.bytes += added
-        if self._bytes > TAIL_BYTES_MAX:
-            self._trim()
-        if self._feeds.bytes > TAILS_BYTES_MAX:
-            self._feeds.shed(self)
+    def covered_from(self, position: int) -> int:
+        """The end of what is known behind `position`, when it is known without a break; else `position`."""
+        return self._seen_to if self._seen_from <= position < self._seen_to else position
 
     def _trim(self) -> None:
         """Drops the oldest records, a quarter of the room at once, so that trimming stays rare; keeps the newest."""
@@ -321,20 +330,25 @@ class Reader(Unacked):
         return self._standing(window)
 
     def _pull_page(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> Pulled:
-        page, self.page = self.page, None
-        assert page is not None
-        records = [record for record in page if record.offset > self.position]
+        feed, records, self.page = self.feed, self.page, None
+        assert records is not None
         if not records:
             return self._standing(window)
-        if records[0].offset != self.position + 1 or any(b.offset != a.offset + 1 for a, b in pairwise(records)):
+        if records[0].offset != self.position + 1 or records[-1].offset != self.position + len(records):
             return Pulled.STALE  # the log begins later now: only a snapshot is without a hole
+        if feed.retracted_after(self.position):
+            # Looked at now and not when the page was read: one may have come in between.
+            if self.scrubber is None or self.scrubber.newest != feed.retractions[-1][0]:
+                self.scrubber = Scrubber(one for one in feed.retractions if one[0] > self.position)
+        else:
+            self.scrubber = None
         budget = PULL_BYTES_MAX
         try:
-            shown = records if self.scrubber is None else [self.scrubber.scrub(record) for record in records]
+            shown = records if self.scrubber is None else tuple(self.scrubber.scrub(record) for record in records)
         except OutOfSight:
             return Pulled.OUT_OF_SIGHT
         for span in merged(shown):
-            frame = encoding.frame(event_frame(self.feed.key.session, self.epoch, *span))
+            frame = encoding.frame(event_frame(feed.key.session, self.epoch, *span))
             budget -= self._take(frame, span.record.offset, out, window, now)
             if window.full or budget <= 0:
                 break

@@ -31,12 +31,13 @@ def merged(records: Iterable[Record]) -> Iterator[Span]:
     run: list[Record] = []
     chars = 0
     for record in records:
-        if run and not (_continues(run[-1].event, record.event) and chars < MERGED_CHARS_MAX):
+        event = record.event
+        length = len(event.delta) if isinstance(event, OutputTextDelta | RefusalDelta | ArgumentsDelta) else 0
+        if run and not (chars + length <= MERGED_CHARS_MAX and _continues(run[-1].event, event)):
             yield _join(run)
             run, chars = [], 0
         run.append(record)
-        if isinstance(record.event, OutputTextDelta | RefusalDelta | ArgumentsDelta):
-            chars += len(record.event.delta)
+        chars += length
     if run:
         yield _join(run)
 

@@ -84,12 +84,6 @@ class LogReader:
             return await self._snapshot(feed, "snapshot", "trimmed")
         return Standing("replay", head.epoch, offset, max(head.top, feed.top), page=page.records)
 
-    async def snapshot(self, principal: Principal, feed: Feed) -> Standing:
-        """A snapshot for a reader that cannot go on by replay."""
-        standing = await self._snapshot(feed, "snapshot")
-        visible(principal, feed.key, feed.user, feed.deleted)
-        return standing
-
     async def page(self, feed: Feed, after: int, *, bytes_max: int) -> tuple[Record, ...]:
         """The records behind `after`, about `bytes_max` of them; empty at the top. Raises NotFound, Unavailable."""
         async with self._reads:
@@ -130,9 +124,7 @@ class LogReader:
         records, position = page.records, after
         while records:
             found += [(r.offset, r.event) for r in records if isinstance(r.event, ContentRetracted)]
-            position = records[-1].offset
-            if feed.seen is not None and feed.seen[0] <= position:
-                position = max(position, feed.seen[1])
+            position = feed.covered_from(records[-1].offset)
             if position >= top:
                 break
             further = await self._journal.read(feed.key, after=position, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
@@ -146,6 +138,9 @@ class LogReader:
     async def _snapshot(self, feed: Feed, mode: Literal["snapshot", "reset"], reason: str | None = None) -> Standing:
         head, state = await self._fold(feed.key)
         feed.learn(head)
+        while feed.epoch == head.epoch and feed.retracted_after(state.top):
+            # Something that this state shows was taken back while it was made.
+            head, state = await self._fold(feed.key)
         return Standing(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
     async def _fold(self, key: SessionKey) -> tuple[Head, State]:

@@ -42,10 +42,14 @@ class OutOfSight(Exception):
 
 
 class Scrubber:
-    """Scrubs a run of records, given in order. Keeps the length of every part that it has seen from its start."""
+    """Scrubs a run of records, given in order, of what `retractions` (in order) take back.
+
+    Keeps the length of every part that it has seen from its start.
+    """
 
     def __init__(self, retractions: Iterable[Retraction]) -> None:
         self._retractions = list(retractions)
+        self.newest = self._retractions[-1][0] if self._retractions else 0
         self._parts: set[_Part] = {(event.item_id, event.content_index) for _, event in self._retractions}
         self._lengths: dict[_Part, int] = {}
 
@@ -78,11 +82,11 @@ class Scrubber:
                 shown = replace(
                     event, part=self._content(event.part, (event.item_id, event.content_index), record.offset)
                 )
-            case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                output = tuple(self._item(item, record.offset) for item in event.response.output)
-                shown = replace(event, response=replace(event.response, output=output))
-            case ev.ResponseQueued() if event.item is not None:
-                shown = replace(event, item=self._item(event.item, record.offset))
+            case ev.ResponseCreated() | ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+                shown = replace(event, response=self._response(event.response, record.offset))
+            case ev.ResponseQueued():
+                item = None if event.item is None else self._item(event.item, record.offset)
+                shown = replace(event, response=self._response(event.response, record.offset), item=item)
             case _:
                 return record
         return record if shown == event else replace(record, event=shown)
@@ -132,6 +136,9 @@ class Scrubber:
                 return replace(item, arguments=self._blot(item.arguments, (item.id, 0), offset))
             case FunctionCallOutput():
                 return replace(item, output=self._blot(item.output, (item.id, 0), offset))
+
+    def _response(self, body: ev.ResponseBody, offset: int) -> ev.ResponseBody:
+        return replace(body, output=tuple(self._item(item, offset) for item in body.output))
 
     def _spans(self, part: _Part, offset: int) -> list[tuple[int, int]]:
         """What later retractions take from the part, in the coordinates that hold at `offset`."""

@@ -43,6 +43,11 @@ class Tasks:
             self.failures += 1
             log.error("task_failed", exc_info=error)
 
+    async def settled(self) -> None:
+        """Until none is left, those included that others start meanwhile."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
     async def close(self) -> None:
         """Cancels every task and waits until the last one has ended. Idempotent."""
         self._closed = True
