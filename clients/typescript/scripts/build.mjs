@@ -21,7 +21,7 @@ export async function bundle() {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   rmSync(`${root}/dist`, { recursive: true, force: true });
-  await build({ ...common, entryPoints: ["src/index.ts", "src/react.ts"], external: ["react"], outdir: "dist", write: true });
+  await build({ ...common, entryPoints: ["src/index.ts", "src/react.ts", "src/node.ts"], external: ["react"], outdir: "dist", write: true });
   execFileSync(process.execPath, ["node_modules/typescript/bin/tsc", "--noEmit", "false", "--emitDeclarationOnly", "--outDir", "dist"], {
     cwd: root,
     stdio: "inherit",
