@@ -64,6 +64,9 @@ class Scrubber:
                 if part in self._lengths:
                     self._lengths[part] += len(event.replacement) - (event.end - event.start)
                 return record
+            case ev.ContentPartAdded():
+                self._lengths.setdefault((event.item_id, event.content_index), 0)
+                return record
             case ev.ItemCreated():
                 shown = replace(event, item=self._item(event.item, record.offset))
             case ev.OutputItemAdded() | ev.OutputItemDone():

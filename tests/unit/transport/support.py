@@ -183,7 +183,7 @@ def retracted(start: int, end: int, replacement: str = "", item: str = ITEM) -> 
     )
 
 
-# -- a connection without a socket ----------------------------------------------------------------------------------------
+# -- a connection without a socket ------------------------------------------------------------------------------------
 
 
 class Source:

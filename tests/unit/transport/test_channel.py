@@ -407,7 +407,7 @@ async def test_answers_are_not_lost_with_their_reader() -> None:
     assert types(await rig.run()) == ["ok"]
 
 
-# -- the log changes under a reader ----------------------------------------------------------------------------------------
+# -- the log changes under a reader ---------------------------------------------------------------------------------
 
 
 async def test_a_new_epoch_under_a_live_reader_is_a_reset() -> None:
