@@ -15,12 +15,20 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+    TryAgainError,
+)
 
 from actors.directory.lane import Lane, NotSent, Word
 
 HOPS_MAX: Final = 5
 TRY_AGAIN_PAUSE_S: Final = 0.05
+AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is none of the first
 
 
 class Servers(Protocol):
@@ -84,7 +92,7 @@ class ManyServers:
     async def open(self) -> None:
         try:
             await self._client.initialize()
-        except (RedisError, OSError) as error:
+        except AWAY as error:
             raise NotSent(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -132,7 +140,7 @@ class ManyServers:
         nodes = self._client.nodes_manager
         try:
             await nodes.initialize()
-        except (RedisError, OSError) as error:
+        except AWAY as error:
             raise NotSent(f"{type(error).__name__}: {error}") from error
         for name in [name for name in self._lanes if name not in nodes.nodes_cache]:
             await self._lanes.pop(name).close()
@@ -140,7 +148,7 @@ class ManyServers:
     def _node(self, slot: int) -> ClusterNode:
         try:
             return self._client.nodes_manager.get_node_from_slot(slot)
-        except RedisError as error:
+        except AWAY as error:
             raise NotSent(f"{type(error).__name__}: {error}") from error
 
     def _lane(self, name: str) -> Lane:

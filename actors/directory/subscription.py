@@ -31,9 +31,7 @@ class Broken(Exception):
 
 
 class Subscription:
-    def __init__(
-        self, servers: Servers, channels: list[str], tell: Callable[[bytes], None], *, quiet_s: float = QUIET_S
-    ) -> None:
+    def __init__(self, servers: Servers, channels: list[str], tell: Callable[[bytes], None], *, quiet_s: float) -> None:
         """`tell` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
         self._servers = servers
         self._channels = channels
@@ -41,6 +39,7 @@ class Subscription:
         self._quiet_s = quiet_s
         self.live = asyncio.Event()
         self._missing: set[bytes] = set()
+        self._closed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name="directory-subscription")
 
     async def ready(self, timeout_s: float) -> None:
@@ -54,6 +53,7 @@ class Subscription:
             raise NotSent("the subscription is not up") from None
 
     async def close(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -71,6 +71,8 @@ class Subscription:
                     log.warning("directory_subscription_lost", error=_first(errors))
             finally:
                 self.live.clear()
+            if self._closed:  # a task group that fails while it is cancelled raises only the failure
+                return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             with contextlib.suppress(NotSent):  # still away: the next attempt finds the same

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 from redis.asyncio import RedisCluster
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -47,7 +49,7 @@ from actors.directory.lane import Lost, NotSent, Word
 from actors.directory.scripts import Script, script
 from actors.directory.servers import servers_for
 from actors.directory.store import GRACE_TTLS, lease_missing, replaced, stable
-from actors.directory.subscription import Subscription
+from actors.directory.subscription import QUIET_S, Subscription
 from sessions.errors import BadInput, Internal, OutcomeUnknown, SessileError, Unavailable
 from sessions.ports import Claim, Member, Owner, View
 from sessions.types import ActivationId, ReplicaId, SessionKey
@@ -72,9 +74,13 @@ class ValkeyDirectory:
         *,
         lease_ttl_s: float = LEASE_TTL_S,
         timeout_s: float = 1.0,
+        quiet_s: float = QUIET_S,
         namespace: str = "sessile",
     ) -> None:
-        """Raises BadInput for a malformed `url` (see `address.parse`). Connects to nothing yet."""
+        """Raises BadInput for a malformed `url` (see `address.parse`). Connects to nothing yet.
+
+        `quiet_s`: how long a subscription may be silent before it is asked whether it is still there.
+        """
         address = parse(url)
         client = client_for(address, timeout_s=timeout_s)
         self.where = address.where
@@ -82,6 +88,7 @@ class ValkeyDirectory:
         self._servers = servers_for(client, timeout_s=timeout_s)
         self._ttl_ms = round(lease_ttl_s * 1000)
         self._timeout_s = timeout_s
+        self._quiet_s = quiet_s
         self._namespace = namespace
         self._freshness = Freshness()
         self._generations: dict[tuple[ReplicaId, str], int] = {}
@@ -99,13 +106,23 @@ class ValkeyDirectory:
             await self._servers.open()
             info = await self._servers.call(self._key(0, "meta"), "INFO")
         except (NotSent, Lost) as error:
-            raise Unavailable(
-                "directory_unavailable", f"The session directory at {self.where} does not answer ({error})."
-            ) from error
+            raise self._not_opened(error) from error
         except RedisError as error:
             raise self._refused(error) from error
         self._check_server(_info(info))
         self._open = True
+
+    def _not_opened(self, error: Exception) -> SessileError:
+        causes = list(_causes(error))
+        if any(isinstance(cause, AuthenticationError | AuthorizationError) for cause in causes):
+            problem = "refuses our name or password"
+        elif self._clustered and any(isinstance(cause, ResponseError) for cause in causes):
+            problem = "is not part of a cluster: write redis:// instead of redis+cluster://"
+        else:
+            return Unavailable(
+                "directory_unavailable", f"The session directory at {self.where} does not answer ({error})."
+            )
+        return BadInput("directory_unsuitable", f"The server at {self.where} {problem}.", param="directory")
 
     def _check_server(self, info: dict[str, str]) -> None:
         found = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
@@ -290,7 +307,7 @@ class ValkeyDirectory:
                 stream.tell(key, owner)
 
         channels = [self._key(partition, f"told:{gateway}") for partition in range(PARTITIONS)]
-        self._subscriptions[stream] = (gateway, Subscription(self._servers, channels, tell))
+        self._subscriptions[stream] = (gateway, Subscription(self._servers, channels, tell, quiet_s=self._quiet_s))
         return stream
 
     # -- keys ---------------------------------------------------------------------------------------
@@ -375,6 +392,12 @@ _PASSING: Final = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCON
 
 def _passing(error: RedisError) -> bool:
     return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _owner(words: Sequence[bytes]) -> Owner:

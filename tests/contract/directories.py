@@ -67,13 +67,14 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    def _arguments(self) -> list[str]:
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [*place, "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no", *self._options]
+
     def start(self) -> None:
         self._log.clear()
         self._process = subprocess.Popen(
-            [
-                *(str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
-                *("--unixsocket", str(self.socket), "--save", "", "--appendonly", "no", *self._options),
-            ],
+            [str(get_binary_path()), *self._arguments()],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -130,14 +131,31 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Sentinel(Server):
+    """Watches one master under the name "main"."""
+
+    def __init__(self, master_port: int) -> None:
+        super().__init__(port=free_port())
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"sentinel monitor main 127.0.0.1 {master_port} 1"]
+        (self.folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
+
+    def _arguments(self) -> list[str]:
+        return ["sentinel.conf", "--sentinel"]
+
+
 @contextlib.contextmanager
-def running(*options: str, port: int = 0) -> Iterator[Server]:
-    server = Server(*options, port=port)
+def started(server: Server) -> Iterator[Server]:
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def running(*options: str, port: int = 0) -> Iterator[Server]:
+    with started(Server(*options, port=port)) as server:
+        yield server
 
 
 @contextlib.contextmanager
