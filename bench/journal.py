@@ -5,7 +5,8 @@
 Each session appends one delta at a time, as an answer does, `rate` times a second (0: as fast as it can), and waits for
 each append before its next. A latency is measured from the moment when the event was due: a journal that falls
 behind cannot hide it. A turn's first and last append carry a head patch, a command and a usage row, as
-they do in the server. CPU is that of the whole process, less what the same load costs on a journal that does nothing.
+they do in the server. CPU is that of this process (PostgreSQL's own comes on top), less what the same load costs on a
+journal that does nothing. `postgres` starts a server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
 share of the time, as a server's other work does.
 """
@@ -24,10 +25,12 @@ from typing import Any
 
 from bench.support import percentile, report
 from persistence.memory import MemoryJournal
+from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
 from sessions.commands import Ok
 from sessions.events import OutputTextDelta, Private, Record
-from sessions.ports import Append, CommandRecord, HeadPatch, Journal, UsageRow
+from sessions.ports import Journal
+from sessions.stored import Append, CommandRecord, HeadPatch, UsageRow
 from sessions.types import (
     LOCAL_PRINCIPAL,
     CommandId,
@@ -41,6 +44,7 @@ from sessions.types import (
     Usage,
     pack_tokens,
 )
+from tests.contract.postgres_server import PostgresServer
 
 EVENTS_PER_TURN = 64
 
@@ -182,6 +186,11 @@ async def main(arguments: argparse.Namespace) -> None:
         journal: Journal
         if arguments.journal == "sqlite":
             journal = SqliteJournal(folder)
+        elif arguments.journal == "postgres":
+            server = PostgresServer()
+            stack.callback(server.remove)
+            server.start()
+            journal = PostgresJournal(server.dsn, marker_folder=folder)
         else:
             journal = MemoryJournal()
         load, cpu_s = await measure(journal, arguments)
@@ -209,7 +218,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.journal", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--journal", choices=["memory", "sqlite"], default="sqlite")
+    parser.add_argument("--journal", choices=["memory", "sqlite", "postgres"], default="sqlite")
     parser.add_argument("--sessions", type=int, default=400)
     parser.add_argument("--rate", type=float, default=25.0, help="events per second and session; 0: as fast as it goes")
     parser.add_argument("--seconds", type=float, default=10.0)

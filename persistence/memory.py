@@ -41,16 +41,7 @@ from persistence.rules import (
     unknown_place,
 )
 from sessions.events import Record
-from sessions.ports import (
-    COMMANDS_LOADED_MAX,
-    Append,
-    CommandRecord,
-    Head,
-    Loaded,
-    Page,
-    Snapshot,
-    UsageRow,
-)
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, Snapshot, UsageRow
 from sessions.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from persistence.postgres_schema import Known, migrate, settle
 from persistence.rules import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_place
 from persistence.writes import AppendWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
-from sessions.ports import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
 from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from persistence.codec import Codec, decode_about, decode_ok, decode_record
 from persistence.writes import AppendWrite
 from sessions.errors import Internal
 from sessions.events import Record
-from sessions.ports import CommandRecord, Head, Snapshot, UsageRow
+from sessions.stored import CommandRecord, Head, Snapshot, UsageRow
 from sessions.types import (
     CommandId,
     Epoch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sessions.errors import BadInput, Fenced, NotFound, Unavailable
-from sessions.ports import Append
+from sessions.stored import Append
 from sessions.types import SessionId, SessionKey, TenantId
 
 COMMANDS_KEPT_MS: Final = 24 * 3600 * 1000

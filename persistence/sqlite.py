@@ -52,7 +52,7 @@ from persistence.sqlite_transaction import (
 )
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
-from sessions.ports import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
 from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from persistence.codec import Codec, decode_about, decode_ok, decode_record
 from sessions.commands import Ok
 from sessions.errors import Internal
 from sessions.events import Record
-from sessions.ports import CommandRecord, Head, Snapshot, UsageRow
+from sessions.stored import CommandRecord, Head, Snapshot, UsageRow
 from sessions.types import Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
 
 VALUES_ROWS_MAX: Final = 256

@@ -13,7 +13,7 @@ from persistence.codec import About, Codec, encode_about, encode_ok, encode_reco
 from persistence.group import Write
 from persistence.rules import check_append, check_key, check_text
 from sessions.errors import TooLarge
-from sessions.ports import Append, UsageRow
+from sessions.stored import Append, UsageRow
 from sessions.types import Epoch, SessionKey, UnixMs
 
 ROW_OVERHEAD_BYTES: Final = 96

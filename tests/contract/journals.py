@@ -21,7 +21,8 @@ from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
 from sessions.commands import Ok
 from sessions.events import OutputTextDelta, Private, Record
-from sessions.ports import Append, CommandRecord, Head, HeadPatch, Journal, UsageRow
+from sessions.ports import Journal
+from sessions.stored import Append, CommandRecord, Head, HeadPatch, UsageRow
 from sessions.types import (
     CommandId,
     Epoch,

@@ -42,7 +42,17 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
         self._log: deque[str] = deque(maxlen=200)
         self._said = threading.Condition()
-        self._run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", str(self._data))
+        self._run(
+            "initdb",
+            "--auth=trust",
+            "--encoding=utf8",
+            "--locale=C",
+            "--wal-segsize=1",
+            "-U",
+            "postgres",
+            "-D",
+            str(self._data),
+        )
         atexit.register(self.remove)
 
     @property

@@ -17,7 +17,7 @@ from persistence import sqlite_statements as sql
 from persistence.sqlite import SqliteJournal
 from sessions.errors import Unavailable
 from sessions.types import TenantId
-from tests.unit.persistence.sqlite_support import (
+from tests.unit.persistence.support import (
     NOW,
     a_journal,
     append,

@@ -22,8 +22,8 @@ from persistence.folder import MARKER_BYTES, Mark
 from persistence.group import GroupLimits
 from persistence.sqlite import SqliteJournal
 from sessions.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
-from sessions.ports import Append
-from tests.unit.persistence.sqlite_support import (
+from sessions.stored import Append
+from tests.unit.persistence.support import (
     NOW,
     a_journal,
     append,
@@ -194,7 +194,7 @@ CRASHING = """
 import asyncio, sys
 from pathlib import Path
 from persistence.sqlite import SqliteJournal
-from tests.unit.persistence.sqlite_support import append, grant, key
+from tests.unit.persistence.support import append, grant, key
 
 async def one(journal, name):
     found = await journal.head(key(name))

@@ -1,4 +1,4 @@
-"""What the tests of SQLite's own part share: a session, its records, an opened journal."""
+"""What the tests of the stores share: a session, its records, an opened SQLite journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from persistence.sqlite import SqliteJournal
 from sessions.errors import Unavailable
 from sessions.events import OutputTextDelta, Record
-from sessions.ports import Append, Head
+from sessions.ports import Journal
+from sessions.stored import Append, Head
 from sessions.types import Epoch, ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 NOW = UnixMs(1_750_000_000_000)
@@ -37,12 +38,12 @@ async def grant(journal: SqliteJournal, session: str = "s", fence: int | None = 
     return await journal.grant(key(session), expected_fence=fence, owner="o", new_epoch=Epoch("e"), now_ms=NOW)
 
 
-async def append(journal: SqliteJournal, head: Head, top: int, count: int = 1, text: str = "word") -> None:
+async def append(journal: Journal, head: Head, top: int, count: int = 1, text: str = "word") -> None:
     records = tuple(delta(top + n, text) for n in range(1, count + 1))
     await journal.append(Append(key=head.key, fence=head.fence, top=top, records=records, at=NOW))
 
 
-async def top_of(journal: SqliteJournal, session: str = "s") -> int:
+async def top_of(journal: Journal, session: str = "s") -> int:
     head = await journal.head(key(session))
     assert head is not None
     return head.top
