@@ -30,12 +30,12 @@ from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine
 from persistence import open_journal
-from sessions.actor import ActorLimits
 from sessions.errors import SessileError
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Engine, Journal, Member
 from sessions.turn import TurnLimits
 from sessions.types import Principal, ReplicaId, UnixMs
+from sessions.world import ActorLimits
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
 from transport.server import Server

@@ -22,8 +22,9 @@ import structlog
 
 from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.events import Record
-from sessions.ports import Claim, Directory, Head, Journal, Loaded, Owner
+from sessions.ports import Claim, Directory, Journal, Owner
 from sessions.state import State, apply, empty, replay
+from sessions.stored import Head, Loaded
 from sessions.types import ActivationId, Epoch, ReplicaId, SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
@@ -198,28 +199,30 @@ class Ownership:
             log.warning("release_failed", session=key.session, error=error.code)
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> int:
-        """Claims again what the directory may have lost: the sessions that `among` picks, and those that were taken
-        while it was away. Where it names somebody else, the journal decides sooner or later. Raises Unavailable."""
+        """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
+        claimed before. Where it names somebody else, that is asked again next time, and nothing is answered for the
+        session without the journal's word. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
         for key in keys:
             owner = self._held.get(key)
             if owner is not None:
                 claim = await self._claimed(key, owner, None)
-                self._unclaimed.pop(key, None)
-                if not claim.won:
+                if claim.won:
+                    self._unclaimed.pop(key, None)
+                else:
                     log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
                     self._confirmed.pop(key, None)
         return len(keys)
 
-    async def regain(self, key: SessionKey, from_owner: Owner | None) -> None:
-        """After a hand-off that failed: the directory's entry is ours again, if it can be had. Raises nothing."""
-        owner = self._held.get(key)
-        if owner is not None:
+    async def regain(self, key: SessionKey) -> None:
+        """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.
+
+        It is never taken from the target, whose grant may be on its way."""
+        if key in self._held:
             try:
-                await self._claimed(key, owner, from_owner)
+                await self.reclaim(lambda each: each == key)
             except SessileError as error:
-                self._unclaimed[key] = None
                 log.warning("not_regained", session=key.session, tenant=key.tenant, error=error.code)
 
     # -- doubt -----------------------------------------------------------------------------------------------------

@@ -25,11 +25,12 @@ from actors.ownership import TICK_S, Moved, Ownership, changing_hands, last_repl
 from actors.recovery import UNREAD, RecoveryGate
 from sessions import commands as cm
 from sessions.access import may_see, not_found
-from sessions.actor import Actor, ActorGone, ActorLimits, World
+from sessions.actor import Actor, ActorGone
 from sessions.errors import Gone, Overloaded, SessileError, Unavailable
 from sessions.machine import Machine
-from sessions.ports import Directory, Engine, FilterSet, Head, Journal, Owner, Published
+from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
 from sessions.steps import Activated
+from sessions.stored import Head
 from sessions.types import (
     Epoch,
     Principal,
@@ -39,6 +40,7 @@ from sessions.types import (
     UnixMs,
     derived_session_id,
 )
+from sessions.world import ActorLimits, World
 
 __all__ = ["Left", "Moved", "Runtime", "RuntimeLimits"]
 

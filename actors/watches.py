@@ -30,7 +30,8 @@ from actors.recovery import READ
 from actors.whereabouts import Whereabouts
 from sessions.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.events import Record
-from sessions.ports import Directory, Head, Journal, Member, Owner, Published
+from sessions.ports import Directory, Journal, Member, Owner, Published
+from sessions.stored import Head
 from sessions.types import Epoch, SessionKey
 
 log = structlog.get_logger(__name__)

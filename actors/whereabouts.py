@@ -22,7 +22,8 @@ from actors.links import Links
 from actors.ownership import last_replica
 from actors.placement import Placement
 from sessions.errors import NotFound, SessileError, Unavailable
-from sessions.ports import Directory, Head, Journal, Member, Owner, View
+from sessions.ports import Directory, Journal, Member, Owner, View
+from sessions.stored import Head
 from sessions.types import ActivationId, ReplicaId, SessionKey
 
 log = structlog.get_logger(__name__)

@@ -3,7 +3,7 @@
     python -m bench.first_token
 
 Clones this repository into an empty folder, runs `make serve` there (its own environment, model and data), asks a
-question as soon as the ready line is printed, and waits for the first delta; then starts it twice more. Bars: ≤ 3 min, and
+question as soon as the ready line is printed, and waits for the first delta; then starts it again. Bars: ≤ 3 min, and
 later starts ready in ≤ 5 s. Package caches of the machine are used if there are any: say so with the result.
 """
 

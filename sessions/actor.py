@@ -19,8 +19,7 @@ import asyncio
 import enum
 from array import array
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -31,20 +30,14 @@ from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.ledger import Ledger
 from sessions.machine import Machine
-from sessions.ports import (
-    Append,
-    Engine,
-    FilterSet,
-    Head,
-    Journal,
-    Published,
-    Snapshot,
-)
+from sessions.ports import Published
 from sessions.prepare import prepare
 from sessions.state import pack_state
 from sessions.steps import Prepared, Step
-from sessions.turn import Turn, TurnLimits
-from sessions.types import Principal, ResponseId, SessionKey, UnixMs
+from sessions.stored import Append, Head, Snapshot
+from sessions.turn import Turn
+from sessions.types import Principal, ResponseId, SessionKey
+from sessions.world import World
 
 log = structlog.get_logger(__name__)
 
@@ -59,32 +52,8 @@ class Phase(enum.Enum):
     FENCED = "fenced"
 
 
-class ActorLimits(msgspec.Struct, frozen=True):
-    mailbox_commands: int = 64
-    content_bytes: int = 1_000_000  # of one message or tool output
-    tool_deadline_s: float = 600.0
-    snapshot_events: int = 512
-    journal_patience_s: float = 30.0
-    journal_retry_s: float = 0.25
-    prepare_s: float = 10.0
-    turn: TurnLimits = TurnLimits()
-
-
 class ActorGone(Exception):
     """The actor takes no commands any more; whoever sent one looks the session up again."""
-
-
-class World(msgspec.Struct, frozen=True):
-    """What every actor of a replica works with."""
-
-    journal: Journal
-    engine: Engine
-    filters: FilterSet
-    replica: str
-    now_ms: Callable[[], UnixMs]
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    publish: Callable[[Published], None]
-    limits: ActorLimits
 
 
 class _Letter(msgspec.Struct, frozen=True):

@@ -26,7 +26,6 @@ from sessions import events as ev
 from sessions import tree
 from sessions.access import may_see, not_found
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError
-from sessions.ports import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
 from sessions.responses import Responses, derive
 from sessions.state import State
 from sessions.steps import (
@@ -46,6 +45,7 @@ from sessions.steps import (
     Stop,
     ToolDeadline,
 )
+from sessions.stored import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
 from sessions.types import (
     CommandId,
     FunctionCallOutput,

@@ -16,9 +16,9 @@ import msgspec
 from sessions import events as ev
 from sessions import tree, writer
 from sessions.errors import SessileError
-from sessions.ports import UsageRow
 from sessions.state import Awaiting, Open, Queued, State, apply
 from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Output, Prepared, Start, Step, Stop
+from sessions.stored import UsageRow
 from sessions.types import (
     FunctionCallOutput,
     IncompleteReason,

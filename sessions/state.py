@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sessions import events as ev
-from sessions.ports import Head, Loaded
+from sessions.stored import Head, Loaded
 from sessions.types import (
     CallId,
     ContentPart,

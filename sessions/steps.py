@@ -13,7 +13,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
 from sessions.errors import SessileError
-from sessions.ports import CommandRecord, HeadPatch, UsageRow
+from sessions.stored import CommandRecord, HeadPatch, UsageRow
 from sessions.types import ItemId, Principal, ResponseId, UnixMs, Usage
 
 # -- inputs ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from typing import Final, Protocol
 import structlog
 
 from sessions.events import ContentRetracted, Record, SessionDeleted
-from sessions.ports import Head, Published, Sessions
+from sessions.ports import Published, Sessions
+from sessions.stored import Head
 from sessions.types import Epoch, SessionKey
 from transport.frames import JSON, Encoding, event_frame
 from transport.merge import merged

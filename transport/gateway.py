@@ -20,7 +20,8 @@ import msgspec
 
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Limited, Overloaded, Unavailable
-from sessions.ports import Head, Journal, Sessions
+from sessions.ports import Journal, Sessions
+from sessions.stored import Head
 from sessions.types import Principal, SessionId, SessionKey, UnixMs
 from transport.access import Access
 from transport.feeds import Feeds

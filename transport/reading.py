@@ -18,8 +18,9 @@ from typing import Any, Final, Literal, NamedTuple
 from sessions.access import may_see, not_found
 from sessions.errors import Gone, Internal
 from sessions.events import ContentRetracted, Record
-from sessions.ports import Head, Journal, Page
+from sessions.ports import Journal
 from sessions.state import State, apply, begin, client_state, replay
+from sessions.stored import Head, Page
 from sessions.types import Epoch, Principal, SessionKey, UnixMs
 from transport.feeds import Feed
 from transport.scrub import Retraction

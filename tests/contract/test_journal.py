@@ -19,7 +19,8 @@ from sessions.events import (
     ResponseBody,
     ResponseCompleted,
 )
-from sessions.ports import CommandRecord, Head, Journal, Snapshot
+from sessions.ports import Journal
+from sessions.stored import CommandRecord, Head, Snapshot
 from sessions.types import (
     CommandId,
     Epoch,

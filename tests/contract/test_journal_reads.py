@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sessions.errors import Fenced, NotFound
-from sessions.ports import COMMANDS_LOADED_MAX, Journal, Snapshot
+from sessions.ports import Journal
+from sessions.stored import COMMANDS_LOADED_MAX, Snapshot
 from sessions.types import (
     CommandId,
     SessionKey,

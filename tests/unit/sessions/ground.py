@@ -16,8 +16,8 @@ from sessions import events as ev
 from sessions import steps
 from sessions.errors import SessileError
 from sessions.machine import Machine
-from sessions.ports import CommandRecord, Head, HeadPatch, Loaded, Snapshot, UsageRow
 from sessions.state import State, pack_state, replay, unpack_state
+from sessions.stored import CommandRecord, Head, HeadPatch, Loaded, Snapshot, UsageRow
 from sessions.types import (
     LOCAL_PRINCIPAL,
     CommandId,

@@ -11,7 +11,8 @@ import msgspec
 from persistence.memory import Medium, MemoryJournal, MemoryStore, at_once
 from sessions import events as ev
 from sessions.commands import ActorCommand, Ok
-from sessions.ports import Append, HeadPatch, Published
+from sessions.ports import Published
+from sessions.stored import Append, HeadPatch
 from sessions.types import (
     LOCAL_PRINCIPAL,
     CommandId,

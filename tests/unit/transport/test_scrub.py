@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions import events as ev
-from sessions.ports import Head
 from sessions.state import apply, begin
+from sessions.stored import Head
 from sessions.types import (
     CallId,
     Epoch,

@@ -1,0 +1,117 @@
+"""What the journal keeps and hands out: heads, appends, pages. The port that moves them is in `sessions.ports`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessions.commands import Ok
+from sessions.events import Record
+from sessions.types import CommandId, Epoch, Json, Principal, ResponseId, SessionKey, UnixMs, Usage
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The row that fences a log: who may append (fence) and where (top).
+
+    `top` 0 means that the session was claimed but nothing was ever written: for readers it does not exist.
+    `incarnation` is the journal's at the last grant; the epoch is only good while they agree.
+    """
+
+    key: SessionKey
+    epoch: Epoch
+    fence: int
+    incarnation: str
+    top: int
+    open: bool = False  # some turn is open: a sweep finishes it if its owner is gone
+    owner: str = ""  # replica/activation at the last grant, for people to read
+    user: str | None = None
+    model: str = ""
+    title: str | None = None
+    metadata: dict[str, Json] = {}
+    listed: bool = True
+    created_at: UnixMs
+    updated_at: UnixMs
+    deleted_at: UnixMs | None = None
+
+
+class HeadPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The descriptive columns of a head, whole; written in the transaction of the append that carries it."""
+
+    open: bool
+    user: str | None
+    model: str
+    title: str | None
+    metadata: dict[str, Json]
+    listed: bool = True
+    deleted_at: UnixMs | None = None
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that was applied, with its answer (I5). Kept for 24 h."""
+
+    principal_id: str
+    command_id: CommandId
+    digest: bytes
+    answer: Ok
+    at: UnixMs
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one response used; idempotent by response. Written in the transaction of its terminal event."""
+
+    response_id: ResponseId
+    principal: Principal
+    model: str
+    usage: Usage
+    status: str
+    recomputed_tokens: int
+    withheld_tokens: int
+    at: UnixMs
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The machine's state folded up to and with `offset`: derived, never the truth; may be missing."""
+
+    offset: int
+    body: bytes
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic write for one session: all of it stands afterwards, or none.
+
+    `records` take the offsets top+1 ... top+len(records). They may be empty: then only what stands beside
+    is written, under the same fence check.
+    """
+
+    key: SessionKey
+    fence: int
+    top: int
+    records: tuple[Record, ...] = ()
+    commands: tuple[CommandRecord, ...] = ()
+    head: HeadPatch | None = None
+    usage: tuple[UsageRow, ...] = ()
+    snapshot: Snapshot | None = None
+    at: UnixMs
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All that an actor needs to come back: the newest snapshot, the records behind it, recent commands.
+
+    `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`;
+    `commands_complete` is False where older ones were left out (ask `find_command`).
+    """
+
+    head: Head
+    snapshot: Snapshot | None
+    records: tuple[Record, ...]
+    commands: tuple[CommandRecord, ...]
+    commands_complete: bool
+
+
+COMMANDS_LOADED_MAX = 1024
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of a log. `head` was read in the same transaction, so `head.top` is true of the page."""
+
+    head: Head
+    records: tuple[Record, ...]

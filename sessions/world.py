@@ -1,0 +1,37 @@
+"""What an actor is given: the stores and engines it works with, and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from sessions.ports import Engine, FilterSet, Journal, Published
+from sessions.turn import TurnLimits
+from sessions.types import UnixMs
+
+
+class ActorLimits(msgspec.Struct, frozen=True):
+    mailbox_commands: int = 64
+    content_bytes: int = 1_000_000  # of one message or tool output
+    tool_deadline_s: float = 600.0
+    snapshot_events: int = 512
+    journal_patience_s: float = 30.0
+    journal_retry_s: float = 0.25
+    prepare_s: float = 10.0
+    turn: TurnLimits = TurnLimits()
+
+
+class World(msgspec.Struct, frozen=True):
+    """What every actor of a replica works with."""
+
+    journal: Journal
+    engine: Engine
+    filters: FilterSet
+    replica: str
+    now_ms: Callable[[], UnixMs]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    publish: Callable[[Published], None]
+    limits: ActorLimits
