@@ -163,6 +163,7 @@ test("a reload in mid-answer shows at once what was there, and the answer goes o
   assert.ok(plain(await page.textContent(".answer .prose")).startsWith(before));
   await written(page);
   await agrees(page);
+  assert.equal(await page.$(".branches"), null, "no branch where there is none");
   assert.deepEqual(page.troubles, []);
 });
 

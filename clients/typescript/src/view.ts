@@ -35,7 +35,7 @@ export interface Entry {
   readonly parentId: string | null;
   readonly item?: Item;
   readonly response?: ResponseRecord;
-  /** All children of the parent, in log order, this one at `index`. */
+  /** All children of the parent, this one at `index`: items in log order, then answers that have no item yet. */
   readonly siblings: readonly string[];
   readonly index: number;
 }
@@ -127,18 +127,20 @@ export class View {
     this.owner.clear();
     this.head_ = this.newest = null;
     this.info(state);
-    for (const item of state.items) this.put(item);
-    for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
+    const drafts = state.open.flatMap((open) => (open.output ?? []).map((item) => ({ item, by: open.response_id })));
     for (const open of state.open) {
       const first = open.output?.[0];
-      const fallback = first !== undefined ? (first.parent_id ?? null) : (state.head ?? this.head_);
       this.respond(open.response_id, {
-        status: "in_progress",
-        parentId: open.parent_id === undefined ? fallback : open.parent_id,
-        output: [],
+        parentId: open.parent_id === undefined ? (first?.parent_id ?? state.head ?? null) : open.parent_id,
+        output: (open.output ?? []).map((item) => item.id),
       });
-      for (const item of open.output ?? []) this.put(item, open.response_id);
     }
+    // The state has what is still being written apart; the time of making puts it back into the order of the log.
+    const known = new Set(drafts.map(({ item }) => item.id));
+    const finished = state.items.filter((item) => !known.has(item.id)).map((item) => ({ item, by: undefined }));
+    const all = [...finished, ...drafts].sort((a, b) => (a.item.created_at ?? 0) - (b.item.created_at ?? 0));
+    for (const { item, by } of all) this.put(item, by);
+    for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
     for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
     this.loadEnded(earlier, state.made_by ?? {});
@@ -301,14 +303,10 @@ export class View {
     this.items.set(item.id, item);
     if (before === undefined) {
       this.head_ = this.newest = item.id;
+      if (responseId !== undefined) this.unplace(responseId);
       const below = this.below(item.parent_id);
-      const standIn = response?.output.length === 0 ? this.below(response.parentId) : [];
-      const at = standIn.indexOf(responseId ?? "");
-      if (at >= 0 && standIn === below) below[at] = item.id;
-      else {
-        if (at >= 0) standIn.splice(at, 1);
-        below.push(item.id);
-      }
+      const young = below.findIndex((id) => !this.items.has(id) && isOpen(this.responses.get(id)!));
+      below.splice(young < 0 ? below.length : young, 0, item.id);
     }
     const owner = responseId ?? item.response_id;
     if (owner !== undefined) this.owner.set(item.id, owner);
@@ -329,9 +327,9 @@ export class View {
     }
   }
 
+  /** Takes the stand-in of a response without items out of the tree. */
   private unplace(responseId: string): void {
-    const record = this.responses.get(responseId)!;
-    const below = this.below(record.parentId);
+    const below = this.below(this.responses.get(responseId)?.parentId ?? null);
     const at = below.indexOf(responseId);
     if (at >= 0) below.splice(at, 1);
     if (this.newest === responseId) this.newest = this.head_;

@@ -40,6 +40,12 @@ function history(seed: number, steps: number): { session: FakeSession; snapshots
   return { session, snapshots };
 }
 
+/** Of every item, without the answers that ended wordless: those are in no snapshot. */
+function siblings(view: View): object {
+  const isKept = (id: string): boolean => view.items.has(id) || view.open.some((response) => response.id === id);
+  return [...view.items.keys()].sort().map((id) => view.thread(id).find((entry) => entry.id === id)!.siblings.filter(isKept));
+}
+
 /** All that a program can see of the tree and the words. */
 function seen(view: View): object {
   const everything = [...view.items.keys()].sort();
@@ -49,6 +55,7 @@ function seen(view: View): object {
     head: view.head,
     title: view.title,
     branch: view.branch(),
+    siblings: siblings(view),
     texts: view.open.map(({ id }) => [id, view.text(id)]).sort(),
   };
 }
@@ -141,11 +148,12 @@ test("regenerating adds a sibling; a tip on the older one shows the older branch
     { type: "response.completed", response_id: "r1", response: { parent_id: "u", output: [message("a1", "u", "assistant", "one")] } },
     { type: "response.created", response_id: "r2", response: { parent_id: "u" } },
   );
-  const now = view.thread();
+  view.apply({ type: "item.created", item: message("other", "u", "user", "beside") } as LogEvent);
+  const now = view.thread("r2");
   assert.deepEqual(now.map((entry) => entry.id), ["u", "r2"]);
-  assert.deepEqual([now[1]!.siblings, now[1]!.index], [["a1", "r2"], 1]);
+  assert.deepEqual([now[1]!.siblings, now[1]!.index], [["a1", "other", "r2"], 2]);
   assert.deepEqual(view.thread("a1").map((entry) => entry.id), ["u", "a1"]);
-  assert.deepEqual(view.thread("unknown"), now);
+  assert.deepEqual(view.thread("unknown"), view.thread());
 });
 
 test("a failed answer without words stays in the tree with its error, and over storing", () => {
