@@ -14,7 +14,7 @@ import ipaddress
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sessions.errors import Forbidden, Limited, Unauthorized
 from sessions.types import LOCAL_PRINCIPAL, Principal
@@ -92,18 +92,26 @@ class Access:
         """Raises Forbidden for a Host header under which an open server must not answer."""
         if not self.open:
             return
-        name = (urlsplit(f"//{host}").hostname or "") if host and "/" not in host else ""
-        if not (is_loopback(name) or name in self._hosts):
+        name = _split(f"//{host}").hostname if host and "/" not in host else None
+        if name is None or not (is_loopback(name) or name in self._hosts):
             raise Forbidden("forbidden", "Without keys this server answers on loopback names only.")
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raises Forbidden for a page of another site that is not on the list. Programs send no Origin."""
         if origin is None or "*" in self._origins or origin.lower() in self._origins:
             return
-        parts = urlsplit(origin.lower())
+        parts = _split(origin.lower())
         if host is not None and parts.scheme in ("http", "https") and parts.netloc == host.lower():
             return
         raise Forbidden("forbidden", "Pages of this origin may not connect; it is not on the allow-list.")
+
+
+def _split(url: str) -> SplitResult:
+    """`urlsplit` for what strangers write: what it refuses has no parts."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def is_loopback(host: str) -> bool:
