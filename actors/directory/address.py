@@ -79,8 +79,9 @@ def parse(url: str) -> Address:
     kind = kinds.get(scheme.replace("rediss", "redis", 1) if tls else scheme)
     if kind is None:
         raise _refuse(f"{scheme!r} is not a kind of address that is known" if scheme else "it names no kind (scheme)")
-    if parts.fragment:
-        raise _refuse("'#' must be written %23 in a password")
+    if parts.fragment or "@" in parts.path + parts.query:
+        # Perhaps half of a password: say nothing of what stands where.
+        raise _refuse("in names, passwords and paths '/' is written %2F, '?' %3F, '#' %23 and '@' %40")
     credentials, _, place = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     options = _options(parts, kind, tls)

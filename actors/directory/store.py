@@ -211,6 +211,10 @@ class MemoryStore:
     def entry_count(self) -> int:
         return len(self._entries)
 
+    @property
+    def interest_count(self) -> int:
+        return len(self._interest_ends)
+
     def check_integrity(self) -> None:
         """Raises AssertionError when the indexes disagree. For tests and the simulator."""
         held = {key for keys in self._held.values() for key in keys}
