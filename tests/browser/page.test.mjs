@@ -1,7 +1,10 @@
 /** The page in a real Chromium, against the real server with the simulated engine. */
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
-import { axePath, Browser, Server, watch } from "./harness.mjs";
+import { axePath, Browser, Server, temporaryFolder, watch } from "./harness.mjs";
 
 const browser = new Browser();
 /** Answers take about a second. */
@@ -403,3 +406,54 @@ for (const [name, options] of Object.entries({
     }
   });
 }
+
+test("a server with keys asks for one, says when it is wrong, and keeps it for the tab", async () => {
+  const folder = temporaryFolder();
+  const keys = join(folder, "keys.toml");
+  writeFileSync(keys, `[[keys]]\nsha256 = "${createHash("sha256").update("sk-right").digest("hex")}"\ntenant = "t"\nid = "k1"\n`);
+  const server = await new Server(["--keys", keys, "--sim-tokens-per-s", "200", "--sim-answer-tokens", "20"]).start();
+  try {
+    const page = await browser.page();
+    open.add(page);
+    await page.goto(server.url);
+    await page.waitForSelector("#key[open]");
+    await page.keyboard.type("sk-wrong");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#key[open] >> text=does not know that key");
+    await page.keyboard.type("sk-right");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await say(page, "I am known here.");
+    await written(page);
+    await page.reload();
+    await page.waitForSelector('#link[data-phase="ready"]');
+    assert.deepEqual(await texts(page, ".said"), ["I am known here."]);
+    assert.equal(await page.isVisible("#key"), false);
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await server.dispose();
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("what is refused stays in the reader's hands; what is withheld is said to be", async () => {
+  const server = await new Server(["--input-keywords", "forbidden", "--output-keywords", "e", "--sim-tokens-per-s", "200"]).start();
+  try {
+    const page = await visit(server);
+    await say(page, "This word is forbidden here.");
+    await page.waitForSelector(".failed .note >> text=Not sent:");
+    assert.deepEqual(await texts(page, ".failed .said"), ["This word is forbidden here."]);
+    assert.match(await page.textContent("#urgent"), /^Not sent: /);
+    await page.click(".failed >> text=Try again");
+    await page.waitForFunction(() => document.querySelectorAll(".failed").length === 1 && !document.querySelector(".pending"));
+    await page.click(".failed >> text=Discard");
+    await page.waitForFunction(() => document.querySelectorAll(".failed").length === 0);
+    await say(page, "This one is fine.");
+    await page.waitForSelector(".note >> text=withheld");
+    await page.reload();
+    await page.waitForSelector(".note >> text=withheld");
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await server.dispose();
+  }
+});

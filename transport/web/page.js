@@ -472,6 +472,9 @@ const keyDialog = find("key");
 /** @type {HTMLInputElement} */
 const keyInput = find("key-input");
 function askKey() {
+  find("key-text").textContent = storage.getItem("sessile-key")
+    ? "The server does not know that key. Try another one."
+    : "It is kept in this tab only, and forgotten when you close it.";
   if (!keyDialog.open) keyDialog.showModal();
 }
 keyDialog.addEventListener("close", () => {

@@ -1,5 +1,6 @@
 /**
- * Builds dist/ (what npm publishes) and ../../transport/web/sessile.js (what the server's page loads).
+ * Builds dist/ (what npm publishes) and ../../transport/web/sessile.js (what the server's page loads); with the argument
+ * `dist`, only that.
  * `bundle()` is also what the check compares the page's copy with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -26,5 +27,5 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     cwd: root,
     stdio: "inherit",
   });
-  writeFileSync(pageBundle, await bundle());
+  if (process.argv[2] !== "dist") writeFileSync(pageBundle, await bundle());
 }
