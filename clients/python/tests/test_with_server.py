@@ -1,4 +1,4 @@
-"""The client and the terminal against the server of this checkout (simulated engine), killed in mid-answer.
+"""The client, the terminal and the server cases on the server of this checkout (simulated engine), also killed.
 
 Skipped where the package stands alone.
 """
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from case_values import Mismatch, load_cases
+from server_case_runner import run_case
 
 from sessile_client import Client, Event, FileStore, Limits, Snapshot
 
@@ -40,7 +42,7 @@ class Process:
         return f"ws://127.0.0.1:{self.port}/v1/ws"
 
     async def start(self) -> None:
-        settings = {"engine": "sim", "port": self.port, "data": self._data, "sim-tokens-per-s": 200}
+        settings = {"engine": "sim", "port": self.port, "data": self._data, "sim-tokens-per-s": 100}
         settings |= {"sim-answer-tokens": 0, "log-level": "error"}
         flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SESSILE_")}
@@ -103,6 +105,26 @@ async def test_a_killed_server_goes_on_with_the_same_answer(server: Process, enc
         assert [item.text for item in ended] == [text]
     async with Client(server.url, encoding="json" if encoding == "msgpack" else "msgpack") as other:
         assert [item.text for item in (await other.session(session.id)).items] == ["Tell me everything.", text]
+
+
+async def test_the_server_keeps_to_its_cases(server: Process) -> None:
+    """Those that need no setting which the command line does not have; a few at a time."""
+    has = {"engine", "sim_tokens_per_s", "sim_answer_tokens"}
+    turns = asyncio.Semaphore(6)
+    failures: list[str] = []
+
+    async def run(case: dict[str, Any], encoding: str) -> None:
+        async with turns:
+            try:
+                await run_case(case, server.url, encoding)
+            except Mismatch as mismatch:
+                failures.append(f"{encoding}: {mismatch}")
+
+    cases = [case for case in load_cases("server") if set(case.get("settings", {})) <= has]
+    runs = [run(case, encoding) for case in cases for encoding in case.get("encodings", ["json", "msgpack"])]
+    assert len(runs) > 80
+    await asyncio.gather(*runs)
+    assert not failures, "\n".join(failures)
 
 
 async def test_commands_against_the_real_thing(server: Process) -> None:
