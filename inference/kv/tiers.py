@@ -23,7 +23,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from inference.kv.disk import DiskSnapshot, DiskTier
 from inference.kv.envelope import (
@@ -53,7 +53,20 @@ _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to d
 class HostSnapshot:
     """A payload in the staging folder. The tiers' own; engines only hand it back."""
 
-    __slots__ = ("bytes", "gone", "key", "manifest", "moving", "parked", "path", "tagging", "tokens", "used", "users")
+    __slots__ = (
+        "bytes",
+        "freed",
+        "gone",
+        "key",
+        "manifest",
+        "moving",
+        "parked",
+        "path",
+        "tagging",
+        "tokens",
+        "used",
+        "users",
+    )
 
     def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int) -> None:
         self.key = key
@@ -64,7 +77,8 @@ class HostSnapshot:
         self.parked = False
         self.users = 0  # somebody reads the file: it is not evicted meanwhile
         self.moving = False  # on its way to disk
-        self.gone = False
+        self.gone = False  # out of the index: nobody may begin to use it
+        self.freed = False
         self.manifest: Manifest | None = None  # once tagged
         self.tagging: asyncio.Task[None] | None = None
 
@@ -247,18 +261,16 @@ class Tiers:
             raise Refused("no_room")
         path, check = self.new_path(), PayloadCheck(manifest)
         try:
-            with await asyncio.to_thread(path.open, "wb") as file:
+            with await asyncio.to_thread(_create, path) as file:
                 for part in check.feed(head[header_bytes:]):
-                    await asyncio.to_thread(file.write, part)
+                    await _append(file, part)
                 async for chunk in chunks:
                     for part in check.feed(chunk):
-                        await asyncio.to_thread(file.write, part)
+                        await _append(file, part)
                 check.finish()
-        except BaseException as exc:
+        except BaseException:
             path.unlink(missing_ok=True)
             self.unreserve(manifest.payload_bytes)
-            if isinstance(exc, OSError):
-                raise Refused("no_room") from exc
             raise
         self._take(manifest, path)
         self.counters["imports"] += 1
@@ -285,6 +297,7 @@ class Tiers:
         covered = [older for older in held if older.tokens == snapshot.tokens[: len(older.tokens)]]
         held.append(snapshot)
         for older in covered:
+            self._forget(older)
             self._spawn(self._drop(older))
         if self.disk is not None and self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
@@ -322,8 +335,10 @@ class Tiers:
     async def _check(self, snapshot: HostSnapshot) -> None:
         if snapshot.tagging is not None:
             await asyncio.shield(snapshot.tagging)
+        if snapshot.gone:
+            raise Refused("no_snapshot")
         try:
-            if snapshot.manifest is None or snapshot.gone:
+            if snapshot.manifest is None:
                 raise Refused("unreadable")
             await asyncio.to_thread(check_file, snapshot.path, snapshot.manifest)
         except Refused as exc:
@@ -373,13 +388,36 @@ class Tiers:
             self._evict_one()
 
     async def _drop(self, snapshot: HostSnapshot) -> None:
-        if snapshot.gone:
-            return
-        snapshot.gone = True
-        held = self._host[snapshot.key]
-        held.remove(snapshot)
-        if not held:
-            del self._host[snapshot.key]
-        await asyncio.to_thread(snapshot.path.unlink, missing_ok=True)
-        self.host_bytes -= snapshot.bytes
-        self._freed.set()
+        self._forget(snapshot)
+        if not snapshot.freed:
+            snapshot.freed = True
+            await asyncio.to_thread(snapshot.path.unlink, missing_ok=True)
+            self.host_bytes -= snapshot.bytes
+            self._freed.set()
+
+    def _forget(self, snapshot: HostSnapshot) -> None:
+        """Takes it out of the index; its room is free once `_drop` has removed the file."""
+        if not snapshot.gone:
+            snapshot.gone = True
+            held = self._host[snapshot.key]
+            held.remove(snapshot)
+            if not held:
+                del self._host[snapshot.key]
+
+
+def _create(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb", buffering=0)
+    except OSError as exc:
+        raise Refused("no_room") from exc
+
+
+async def _append(file: BinaryIO, part: bytes) -> None:
+    writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
+    try:
+        await asyncio.shield(writing)
+    except OSError as exc:
+        raise Refused("no_room") from exc
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])  # the file must not be closed under the thread
+        raise

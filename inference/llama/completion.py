@@ -187,7 +187,8 @@ class Completion:
         if len(found) == 1:
             return found[0]
         self.ids_guessed += count
-        return found[0] if found else tuple(await self._encode(event.content))
+        usual = tuple(await self._encode(event.content))
+        return usual if usual in found or not found else found[0]
 
     def _logprobs(self, event: _Event) -> tuple[Json, ...]:
         if not self._top or not event.completion_probabilities:

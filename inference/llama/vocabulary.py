@@ -1,9 +1,9 @@
 """The bytes of the tokens that are not whole characters, read from the model file.
 
 llama-server holds a streamed token back while its text ends inside a character, and then sends the id of the completing
-token only. `Fragments.recover` finds the ids in between from the bytes that they must have. Where two
-splits are possible it prefers nothing over a guess that could be known better: the caller decides. A wrong id would
-cost recomputed tokens at the next turn, never wrong text: the server compares ids before it reuses KV.
+token only. `Fragments.recover` finds the ids in between from the bytes that they must have. Where several splits are
+possible the caller decides. A wrong id would cost recomputed tokens at the next turn, never wrong text: the server
+compares ids before it reuses KV.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Fragments:
             if not data:
                 yield ()
             return
-        for size in range(1, min(len(data) - count + 1, self._longest) + 1):
+        for size in range(min(len(data) - count + 1, self._longest), 0, -1):
             token = self._by_bytes.get(data[:size])
             if token is not None:
                 for rest in self._splits(data[size:], count - 1):

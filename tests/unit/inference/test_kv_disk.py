@@ -1,0 +1,239 @@
+"""The disk tier: bounded, whole or absent, found again after a restart, and never a wrong byte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from inference.kv import disk as disk_module
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import Identity, Refused
+from sessions.errors import BadInput
+from tests.unit.inference.kv_support import IDENTITY, key, snapshot, write_payload
+
+SIZE = 50_000
+
+
+async def opened(folder: Path, bytes_max: int = 1 << 30, identity: Identity = IDENTITY) -> DiskTier:
+    tier = DiskTier(folder, bytes_max, identity)
+    await tier.open()
+    return tier
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+async def put(tier: DiskTier, staging: Path, name: str, num_tokens: int = 10, salt: str = "") -> bool:
+    manifest, payload = snapshot(key(name), num_tokens, SIZE, salt=salt)
+    return await tier.put(manifest, write_payload(staging, manifest, payload))
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    folder = tmp_path / "staging"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "kv"
+
+
+async def test_what_was_put_comes_back(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    assert await put(tier, staging, "a")
+    (entry,) = tier.of(key("a"))
+    assert tier.of(key("b")) == [] and tier.of(key("a", "u")) == []
+    manifest = await tier.fetch(entry, staging / "back")
+    assert (staging / "back").read_bytes() == snapshot(key("a"), 10, SIZE)[1]
+    assert manifest.key == key("a")
+    assert tier.bytes == on_disk(folder)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+async def test_the_index_is_whole_after_a_restart_and_leftovers_are_gone(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    for number in range(5):
+        assert await put(tier, staging, f"s{number}", salt=str(number))
+    (folder / "half.part").write_bytes(b"x" * 1000)
+    (folder / "notes.txt").write_text("somebody's own file is left alone")
+    again = await opened(folder)
+    assert again.num_snapshots == 5 and not (folder / "half.part").exists()
+    assert (folder / "notes.txt").exists()
+    for number in range(5):
+        (entry,) = again.of(key(f"s{number}"))
+        assert list(entry.tokens) == list(range(100, 110))
+        await again.fetch(entry, staging / "back")
+
+
+async def test_the_bound_holds_at_every_moment_and_the_oldest_go(folder: Path, staging: Path) -> None:
+    bound = 5 * (SIZE + 2000)
+    tier = await opened(folder, bound)
+    for number in range(20):
+        assert await put(tier, staging, f"s{number}", salt=str(number))
+        assert tier.bytes == on_disk(folder) <= bound
+        if number >= 2:
+            (entry,) = tier.of(key("s0"))  # used all the time: it stays
+            await tier.fetch(entry, staging / "back")
+    assert tier.of(key("s0")) and tier.of(key("s19")) and not tier.of(key("s1"))
+    assert tier.counters["disk_evictions"] == 15
+    smaller = await opened(folder, 2 * (SIZE + 2000))
+    assert smaller.num_snapshots == 2 and on_disk(folder) <= 2 * (SIZE + 2000)
+
+
+async def test_puts_at_once_keep_the_bound(folder: Path, staging: Path) -> None:
+    bound = 4 * (SIZE + 2000)
+    tier = await opened(folder, bound)
+    stored = await asyncio.gather(*(put(tier, staging, f"s{n}", salt=str(n)) for n in range(16)))
+    assert any(stored) and on_disk(folder) == tier.bytes <= bound
+
+
+async def test_a_snapshot_larger_than_the_tier_is_not_stored(folder: Path, staging: Path) -> None:
+    tier = await opened(folder, SIZE // 2)
+    assert not await put(tier, staging, "a")
+    assert on_disk(folder) == tier.bytes == 0
+
+
+async def test_a_longer_snapshot_of_a_branch_replaces_the_shorter(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    for num_tokens in (10, 20, 30):
+        assert await put(tier, staging, "a", num_tokens)
+    (entry,) = tier.of(key("a"))
+    assert len(entry.tokens) == 30 and tier.bytes == on_disk(folder)
+    assert await put(tier, staging, "a", 30)  # the same once more changes nothing
+    assert len(tier.of(key("a"))) == 1
+
+
+async def test_erased_is_gone_even_while_it_is_being_written(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = await opened(folder)
+    assert await put(tier, staging, "a")
+    loop = asyncio.get_running_loop()
+    begun, write = asyncio.Event(), disk_module._write
+
+    def slow(*arguments: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(disk_module, "_write", slow)
+    writing = asyncio.create_task(put(tier, staging, "a", 20, salt="next"))
+    await begun.wait()
+    await tier.erase(key("a"))
+    assert tier.of(key("a")) == [] and list(folder.iterdir()) == []
+    assert not await writing
+    assert tier.bytes == on_disk(folder) == 0
+    assert await put(tier, staging, "a")  # a session of that name may live again
+
+
+async def test_hundreds_of_faults_are_found_and_the_file_removed(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    chance = random.Random(7)
+    manifest, payload = snapshot(key("a"), 300, SIZE)
+    source = write_payload(staging, manifest, payload)
+    back = staging / "back"
+    for round_ in range(300):
+        assert await tier.put(manifest, source)
+        (entry,) = tier.of(key("a"))
+        data = bytearray(entry.path.read_bytes())
+        match round_ % 4:
+            case 0:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[chance.randrange(len(data)) :]
+            case 2:
+                at = chance.randrange(len(data))
+                data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+            case 3:
+                data += b"more"
+        if bytes(data) == entry.path.read_bytes():
+            continue
+        entry.path.write_bytes(data)
+        with pytest.raises(Refused):
+            await tier.fetch(entry, back)
+        assert tier.of(key("a")) == [] and list(folder.iterdir()) == []
+    assert tier.bytes == 0
+
+
+async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    await put(tier, staging, "a", salt="a")
+    await put(tier, staging, "b", salt="b")
+    (one,), (two,) = tier.of(key("a")), tier.of(key("b"))
+    data = one.path.read_bytes()
+    one.path.write_bytes(two.path.read_bytes())
+    two.path.write_bytes(data)
+    for entry in (one, two):
+        with pytest.raises(Refused) as refused:
+            await tier.fetch(entry, staging / "back")
+        assert refused.value.reason == "other_session"
+    assert tier.counters["refused_other_session"] == 2
+
+
+async def test_a_file_that_vanished_is_an_answer(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    await put(tier, staging, "a")
+    (entry,) = tier.of(key("a"))
+    entry.path.unlink()
+    with pytest.raises(Refused) as refused:
+        await tier.fetch(entry, staging / "back")
+    assert refused.value.reason == "no_snapshot" and tier.bytes == 0
+
+
+async def test_another_model_or_build_finds_nothing_and_cleans_up(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    await put(tier, staging, "a")
+    other = await opened(folder, identity=Identity("engine/1", "model-2", "f16", "slots"))
+    assert other.num_snapshots == 0 and other.counters["refused_other_model"] == 1
+    assert list(folder.iterdir()) == []
+
+
+async def test_a_damaged_file_is_removed_when_the_index_is_made(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    for number in range(4):
+        await put(tier, staging, f"s{number}", salt=str(number))
+    paths = sorted(folder.iterdir())
+    paths[0].write_bytes(b"")
+    paths[1].write_bytes(paths[1].read_bytes()[:-10])
+    data = bytearray(paths[2].read_bytes())
+    data[20] ^= 1
+    paths[2].write_bytes(data)
+    again = await opened(folder)
+    assert again.num_snapshots == 1 and list(folder.iterdir()) == [paths[3]]
+
+
+async def test_a_payload_that_cannot_be_read_or_written_is_not_stored(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    manifest, payload = snapshot(key("a"), 10, SIZE)
+    assert not await tier.put(manifest, staging / "missing")
+    short = staging / "short"
+    short.write_bytes(payload[:-1])
+    assert not await tier.put(manifest, short)
+    assert tier.counters["disk_write_failed"] == 2
+    assert tier.bytes == 0 and list(folder.iterdir()) == []
+
+
+async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    with pytest.raises(BadInput) as refused:
+        await opened(file)
+    assert str(file) in refused.value.public_message
+    if os.geteuid() != 0:  # root may write anywhere
+        locked = tmp_path / "locked"
+        locked.mkdir(mode=0o500)
+        with pytest.raises(BadInput):
+            await opened(locked)
+
+
+async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) -> None:
+    tier = await opened(folder)
+    await put(tier, staging, "a")
+    (entry,) = tier.of(key("a"))
+    assert b"".join([chunk async for chunk in tier.stream(entry)]) == entry.path.read_bytes()

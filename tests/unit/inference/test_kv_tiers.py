@@ -1,0 +1,313 @@
+"""Host and disk together: bounded, checked at every use, erased at once, moved down and up without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from inference.kv.disk import DiskSnapshot, DiskTier
+from inference.kv.envelope import Refused
+from inference.kv.staging import StagingFolder, remove_abandoned
+from inference.kv.tiers import HostSnapshot, Tiers
+from inference.tokens import as_tokens
+from sessions.types import SessionKey
+from tests.unit.inference.kv_support import IDENTITY, key, payload_of
+
+SIZE = 40_000
+HOST = 4 * SIZE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "staging"
+    made.mkdir()
+    return made
+
+
+async def opened(folder: Path, *, disk: Path | None = None, host: int = HOST, disk_max: int = 1 << 30) -> Tiers:
+    tiers = Tiers(IDENTITY, folder, host, DiskTier(disk, disk_max, IDENTITY) if disk is not None else None)
+    await tiers.open()
+    return tiers
+
+
+async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10, size: int = SIZE) -> bool:
+    """What an engine does to spill a session."""
+    if not await tiers.reserve(size):
+        return False
+    path = tiers.new_path()
+    path.write_bytes(payload_of(f"{who}{num_tokens}", size))
+    tiers.adopt(who, as_tokens(range(num_tokens)), path, size, size)
+    return True
+
+
+async def load(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> bytes | None:
+    snapshot, _ = tiers.find(who, as_tokens(range(num_tokens)))
+    if snapshot is None:
+        return None
+    async with tiers.payload(snapshot) as host:
+        return host.path.read_bytes()
+
+
+def files(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+async def test_saved_comes_back_from_host(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"))
+    assert tiers.place(key("a")).tier == "host" and tiers.place(key("a")).tokens == 10
+    assert await load(tiers, key("a")) == payload_of(f"{key('a')}10", SIZE)
+    assert await load(tiers, key("b")) is None
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == []
+
+
+async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv")
+    for number in range(12):
+        assert await save(tiers, key(f"s{number}"))
+        assert files(folder) <= tiers.host_bytes <= HOST
+    places = [tiers.place(key(f"s{n}")).tier for n in range(12)]
+    assert "disk" in places and places[11] == "host" and "none" not in places
+    for number in range(12):
+        assert await load(tiers, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
+        assert files(folder) <= HOST
+    await tiers.close(5.0)
+
+
+async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) -> None:
+    tiers = await opened(folder)
+    for number in range(4):
+        assert await save(tiers, key(f"s{number}"))
+    assert await load(tiers, key("s0")) is not None
+    tiers.park(key("s3"))
+    assert await save(tiers, key("new"))
+    assert tiers.place(key("s3")).tier == "none"  # parked goes before older ones
+    assert await save(tiers, key("newer"))
+    assert tiers.place(key("s1")).tier == "none" and tiers.place(key("s0")).tier == "host"
+    await tiers.close(1.0)
+
+
+async def test_a_snapshot_larger_than_host_memory_is_not_taken(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert not await save(tiers, key("a"), size=HOST + 1)
+    assert tiers.counters["host_too_large"] == 1 and tiers.host_bytes == 0
+
+
+async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await tiers.reserve(100)
+    path = tiers.new_path()
+    path.write_bytes(bytes(HOST + 1))
+    tiers.adopt(key("a"), as_tokens(range(10)), path, HOST + 1, 100)
+    await tiers.close(1.0)
+    assert tiers.counters["host_overrun"] == 1 and tiers.host_bytes == 0 and not path.exists()
+
+
+async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 20)
+    assert await save(tiers, key("a"), 10)
+    assert await save(tiers, key("a"), 20)
+    assert await tiers.reserve(SIZE)
+    path = tiers.new_path()
+    path.write_bytes(bytes(SIZE))
+    branch = as_tokens([0, 1, 2, 99, 98])
+    tiers.adopt(key("a"), branch, path, SIZE, SIZE)
+    assert tiers.num_host == 2 or await load(tiers, key("a"), 1) is not None
+    found, shared = tiers.find(key("a"), branch)
+    assert shared == 5 and found is not None and found.tokens == branch
+    found, shared = tiers.find(key("a"), as_tokens(range(20)))
+    assert shared == 20
+    await tiers.close(1.0)
+
+
+async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
+    tiers = await opened(folder)
+    chance = random.Random(3)
+    for round_ in range(60):
+        assert await save(tiers, key("a"))
+        snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+        assert isinstance(snapshot, HostSnapshot)
+        assert snapshot.tagging is not None
+        await snapshot.tagging
+        data = bytearray(snapshot.path.read_bytes())
+        match round_ % 3:
+            case 0:
+                data[chance.randrange(SIZE)] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[chance.randrange(SIZE) :]
+            case 2:
+                data += b"x"
+        snapshot.path.write_bytes(data)
+        with pytest.raises(Refused):
+            await load(tiers, key("a"))
+        assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    await tiers.close(1.0)
+
+
+async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "kv"
+    tiers = await opened(folder, disk=disk)
+    for round_ in range(20):
+        for number in range(6):  # more than host memory holds: some are being moved right now
+            assert await save(tiers, key(f"s{number}"), 10 + round_)
+        await asyncio.gather(*(tiers.erase(key(f"s{number}")) for number in range(6)))
+        for number in range(6):
+            assert tiers.place(key(f"s{number}")).tier == "none"
+            assert await load(tiers, key(f"s{number}"), 10 + round_) is None
+        assert list(disk.iterdir()) == []
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host_bytes == 0
+
+
+async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    for number in range(5):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers.close(5.0)
+    assert list(folder.iterdir()) == []
+    again = await opened(folder, disk=tmp_path / "kv")
+    for number in range(5):
+        assert again.place(key(f"s{number}")).tier == "disk"
+        assert await load(again, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
+    await again.close(0.0)
+
+
+async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    assert tiers.disk is not None
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert again.disk is not None
+    assert await load(again, key("a")) is not None
+    assert again.place(key("a")).tier == "host"
+    await again.close(5.0)
+    assert again.disk.counters["disk_writes"] == 0 and again.disk.num_snapshots == 1
+
+
+async def test_a_reader_keeps_its_file(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"))
+    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    assert snapshot is not None
+    async with tiers.payload(snapshot) as host:
+        for number in range(6):
+            await save(tiers, key(f"s{number}"))
+        assert host.path.exists() and files(folder) <= HOST
+    await tiers.close(1.0)
+
+
+async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    for _ in range(20):
+        tiers = await opened(folder, disk=tmp_path / "kv")
+        task = asyncio.create_task(load(tiers, key("a")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await tiers.close(0.0)
+        assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+
+
+async def stream(data: bytes, piece: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), piece):
+        yield data[start : start + piece]
+
+
+async def test_snapshots_travel_from_host_and_from_disk(folder: Path, tmp_path: Path) -> None:
+    size = 3_000_000
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert await save(tiers, key("a"), size=size)
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None
+    from_host = [chunk async for chunk in chunks]
+    assert max(map(len, from_host)) <= 1 << 20
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    chunks = await again.export(key("a"))
+    assert chunks is not None
+    from_disk = b"".join([chunk async for chunk in chunks])
+    assert from_disk == b"".join(from_host)
+    await again.close(0.0)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    target = await opened(other, host=1 << 24)
+    for piece in (1 << 20, 4097, 3_100_000):
+        assert await target.import_(key("a"), stream(from_disk, piece)) == 10
+        assert await load(target, key("a")) == payload_of(f"{key('a')}10", size)
+        await target.erase(key("a"))
+    assert await target.import_(key("b"), stream(from_disk, 1 << 20)) == 0
+    assert await target.import_(key("a"), stream(from_disk[:-1], 1 << 20)) == 0
+    assert await target.import_(key("a"), stream(b"", 1)) == 0
+    assert target.host_bytes == 0 and list(other.iterdir()) == []
+    small = await opened(other, host=1000)
+    assert await small.import_(key("a"), stream(from_disk, 1 << 20)) == 0
+    await target.close(0.0)
+
+
+async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None
+    data = b"".join([chunk async for chunk in chunks])
+    await tiers.erase(key("a"))
+
+    async def dying() -> AsyncIterator[bytes]:
+        yield data[:2_000_000]
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await tiers.import_(key("a"), dying())
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
+async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    found, _ = again.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, DiskSnapshot)
+    await load(again, key("a"))
+    found, _ = again.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, HostSnapshot)
+    await again.close(0.0)
+
+
+# -- the folder ----------------------------------------------------------------------------------------
+
+
+def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
+    folder = StagingFolder(tmp_path)
+    assert folder.path.stat().st_mode & 0o077 == 0
+    (folder.path / "kv").write_bytes(b"secret")
+    assert remove_abandoned(tmp_path) == 0  # its owner lives
+    other = StagingFolder(tmp_path)
+    assert folder.path.exists() and other.path != folder.path
+    other.close()
+    folder.close()
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
+    dead = tmp_path / "sessile-kv-dead"
+    dead.mkdir()
+    (dead / "owner.lock").touch()
+    (dead / "x.slot").write_bytes(b"left behind by kill -9")
+    unrelated = tmp_path / "sessile-kv-unrelated"
+    unrelated.mkdir()  # no lock in it: not (yet) one of ours
+    folder = StagingFolder(tmp_path)
+    assert not dead.exists() and unrelated.exists()
+    folder.close()
