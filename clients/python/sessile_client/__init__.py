@@ -10,10 +10,11 @@
 ``sessile_client.sync`` is the same without async, ``sessile_client.terminal`` a chat in the terminal.
 """
 
+from ._items import Item, ResponseState
 from ._notices import Disconnected, GoingAway, Link, Ready, Stopped, Warned
 from ._policy import Limits
 from ._track import Event, Phase, Snapshot
-from ._view import Item, ResponseState, View
+from ._view import View
 from .client import Client, SessionInfo
 from .errors import (
     Busy,

@@ -48,6 +48,7 @@ from ._policy import (
     retries_itself,
 )
 from ._track import Step, Track
+from ._window import Window
 from ._wire import Frame, check_integers, integer, string
 from .errors import (
     CommandTimeout,
@@ -109,10 +110,7 @@ class ClientCore:
         self._ready_by: float | None = None
         self._leave_at: float | None = None
         self._heartbeat_s = self.limits.heartbeat_ms / 1000
-        self._window_events, self._window_bytes = 1024, 262_144
-        self._unacked_events = self._unacked_bytes = 0
-        self._unacked_since: float | None = None
-        self._unacked: dict[str, int] = {}
+        self._window = Window(self.limits.ack_after_s)
         self._subscribes.clear()
         self._ask_at.clear()
         self._in_flight = 0
@@ -145,8 +143,7 @@ class ClientCore:
             times += [self._leave_at, self._heard_at + self._heartbeat_s * (1.4 if self._pinged else 1.0)]
             times += [c.due_at for c in self._commands.values()]
             times += self._ask_at.values()
-            if self._unacked_since is not None:
-                times.append(self._unacked_since + self.limits.ack_after_s)
+            times.append(self._window.due_at)
         due = [t for t in times if t is not None]
         return min(due) if due else None
 
@@ -185,7 +182,7 @@ class ClientCore:
     def detach(self, session: str) -> None:
         """Stop reading a session."""
         track = self.tracks.pop(session, None)
-        self._unacked.pop(session, None)
+        self._window.forget(session)
         self._ask_at.pop(session, None)
         if track is not None and track.reading and self.link is Link.READY:
             self._outbox.append({"type": "unsubscribe", "id": self._new_id(), "session": session})
@@ -241,20 +238,16 @@ class ClientCore:
             return
         self._heard_at = now
         self._pinged = False
-        counted = False
         try:
             for frame in frames:
-                counted |= self._frame(frame, now)
+                self._frame(frame, now)
                 if self.link not in (Link.CONNECTING, Link.READY):
                     return
         except WireError as exc:
             self.broken(exc)
             return
-        if counted:
-            self._unacked_bytes += size_bytes
-            if self._unacked_since is None:
-                self._unacked_since = now
-            self._acknowledge(now)
+        self._window.message(size_bytes, now)
+        self._acknowledge(now)
 
     def broken(self, error: WireError) -> None:
         """The peer does not speak the protocol; another attempt would not change that."""
@@ -303,11 +296,10 @@ class ClientCore:
 
     # Frames
 
-    def _frame(self, frame: Frame, now: float) -> bool:
-        """Act on one frame; true if it counts against the window."""
+    def _frame(self, frame: Frame, now: float) -> None:
         match frame["type"]:
             case "event":
-                return self._on_event(frame, now)
+                self._on_event(frame, now)
             case "ok":
                 self._on_ok(frame)
             case "error":
@@ -316,7 +308,6 @@ class ClientCore:
                 self._on_ready(frame)
             case "resumed":
                 self._on_resumed(frame, now)
-                return True
             case "caught_up":
                 track = self.tracks.get(string(frame, "session"))
                 if track is not None:
@@ -333,7 +324,6 @@ class ClientCore:
                 self._notices.append(GoingAway(str(frame.get("reason", "")), after_ms))
             case _:
                 pass  # pong, and whatever later versions add
-        return False
 
     def _on_ready(self, frame: Frame) -> None:
         if self.link is not Link.CONNECTING:
@@ -343,30 +333,27 @@ class ClientCore:
         if "heartbeat_ms" in frame:
             self._heartbeat_s = integer(frame, "heartbeat_ms", least=1) / 1000
         if "window_events" in frame:
-            self._window_events = integer(frame, "window_events", least=1)
+            self._window.events_max = integer(frame, "window_events", least=1)
         if "window_bytes" in frame:
-            self._window_bytes = integer(frame, "window_bytes", least=1)
+            self._window.bytes_max = integer(frame, "window_bytes", least=1)
         self._notices.append(Ready(str(frame.get("connection", ""))))
         for track in self.tracks.values():
             if track.reading and not track.asked:
                 self._ask(track)
         self._send_commands()
 
-    def _on_event(self, frame: Frame, now: float) -> bool:
+    def _on_event(self, frame: Frame, now: float) -> None:
         session = string(frame, "session")
         track = self.tracks.get(session)
-        self._unacked_events += 1
+        self._window.event()
         if track is None or not track.reading:
-            return True
-        before = track.offset or 0
+            return
         step, event = track.event(frame)
         if event is not None:
-            self._unacked_events += event.offset - before - 1
-            self._unacked[session] = event.offset
+            self._window.applied(session, event.offset)
             self._progress()
             self._notices.append(Applied(event))
         self._carry_out(step, track, now)
-        return True
 
     def _on_resumed(self, frame: Frame, now: float) -> None:
         track = self.tracks.get(string(frame, "session"))
@@ -378,7 +365,7 @@ class ClientCore:
             return
         step, snapshot = track.resumed(frame)
         if snapshot is not None:
-            self._unacked[track.session] = snapshot.offset
+            self._window.applied(track.session, snapshot.offset)
             self._notices.append(Snapped(snapshot))
         self._carry_out(step, track, now)
 
@@ -436,7 +423,7 @@ class ClientCore:
             self._ask_at[track.session] = now + after_ms / 1000
             return
         track.refuse(error)
-        self._unacked.pop(track.session, None)
+        self._window.forget(track.session)
         self._notices.append(Gone(track.session, error))
 
     def _send_commands(self) -> None:
@@ -469,19 +456,7 @@ class ClientCore:
         self._complaint = None
 
     def _acknowledge(self, now: float) -> None:
-        """Free the window: by half of it at the latest, and a second after the first thing received."""
-        since = self._unacked_since
-        if since is None or (
-            self._unacked_events * 2 < self._window_events
-            and self._unacked_bytes * 2 < self._window_bytes
-            and now < since + self.limits.ack_after_s
-        ):
-            return
-        for session, offset in self._unacked.items():
-            self._outbox.append({"type": "ack", "session": session, "offset": offset})
-        self._unacked.clear()
-        self._unacked_events = self._unacked_bytes = 0
-        self._unacked_since = None
+        self._outbox += self._window.acknowledge(now)
 
     def _hang_up(self, now: float, code: int, reason: str) -> None:
         self._close = code

@@ -9,11 +9,12 @@ know offsets, connections or time. Positions in a text count code points, as Pyt
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from ._items import Item, ResponseState, dicts, difference, number_of, text_of
+
 State = dict[str, Any]
-TERMINAL = frozenset({"completed", "incomplete", "failed", "ended"})
 #: events that may change what was already said, beside adding to it
 _REWRITES = frozenset(
     {
@@ -28,98 +29,6 @@ _REWRITES = frozenset(
 )
 #: an index beyond this is a broken server's: it must not make us allocate
 _INDEX_MAX = 4096
-
-
-class Item:
-    """One item of the tree. Read it; only the view writes. ``data`` is the item as the protocol has it."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
-
-    @property
-    def id(self) -> str:
-        return str(self.data["id"])
-
-    @property
-    def parent_id(self) -> str | None:
-        parent = self.data.get("parent_id")
-        return parent if isinstance(parent, str) else None
-
-    @property
-    def type(self) -> str:
-        return str(self.data.get("type", "message"))
-
-    @property
-    def role(self) -> str | None:
-        role = self.data.get("role")
-        return role if isinstance(role, str) else None
-
-    @property
-    def status(self) -> str:
-        return str(self.data.get("status", "completed"))
-
-    @property
-    def response_id(self) -> str | None:
-        """The response that made this item; None for what a person or a tool said."""
-        response_id = self.data.get("response_id")
-        return response_id if isinstance(response_id, str) else None
-
-    @property
-    def content(self) -> list[dict[str, Any]]:
-        content = self.data.get("content")
-        if isinstance(content, str):
-            return [{"type": "input_text", "text": content}]
-        return content if isinstance(content, list) else []
-
-    @property
-    def text(self) -> str:
-        """The readable text of a message: its text and refusal parts, one after another."""
-        return "".join(_part_text(part) for part in self.content)
-
-    @property
-    def call_id(self) -> str | None:
-        call_id = self.data.get("call_id")
-        return call_id if isinstance(call_id, str) else None
-
-    @property
-    def name(self) -> str | None:
-        name = self.data.get("name")
-        return name if isinstance(name, str) else None
-
-    @property
-    def arguments(self) -> str:
-        return str(self.data.get("arguments", ""))
-
-    def __repr__(self) -> str:
-        return f"Item({self.id!r}, {self.type!r}, {self.role!r}, {self.text[:40]!r})"
-
-
-class ResponseState:
-    """What is known of one response."""
-
-    __slots__ = ("dropped", "edits", "error", "id", "incomplete_reason", "output", "queued_item", "status", "usage")
-
-    def __init__(self, response_id: str, status: str = "in_progress") -> None:
-        self.id = response_id
-        #: queued, in_progress, completed, incomplete, failed; ``ended`` if how it ended was not seen
-        self.status = status
-        #: ids of its items by output index
-        self.output: dict[int, str] = {}
-        self.usage: dict[str, Any] | None = None
-        self.error: dict[str, Any] | None = None
-        self.incomplete_reason: str | None = None
-        #: how many items of history its prompt left out (``context.fitted``)
-        self.dropped: int | None = None
-        #: changes of its text that were no appending: [start, end) became so many code points
-        self.edits: list[tuple[int, int, int]] = []
-        #: the message that will be created when a queued response starts
-        self.queued_item: Item | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.status in TERMINAL
 
 
 class View:
@@ -224,7 +133,7 @@ class View:
     def from_state(cls, state: Mapping[str, Any]) -> View:
         """The view that a snapshot (or ``to_state``) describes; parts that are missing are empty."""
         view = cls()
-        for raw in _dicts(state.get("items")):
+        for raw in dicts(state.get("items")):
             if isinstance(raw.get("id"), str):
                 view.items[raw["id"]] = Item(copy.deepcopy(raw))
         head, title, metadata = state.get("head"), state.get("title"), state.get("metadata")
@@ -244,12 +153,12 @@ class View:
             statuses = {view.items[i].status for i in response.output.values()}
             if statuses == {"completed"} or statuses == {"incomplete"}:
                 response.status = statuses.pop()
-        for raw in _dicts(state.get("responses")):
+        for raw in dicts(state.get("responses")):
             view._restore_response(raw)
-        for raw in _dicts(state.get("open")):
+        for raw in dicts(state.get("open")):
             if isinstance(raw.get("response_id"), str):
                 view._restore_open(raw)
-        for raw in _dicts(state.get("queued")):
+        for raw in dicts(state.get("queued")):
             if isinstance(raw.get("response_id"), str):
                 view._queue(raw["response_id"], raw.get("item"))
         return view
@@ -269,7 +178,7 @@ class View:
         response = self._response(raw["response_id"])
         response.status = "in_progress"
         response.output = {}
-        for index, item in enumerate(_dicts(raw.get("output"))):
+        for index, item in enumerate(dicts(raw.get("output"))):
             if isinstance(item.get("id"), str):
                 data = copy.deepcopy(item)
                 data.setdefault("response_id", response.id)
@@ -288,7 +197,7 @@ class View:
         self._apply(event)
         after = self.text(response_id)
         if not after.startswith(before):
-            self._response(response_id).edits.append(_difference(before, after))
+            self._response(response_id).edits.append(difference(before, after))
 
     def _apply(self, event: Mapping[str, Any]) -> None:
         name = event.get("type")
@@ -303,15 +212,15 @@ class View:
                 self._replace(event, "refusal", "refusal")
             case "response.function_call_arguments.delta":
                 data = self._item_of(event, "function_call").data
-                data["arguments"] = str(data.get("arguments") or "") + _str(event.get("delta"))
+                data["arguments"] = str(data.get("arguments") or "") + text_of(event.get("delta"))
             case "response.function_call_arguments.done":
-                self._item_of(event, "function_call").data["arguments"] = _str(event.get("arguments"))
+                self._item_of(event, "function_call").data["arguments"] = text_of(event.get("arguments"))
             case "response.output_item.added" | "response.output_item.done":
                 self._output_item(event)
             case "response.content_part.added" | "response.content_part.done":
                 if isinstance(event.get("part"), dict):
                     item = self._item_of(event, "message")
-                    self._set_part(item, _int(event.get("content_index")), copy.deepcopy(event["part"]))
+                    self._set_part(item, number_of(event.get("content_index")), copy.deepcopy(event["part"]))
             case "response.queued":
                 if isinstance(event.get("response_id"), str):
                     self._queue(event["response_id"], event.get("item"))
@@ -327,7 +236,7 @@ class View:
                 self._retract(event)
             case "context.fitted":
                 if isinstance(event.get("response_id"), str):
-                    self._response(event["response_id"]).dropped = _int(event.get("dropped"))
+                    self._response(event["response_id"]).dropped = number_of(event.get("dropped"))
             case "item.created":
                 item_raw = event.get("item")
                 if isinstance(item_raw, dict) and isinstance(item_raw.get("id"), str):
@@ -360,7 +269,7 @@ class View:
 
     def _item_of(self, event: Mapping[str, Any], type_: str) -> Item:
         """The item that an output event names; made if the log had not shown it, so that its text is not lost."""
-        item_id = _str(event.get("item_id"))
+        item_id = text_of(event.get("item_id"))
         item = self.items.get(item_id)
         if item is None:
             response_id = event.get("response_id")
@@ -369,7 +278,7 @@ class View:
             )
             if isinstance(response_id, str):
                 item.data["response_id"] = response_id
-                self._response(response_id).output.setdefault(_int(event.get("output_index")), item_id)
+                self._response(response_id).output.setdefault(number_of(event.get("output_index")), item_id)
         return item
 
     def _output_item(self, event: Mapping[str, Any]) -> None:
@@ -383,7 +292,7 @@ class View:
                 data[name] = known.data[name]
         data.setdefault("parent_id", self.head)
         data.setdefault("response_id", response_id)
-        self._response(response_id).output[_int(event.get("output_index"))] = data["id"]
+        self._response(response_id).output[number_of(event.get("output_index"))] = data["id"]
         if known is None:
             self._put(data)
         else:
@@ -407,18 +316,18 @@ class View:
                 item.data["status"] = "completed" if status == "completed" else "incomplete"
 
     def _retract(self, event: Mapping[str, Any]) -> None:
-        item = self.items.get(_str(event.get("item_id")))
+        item = self.items.get(text_of(event.get("item_id")))
         if item is None:
             return
-        start, end = _int(event.get("start")), _int(event.get("end"))
-        replacement = _str(event.get("replacement"))
+        start, end = number_of(event.get("start")), number_of(event.get("end"))
+        replacement = text_of(event.get("replacement"))
         if item.type == "function_call":
             text = item.arguments
             item.data["arguments"] = text[:start] + replacement + text[end:]
             return
-        part = self._part(item, _int(event.get("content_index")), "output_text")
+        part = self._part(item, number_of(event.get("content_index")), "output_text")
         field = "refusal" if part.get("type") == "refusal" else "text"
-        text = _str(part.get(field))
+        text = text_of(part.get(field))
         part[field] = text[:start] + replacement + text[end:]
 
     def _describe(self, event: Mapping[str, Any]) -> None:
@@ -429,12 +338,12 @@ class View:
             self.metadata = copy.deepcopy(metadata) if isinstance(metadata, dict) else {}
 
     def _append(self, event: Mapping[str, Any], kind: str, field: str) -> None:
-        part = self._part(self._item_of(event, "message"), _int(event.get("content_index")), kind)
-        part[field] = _str(part.get(field)) + _str(event.get("delta"))
+        part = self._part(self._item_of(event, "message"), number_of(event.get("content_index")), kind)
+        part[field] = text_of(part.get(field)) + text_of(event.get("delta"))
 
     def _replace(self, event: Mapping[str, Any], kind: str, field: str) -> None:
-        part = self._part(self._item_of(event, "message"), _int(event.get("content_index")), kind)
-        part[field] = _str(event.get(field))
+        part = self._part(self._item_of(event, "message"), number_of(event.get("content_index")), kind)
+        part[field] = text_of(event.get(field))
 
     def _part(self, item: Item, index: int, kind: str) -> dict[str, Any]:
         index = min(index, _INDEX_MAX)
@@ -454,42 +363,3 @@ class View:
         while len(content) <= index:
             content.append({"type": "output_text", "text": ""})
         content[index] = part
-
-
-def moved(place: int, edits: list[tuple[int, int, int]]) -> int:
-    """Where a place in a response's text is after its edits; one inside a changed stretch moves behind it."""
-    for start, end, length in edits:
-        if place >= end:
-            place += length - (end - start)
-        elif place > start:
-            place = start + length
-    return place
-
-
-def _difference(before: str, after: str) -> tuple[int, int, int]:
-    """The smallest [start, end) of ``before`` that has changed, and how long it is in ``after``."""
-    shorter = min(len(before), len(after))
-    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
-    tail = next((i for i in range(shorter - start) if before[-1 - i] != after[-1 - i]), shorter - start)
-    return start, len(before) - tail, len(after) - tail - start
-
-
-def _part_text(part: Mapping[str, Any]) -> str:
-    if part.get("type") == "refusal":
-        return _str(part.get("refusal"))
-    return _str(part.get("text"))
-
-
-def _dicts(value: object) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        yield from (entry for entry in value if isinstance(entry, dict))
-
-
-def _str(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _int(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return 0

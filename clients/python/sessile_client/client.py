@@ -9,9 +9,7 @@ repeated by the same id until it is answered or its time is up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -37,7 +35,8 @@ from ._notices import (
     Warned,
 )
 from ._policy import DialError, Limits
-from ._track import Phase, Track
+from ._saver import Saver
+from ._track import Track
 from ._transport import Connect, Dial, Transport, TransportClosed, connect
 from ._view import View
 from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
@@ -47,8 +46,6 @@ from .store import MemoryStore, Position, PositionStore
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
 OnLink = Callable[[Ready | GoingAway | Disconnected | Warned | Stopped], None]
-_SAVE_EVERY_S = 1.0
-logger = logging.getLogger("sessile_client")
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,8 @@ class Client:
         self._now_least = 0.0
         self._to_write = Bell()
         self._link_bell = Bell()
-        self._dirty: set[str] = set()
-        self._save_now = asyncio.Event()
-        self._saving = asyncio.Lock()
+        self._saver = Saver(self._store, self._sessions.get)
         self._tasks: list[asyncio.Task[None]] = []
-        self._closing = False
         self._crash: BaseException | None = None
 
     # Life
@@ -121,7 +115,7 @@ class Client:
         )
         self._tasks = [
             asyncio.create_task(self._run(), name="sessile-client"),
-            asyncio.create_task(self._keep_saving(), name="sessile-client-saver"),
+            asyncio.create_task(self._saver.run(), name="sessile-client-saver"),
         ]
         return self
 
@@ -139,9 +133,7 @@ class Client:
         core.stop()
         self._deliver()
         self._wake.set()
-        self._closing = True
-        self._dirty.update(self._sessions)
-        self._save_now.set()
+        self._saver.finish(self._sessions)
         # not cancelled: a store must not be left in the middle of a save
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._crash is not None:
@@ -254,7 +246,7 @@ class Client:
     async def _detach(self, session: Session) -> None:
         if self._sessions.get(session.id) is not session:
             return
-        await self._save(session.id)
+        await self._saver.save(session.id)
         del self._sessions[session.id]
         self._need_core().detach(session.id)
         session._let_go()
@@ -281,16 +273,16 @@ class Client:
                         future.set_exception(error or Lost("no answer"))
             case Applied(event):
                 self._tell(event.session, notice)
-                self._soil(event.session, now=event.type in _SAVE_AT)
+                self._saver.soil(event.session, now=event.type in _SAVE_AT)
             case Snapped(snapshot):
                 self._tell(snapshot.session, notice)
-                self._soil(snapshot.session, now=False)
+                self._saver.soil(snapshot.session, now=False)
             case CaughtUp(name, _):
                 self._tell(name, notice)
-                self._soil(name, now=True)
+                self._saver.soil(name, now=True)
             case Gone(name, _):
                 self._tell(name, notice)
-                self._soil(name, now=True)
+                self._saver.soil(name, now=True)
             case _:
                 if isinstance(notice, Stopped):
                     for session in self._sessions.values():
@@ -303,37 +295,6 @@ class Client:
         session = self._sessions.get(name)
         if session is not None:
             session._notice(notice)
-
-    # Inside: positions
-
-    def _soil(self, name: str, *, now: bool) -> None:
-        self._dirty.add(name)
-        if now:
-            self._save_now.set()
-
-    async def _keep_saving(self) -> None:
-        """Save what has changed, one at a time; the last round is that of ``close``."""
-        while self._dirty or not self._closing:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._save_now.wait(), _SAVE_EVERY_S if self._dirty else None)
-            self._save_now.clear()
-            for name in list(self._dirty):
-                await self._save(name)
-
-    async def _save(self, name: str) -> None:
-        """Keep a session's position. A store that fails costs a longer replay, never the conversation."""
-        self._dirty.discard(name)
-        session = self._sessions.get(name)
-        if session is None:
-            return
-        try:
-            async with self._saving:
-                if session.phase in (Phase.GONE, Phase.DELETED):
-                    await self._store.forget(name)
-                elif session.epoch is not None and session.offset > 0:
-                    await self._store.save(name, Position(session.epoch, session.offset, session.view.to_state()))
-        except Exception:
-            logger.exception("the position of %s could not be kept", name)
 
     # Inside: the connection
 

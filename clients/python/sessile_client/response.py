@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._items import Item, ResponseState, moved
 from ._track import Phase
-from ._view import Item, ResponseState, moved
 from ._wire import Frame
 from .errors import ResponseFailed
 

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._bell import Bell
+from ._items import Item
 from ._notices import Applied, CaughtUp, Gone, Snapped
 from ._track import Event, Phase, Snapshot, Track
-from ._view import Item, View
+from ._view import View
 from .errors import Lost, SessionGone
 from .response import Response, ToolAnswer
 

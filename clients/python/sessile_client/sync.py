@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from . import client as _async
 from . import response as _response
 from . import session as _session
+from ._items import Item, ResponseState
 from ._notices import Link
 from ._track import Event, Phase, Snapshot
-from ._view import Item, ResponseState
 from ._wire import Frame
 from .errors import Lost
 

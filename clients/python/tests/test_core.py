@@ -28,9 +28,9 @@ from sessile_client import (
 )
 from sessile_client._core import ClientCore
 from sessile_client._ids import ulid, ulid_factory
+from sessile_client._items import difference, moved
 from sessile_client._policy import FATAL_CLOSE_CODES, RETRY_CLOSE_CODES, backoff_s
 from sessile_client._track import Track
-from sessile_client._view import _difference, moved
 from sessile_client._wire import decode, encode
 from sessile_client.errors import server_error
 
@@ -214,8 +214,8 @@ def test_a_view_takes_the_oddest_events_without_failing() -> None:
     ("before", "after", "edit"),
     [("abcdef", "abXdef", (2, 3, 1)), ("abc", "", (0, 3, 0)), ("aaa", "aa", (2, 3, 0)), ("abc", "xabc", (0, 0, 1))],
 )
-def test_an_edit_is_the_smallest_difference(before: str, after: str, edit: tuple[int, int, int]) -> None:
-    assert _difference(before, after) == edit
+def test_an_edit_is_the_smallestdifference(before: str, after: str, edit: tuple[int, int, int]) -> None:
+    assert difference(before, after) == edit
 
 
 def test_a_place_moves_with_the_text() -> None:

@@ -15,7 +15,8 @@ from fake_server import FakeServer
 
 from sessile_client import Limits
 from sessile_client._bell import Bell
-from sessile_client.terminal import Options, Screen, chat, main, parser
+from sessile_client._screen import Screen
+from sessile_client.terminal import Options, chat, main, parser
 
 PACKAGE = Path(__file__).parents[1]
 

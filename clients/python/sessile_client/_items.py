@@ -1,0 +1,143 @@
+"""What a conversation is made of, as a reader holds it: items and responses, and how places move when a text changes.
+
+Plain data with typed reading. Only the view (``_view``) writes. Positions in a text count code points, as Python
+strings do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TERMINAL = frozenset({"completed", "incomplete", "failed", "ended"})
+
+
+class Item:
+    """One item of the tree. Read it; only the view writes. ``data`` is the item as the protocol has it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    @property
+    def id(self) -> str:
+        return str(self.data["id"])
+
+    @property
+    def parent_id(self) -> str | None:
+        parent = self.data.get("parent_id")
+        return parent if isinstance(parent, str) else None
+
+    @property
+    def type(self) -> str:
+        return str(self.data.get("type", "message"))
+
+    @property
+    def role(self) -> str | None:
+        role = self.data.get("role")
+        return role if isinstance(role, str) else None
+
+    @property
+    def status(self) -> str:
+        return str(self.data.get("status", "completed"))
+
+    @property
+    def response_id(self) -> str | None:
+        """The response that made this item; None for what a person or a tool said."""
+        response_id = self.data.get("response_id")
+        return response_id if isinstance(response_id, str) else None
+
+    @property
+    def content(self) -> list[dict[str, Any]]:
+        content = self.data.get("content")
+        if isinstance(content, str):
+            return [{"type": "input_text", "text": content}]
+        return content if isinstance(content, list) else []
+
+    @property
+    def text(self) -> str:
+        """The readable text of a message: its text and refusal parts, one after another."""
+        return "".join(part_text(part) for part in self.content)
+
+    @property
+    def call_id(self) -> str | None:
+        call_id = self.data.get("call_id")
+        return call_id if isinstance(call_id, str) else None
+
+    @property
+    def name(self) -> str | None:
+        name = self.data.get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def arguments(self) -> str:
+        return str(self.data.get("arguments", ""))
+
+    def __repr__(self) -> str:
+        return f"Item({self.id!r}, {self.type!r}, {self.role!r}, {self.text[:40]!r})"
+
+
+class ResponseState:
+    """What is known of one response."""
+
+    __slots__ = ("dropped", "edits", "error", "id", "incomplete_reason", "output", "queued_item", "status", "usage")
+
+    def __init__(self, response_id: str, status: str = "in_progress") -> None:
+        self.id = response_id
+        #: queued, in_progress, completed, incomplete, failed; ``ended`` if how it ended was not seen
+        self.status = status
+        #: ids of its items by output index
+        self.output: dict[int, str] = {}
+        self.usage: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.incomplete_reason: str | None = None
+        #: how many items of history its prompt left out (``context.fitted``)
+        self.dropped: int | None = None
+        #: changes of its text that were no appending: [start, end) became so many code points
+        self.edits: list[tuple[int, int, int]] = []
+        #: the message that will be created when a queued response starts
+        self.queued_item: Item | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+
+def moved(place: int, edits: list[tuple[int, int, int]]) -> int:
+    """Where a place in a response's text is after its edits; one inside a changed stretch moves behind it."""
+    for start, end, length in edits:
+        if place >= end:
+            place += length - (end - start)
+        elif place > start:
+            place = start + length
+    return place
+
+
+def difference(before: str, after: str) -> tuple[int, int, int]:
+    """The smallest [start, end) of ``before`` that has changed, and how long it is in ``after``."""
+    shorter = min(len(before), len(after))
+    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    tail = next((i for i in range(shorter - start) if before[-1 - i] != after[-1 - i]), shorter - start)
+    return start, len(before) - tail, len(after) - tail - start
+
+
+def part_text(part: Mapping[str, Any]) -> str:
+    if part.get("type") == "refusal":
+        return text_of(part.get("refusal"))
+    return text_of(part.get("text"))
+
+
+def dicts(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        yield from (entry for entry in value if isinstance(entry, dict))
+
+
+def text_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def number_of(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return 0

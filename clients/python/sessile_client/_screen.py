@@ -1,0 +1,174 @@
+"""How the terminal chat draws: two streams, and one session's log as it grows.
+
+Decides what stands on the screen after each event: the answer being written, what other devices say, how answers end.
+It does NOT know commands or input (``terminal``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TextIO
+
+from ._items import Item
+from ._track import Event, Snapshot
+from .response import Response
+from .session import Session
+
+
+class Screen:
+    """Two streams and where the cursor is. Control characters never reach a terminal from a model."""
+
+    def __init__(self, out: TextIO, notes: TextIO, *, prompts: bool) -> None:
+        self._out = out
+        self._notes = notes
+        self._prompts = prompts
+        self._fresh = True
+
+    def say(self, text: str) -> None:
+        """Go on with an answer."""
+        shown = "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
+        if shown:
+            self._out.write(shown)
+            self._out.flush()
+            self._fresh = shown.endswith("\n")
+
+    def end(self) -> None:
+        """End the line that an answer left."""
+        if not self._fresh:
+            self._out.write("\n")
+            self._out.flush()
+            self._fresh = True
+
+    def note(self, text: str) -> None:
+        """Say something that belongs to no answer, on lines of its own."""
+        if not self._fresh and self._prompts:
+            self._notes.write("\n")
+        for line in text.splitlines():
+            self._notes.write(f"-- {line}\n")
+        self._notes.flush()
+
+    def prompt(self) -> None:
+        if self._prompts:
+            self._notes.write("> ")
+            self._notes.flush()
+
+
+class Follower:
+    """Draws one session as its log grows: the answer being written, what others say, how answers end."""
+
+    def __init__(self, session: Session, screen: Screen, idle: Callable[[], None], *, history: bool) -> None:
+        self.session = session
+        #: what this terminal has asked for and the log has not yet shown begun
+        self.asked: list[tuple[Response, str | None]] = []
+        #: items that this terminal said: they stand on the screen already
+        self.mine: set[str] = set()
+        self._screen = screen
+        self._idle = idle
+        self._history = history
+        self._seen: set[str] = set()
+        self._current: str | None = None
+        self._drawn = ""
+
+    async def run(self) -> None:
+        """Follow until the session is deleted or let go of."""
+        first = True
+        async for entry in self.session.events():
+            if isinstance(entry, Snapshot):
+                if entry.mode == "reset":
+                    self._screen.end()
+                    self._screen.note("the server lost what stood here; this is what it has")
+                    first, self._current, self._drawn = True, None, ""
+                if first:
+                    self._begin()
+                first = False
+            else:
+                self._take(entry)
+            self._draw()
+        if self.session.view.deleted:
+            self._screen.end()
+            self._screen.note("this session was deleted")
+        self._idle()
+
+    @property
+    def busy(self) -> bool:
+        self.asked = [(response, text) for response, text in self.asked if not response.begun]
+        return bool(self.session.view.open) or bool(self.asked)
+
+    def _ours(self, item: Item) -> bool:
+        return item.id in self.mine or any(item.text == text for _, text in self.asked)
+
+    def show_history(self) -> None:
+        for item in self.session.items:
+            if item.status != "in_progress":
+                self._show_item(item)
+
+    def _begin(self) -> None:
+        """Where the following begins: everything that has ended counts as seen."""
+        view = self.session.view
+        self._seen = {r.id for r in view.responses.values() if r.ended}
+        if self._history:
+            self.show_history()
+
+    def _take(self, event: Event) -> None:
+        item = event.data.get("item")
+        if event.type == "item.created" and isinstance(item, dict):
+            said = Item(item)
+            if said.role == "user" and not self._ours(said):
+                self._finish()
+                self._show_item(said)
+        elif event.type == "context.fitted":
+            self._screen.note("the oldest part of this conversation no longer fits the model's context")
+
+    def _show_item(self, item: Item) -> None:
+        self._screen.end()
+        if item.role == "user":
+            self._screen.say(f"> {item.text}\n")
+        elif item.type == "function_call":
+            self._screen.note(f"the model asks for {item.name}({item.arguments})")
+        elif item.text:
+            self._screen.say(item.text + "\n")
+
+    def _draw(self) -> None:
+        """Bring the screen to where the view is."""
+        view = self.session.view
+        while True:
+            if self._current is None:
+                waiting = (r for r in view.responses.values() if r.id not in self._seen and r.status != "queued")
+                response = next(waiting, None)
+                if response is None:
+                    if not self.busy:
+                        self._idle()
+                    return
+                self._current, self._drawn = response.id, ""
+            text = view.text(self._current)
+            if text.startswith(self._drawn):
+                self._screen.say(text[len(self._drawn) :])
+            else:
+                self._screen.end()
+                self._screen.note("the answer was corrected:")
+                self._screen.say(text)
+            self._drawn = text
+            state = view.responses.get(self._current)
+            if state is not None and not state.ended:
+                return
+            self._finish()
+
+    def _finish(self) -> None:
+        """The current answer is over, or gives way to something else on the screen."""
+        if self._current is None:
+            return
+        state = self.session.view.responses.get(self._current)
+        if state is not None and not state.ended:
+            return
+        self._screen.end()
+        if state is not None:
+            for item in self.session.view.output(self._current):
+                if item.type == "function_call":
+                    self._show_item(item)
+            if state.status == "incomplete":
+                self._screen.note(f"stopped: {state.incomplete_reason or 'incomplete'}")
+            elif state.status == "failed":
+                error = state.error or {}
+                self._screen.note(f"failed: {error.get('code', '?')}: {error.get('message', '')}")
+        self._seen.add(self._current)
+        self._current, self._drawn = None, ""
