@@ -35,6 +35,7 @@ BATCH_MAX: Final = 64
 WAITING_MAX: Final = 4096
 CONNECT_ATTEMPTS: Final = 2
 CONNECT_PAUSE_S: Final = 0.05
+END_AGAIN_S: Final = 0.1
 
 # Errors that redis-py raises as if the connection had failed, although the server has answered "no".
 REFUSALS: Final = (AuthenticationError, AuthorizationError, BusyLoadingError)
@@ -111,8 +112,7 @@ class Lane:
         """Calls in flight end with Lost, waiting ones with NotSent. Idempotent."""
         self._closed = True
         if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+            await end(self._pump)
         self._refuse_waiting("closed")
         await self._disconnect()
 
@@ -205,3 +205,13 @@ class Lane:
 
 async def connect(connection: AbstractConnection) -> None:
     await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancels until it has ended: in Python 3.11 `wait_for` and `TaskGroup` may each swallow one cancellation. What it
+    ended with is of no interest any more."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=END_AGAIN_S)
+    if not task.cancelled():
+        task.exception()

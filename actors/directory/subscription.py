@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from actors.directory.lane import NotSent, connect
+from actors.directory.lane import NotSent, connect, end
 from actors.directory.servers import Servers
 
 QUIET_S: Final = 2.0
@@ -54,8 +54,7 @@ class Subscription:
 
     async def close(self) -> None:
         self._closed = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _run(self) -> None:
         pause_s = PAUSE_S
@@ -65,7 +64,7 @@ class Subscription:
                 async with asyncio.TaskGroup() as listeners:
                     for make, channels in self._servers.spread(self._channels):
                         listeners.create_task(self._listen(make(), channels))
-            except* (RedisError, OSError, Broken, NotSent) as errors:
+            except* (RedisError, OSError, Broken, NotSent) as errors:  # also ResponseError: MOVED, a missing right
                 if self.live.is_set():
                     pause_s = PAUSE_S
                     log.warning("directory_subscription_lost", error=_first(errors))
@@ -85,27 +84,21 @@ class Subscription:
             # One command per channel: in a cluster each may be in a slot of its own.
             commands = [("SSUBSCRIBE", channel) for channel in channels]
             await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._ask(connection))
-                both.create_task(self._read(connection))
+            await self._read(connection)
         finally:
             await connection.disconnect(nowait=True)
 
-    async def _ask(self, connection: AbstractConnection) -> None:
-        while True:
-            await asyncio.sleep(self._quiet_s)
-            await connection.send_command("PING", check_health=False)
-
     async def _read(self, connection: AbstractConnection) -> None:
+        asked = False
         while True:
-            try:
-                async with asyncio.timeout(2 * self._quiet_s):
-                    answer = await connection.read_response(timeout=float("inf"))
-            except TimeoutError:
-                raise Broken("the server is silent") from None
-            except ResponseError as error:  # MOVED, or a right that is missing
-                raise Broken(str(error)) from error
+            answer = await connection.read_response(timeout=self._quiet_s)
             match answer:
+                case None if asked:
+                    raise Broken("the server is silent")
+                case None:
+                    await connection.send_command("PING", check_health=False)
+                    asked = True
+                    continue
                 case [b"smessage", _, bytes() as message]:
                     self._tell(message)
                 case [b"ssubscribe", bytes() as channel, _]:
@@ -116,6 +109,7 @@ class Subscription:
                     raise Broken("a slot has moved away")
                 case _:
                     pass  # the answer to a PING
+            asked = False
 
 
 def _first(errors: BaseExceptionGroup) -> str:
