@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
+from actors.peer_frames import Frame, HandoffAnswer
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Unavailable
 from sessions.events import Record
@@ -96,6 +97,31 @@ class Watcher(Protocol):
         ...
 
 
+class Talk(Protocol):
+    """One hand-off over a link, as its source leads it: a context, at whose end the target's words are not heard."""
+
+    @property
+    def number(self) -> int:
+        """What the frames of this hand-off carry."""
+        ...
+
+    def say(self, frame: Frame) -> None:
+        """Raises LinkDown."""
+        ...
+
+    async def hear(self) -> HandoffAnswer:
+        """What the target says next. Raises LinkDown."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Tells the target that the session does not come, if the link still stands."""
+        ...
+
+    def __enter__(self) -> Talk: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class PeerLink(Protocol):
     """One end's way to one replica. Every call raises LinkDown when the link is, or goes, down."""
 
@@ -125,6 +151,10 @@ class PeerLink(Protocol):
 
     def detach(self, watch: int) -> None:
         """Nothing is told to its watcher any more. Idempotent."""
+        ...
+
+    def talk(self) -> Talk:
+        """A hand-off begins."""
         ...
 
     async def run(self) -> LinkDown:

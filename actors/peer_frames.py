@@ -305,6 +305,8 @@ AnyFrame = (
     | Drained
 )
 
+HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyFrame])
 

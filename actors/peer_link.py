@@ -10,6 +10,7 @@ Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `O
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 from actors import peer_frames as pf
@@ -22,7 +23,6 @@ from sessions.ports import Member, Owner
 from sessions.types import Principal, SessionKey
 
 Answer = pf.Done | pf.Taken | pf.Failed | pf.MovedTo | pf.Drained
-HandoffAnswer = pf.Reserved | pf.ChunkTaken | pf.Ready | pf.Taken | pf.Abort
 
 
 class _Watch:
@@ -44,7 +44,7 @@ class Link:
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._watches: dict[int, _Watch] = {}
         self._taken = 0  # bytes of events, of whatever watch, not yet credited back
-        self._handoffs: dict[int, asyncio.Queue[HandoffAnswer | LinkDown]] = {}
+        self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
         self._drains: dict[int, asyncio.Queue[pf.Drained | pf.Failed | LinkDown]] = {}
 
     @property
@@ -135,23 +135,12 @@ class Link:
 
     # -- hand-off ---------------------------------------------------------------------------------------------------
 
-    def begin_handoff(self) -> tuple[int, asyncio.Queue[HandoffAnswer | LinkDown]]:
-        """A number for a hand-off over this link, and where what the target says of it arrives. The queue is bounded
-        by the protocol: an answer to each question, and one per chunk under way. `end_handoff` gives it back."""
+    def talk(self) -> HandoffTalk:
         if self._wire.down is not None:
             raise self._wire.down
         number = self._number()
-        queue = self._handoffs[number] = asyncio.Queue()
-        return number, queue
-
-    def end_handoff(self, number: int) -> None:
-        self._handoffs.pop(number, None)
-
-    def post(self, frame: pf.Frame) -> None:
-        """Sends a frame of a hand-off. Raises LinkDown."""
-        if self._wire.down is not None:
-            raise self._wire.down
-        self._wire.post(frame)
+        heard = self._handoffs[number] = asyncio.Queue()
+        return HandoffTalk(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -235,6 +224,46 @@ class Link:
         if watch.taken >= self._limits.watch_bytes // 4:
             credit.append((frame.watch, watch.taken))
             watch.taken = 0
+
+
+class HandoffTalk:
+    """Implements `Talk`. What is heard is bounded by the protocol: an answer to each question, and one per chunk."""
+
+    def __init__(
+        self,
+        number: int,
+        wire: Wire,
+        heard: asyncio.Queue[pf.HandoffAnswer | LinkDown],
+        end: Callable[[], object],
+    ) -> None:
+        self._number = number
+        self._wire = wire
+        self._heard = heard
+        self._end = end
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    def say(self, frame: pf.Frame) -> None:
+        if self._wire.down is not None:
+            raise self._wire.down
+        self._wire.post(frame)
+
+    async def hear(self) -> pf.HandoffAnswer:
+        said = await self._heard.get()
+        if isinstance(said, LinkDown):
+            raise said
+        return said
+
+    def give_up(self, reason: str) -> None:
+        self._wire.post(pf.Abort(self._number, reason))
+
+    def __enter__(self) -> HandoffTalk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
 
 class Connector:

@@ -1,8 +1,9 @@
 """One replica of a cluster, put together: its lease, its actors, their readers on peer links, and its sweeps.
 
 The order is what this module decides. Start: actors, then the peer link listens (its address is announced), then the
-lease. While it runs: what the directory lost is claimed again, and what may have been taken meanwhile is confirmed by
-the journal. Stop: the lease goes back last, so that until then whoever asks is told where the sessions went.
+lease. While it runs: what the directory lost is claimed again, what may have been taken meanwhile is confirmed by the
+journal, and load beyond its bound goes elsewhere. `drain` empties it. Stop: the lease goes back last, so that until
+then whoever asks is told where the sessions went.
 
 A replica whose place another process has taken ends with that error: it must not go on.
 """
@@ -10,16 +11,22 @@ A replica whose place another process has taken ends with that error: it must no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import structlog
 
 from actors.directory import Leases, partition_of
-from actors.links import LinkLimits
+from actors.drain import Drain, DrainLimits, Report
+from actors.links import Connect, LinkLimits, Links
 from actors.membership import Change, Membership
+from actors.migration import HandoffLimits, Migration
 from actors.peer_host import PeerHost
+from actors.placement import BoundedRendezvous
+from actors.rebalance import RebalanceLimits, Rebalancer
+from actors.reception import Reception
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
@@ -33,6 +40,9 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     runtime: RuntimeLimits = RuntimeLimits()
     upkeep: UpkeepLimits = UpkeepLimits()
     links: LinkLimits = LinkLimits()
+    handoff: HandoffLimits = HandoffLimits()
+    drain: DrainLimits = DrainLimits()
+    rebalance: RebalanceLimits = RebalanceLimits()
     lease_ttl_s: float = 6.0
     renew_s: float = 2.0
 
@@ -52,11 +62,14 @@ class Replica:
         engine: Engine,
         filters: FilterSet,
         listen: Listen,
+        connect: Connect,
+        placement: BoundedRendezvous,
         limits: ReplicaLimits,
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
     ) -> None:
-        """`member.address` is what `listen` returns; the rest of `member` is announced as it is."""
+        """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
+        other replicas, for hand-offs."""
         self.engine = engine
         self.membership = Membership(
             directory, member, load=self.load, lease_ttl_s=limits.lease_ttl_s, renew_s=limits.renew_s
@@ -73,13 +86,31 @@ class Replica:
             new_id=new_id,
             must_confirm=lambda: self.membership.must_confirm,
         )
-        self.host = PeerHost(self.runtime, fingerprint=member.fingerprint, limits=limits.links)
+        self.links = Links(connect, spawn=self._spawn, limits=limits.links)
+        self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)
+        self._drain = Drain(self.runtime, engine, self.membership, self.migration, placement, limits=limits.drain)
+        self.rebalancer = Rebalancer(
+            self.runtime,
+            engine,
+            self.membership,
+            self.migration,
+            placement,
+            load=self.load,
+            limits=limits.rebalance,
+        )
+        self.host = PeerHost(
+            self.runtime,
+            fingerprint=member.fingerprint,
+            reception=Reception(self.runtime, engine),
+            drainer=self._drain,
+            limits=limits.links,
+        )
         self.upkeep = Upkeep(
             self.runtime, journal=journal, directory=directory, engine=engine, limits=limits.upkeep, now_ms=now_ms
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()
-        self._lasting: list[asyncio.Task[None]] = []
+        self._running: dict[asyncio.Task[None], None] = {}
         self._unlisten: Callable[[], None] = lambda: None
 
     def load(self) -> float:
@@ -97,15 +128,28 @@ class Replica:
             await self.runtime.__aexit__(None, None, None)
             raise
         self._unlisten = self.membership.listen(self._changed)
-        for work in (self.membership.run(), self.upkeep.run()):
-            self._lasting.append(self._tasks.create_task(work))
+        self.links.update(self.membership.view.members)
+        for work in (self.membership.run(), self.upkeep.run(), self.rebalancer.run()):
+            self._spawn(work)
         return self
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._running[task] = None
+        task.add_done_callback(lambda done: self._running.pop(done, None))
+        return task
+
+    async def drain(self, report: Report = lambda handed_off, parked, left: None) -> None:
+        """Hands everything off; returns when nothing is left here (`actors.drain`)."""
+        await self._drain.drain(report)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unlisten()
-        for task in self._lasting:
+        self._drain.close()
+        await self.links.close()
+        for task in list(self._running):
             task.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
@@ -119,10 +163,11 @@ class Replica:
             await self.runtime.__aexit__(None, None, None)
 
     def _changed(self, change: Change) -> None:
+        self.links.update(change.view.members)
         if change.lapsed:
             self.runtime.doubt("lease_lapsed")
         if change.rejoined:
-            self._tasks.create_task(self._reclaim(change.rejoined))
+            self._spawn(self._reclaim(change.rejoined))
 
     async def _reclaim(self, partitions: frozenset[int]) -> None:
         try:

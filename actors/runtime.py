@@ -275,6 +275,11 @@ class Runtime:
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
 
+    @property
+    def num_present(self) -> int:
+        """Sessions in memory here, or on their way."""
+        return len(self._actors) + len(self._activating)
+
     def readers(self, key: SessionKey) -> int:
         """How many watch the session through this replica."""
         return len(self._sinks.get(key, ()))

@@ -27,6 +27,7 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     retention_s: float = 30 * 86_400.0
     commands_s: float = 86_400.0
     purge_every_s: float = 300.0
+    reclaim_every_s: float = 60.0
 
 
 class Upkeep:
@@ -51,9 +52,13 @@ class Upkeep:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        reclaim_at = loop.time() + self._limits.reclaim_every_s
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
             await self._attempt("reclaim", self._runtime.ownership.reclaim())
+            if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
+                reclaim_at = loop.time() + self._limits.reclaim_every_s
+                await self._attempt("reclaim_all", self._runtime.ownership.reclaim(lambda key: True))
             await self._attempt("recover", self.recover())
             await self._attempt("passivate", self.passivate_idle())
             if loop.time() >= purge_at:

@@ -109,6 +109,11 @@ class Actor:
         """The responses that are being written, or would be if an engine ran."""
         return tuple(self._machine.state.open)
 
+    @property
+    def speaking(self) -> bool:
+        """An engine has begun to write some answer here."""
+        return any(turn.begun for turn in self._turns.values())
+
     async def ledgers(self) -> list[array[int]]:
         """The token ids that KV is worth having for: of every open response as far as it is, else of the newest
         branch. Raises BadInput where one does not fit the window."""

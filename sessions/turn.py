@@ -120,6 +120,11 @@ class Turn:
             self._disarm()
             self.slot_free.set()
 
+    @property
+    def begun(self) -> bool:
+        """The engine has said something."""
+        return self._seen > 0
+
     def _broke(self, error: SessileError, usage: Usage) -> None:
         self._flush()
         usage = msgspec.structs.replace(usage, output_tokens=usage.output_tokens + self._seen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -32,7 +32,7 @@ from sessions import commands as cm
 from sessions.errors import Unavailable
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Engine, Member, Published
-from sessions.types import CommandId, Principal, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import CommandId, Principal, ReplicaId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.cluster.checker import Checker
 from tests.support.virtual_time import advance, until
 
@@ -50,7 +50,9 @@ class Power:
         self.name = name
         self._on = asyncio.Event()
         self._on.set()
-        self._dead = False
+        self.dead = False
+        self.passed = 0
+        self.on_pass: Callable[[int], Awaitable[None]] | None = None  # a test's chance to do something just here
 
     def stop(self) -> None:
         self._on.clear()
@@ -59,15 +61,18 @@ class Power:
         self._on.set()
 
     def kill(self) -> None:
-        self._dead = True
+        self.dead = True
         self._on.set()
 
     async def passing(self, seconds: float = 0.0) -> None:
         """Returns when the process may go on; raises when it is dead."""
         if seconds:
             await asyncio.sleep(seconds)
+        self.passed += 1
+        if self.on_pass is not None:
+            await self.on_pass(self.passed)
         await self._on.wait()
-        if self._dead:
+        if self.dead:
             raise Unavailable("dead", f"{self.name} was killed")
 
 
@@ -164,6 +169,8 @@ class ReplicaNode:
             engine=self.engine,
             filters=KeywordFilterSet(),
             listen=self._listen,
+            connect=cluster.connector(self.name, "replica", member.fingerprint),
+            placement=BoundedRendezvous(),
             limits=cluster.replica_limits,
             now_ms=cluster.now_ms,
             new_id=cluster.new_id,
@@ -251,6 +258,11 @@ class GatewayNode:
             max_output_tokens=tokens,
         )
         return await self.router.execute(ALICE, command)
+
+    async def cancel(self, key: SessionKey, response_id: ResponseId) -> cm.Ok:
+        return await self.router.execute(
+            ALICE, cm.ResponseCancel(id=self.cluster.command_id(), session=key.session, response_id=response_id)
+        )
 
     def read(self, key: SessionKey) -> Reader:
         return Reader(self.cluster, self, key)
@@ -346,7 +358,8 @@ class Cluster:
 
     def owner(self, key: SessionKey) -> str:
         """The replica that holds a session in memory, by looking."""
-        holders = [name for name, node in self.replicas.items() if node.replica.runtime.actor(key) is not None]
+        living = {name: node for name, node in self.replicas.items() if not node.power.dead}
+        holders = [name for name, node in living.items() if node.replica.runtime.actor(key) is not None]
         return holders[0] if len(holders) == 1 else ",".join(holders)
 
     def top(self, key: SessionKey) -> int:

@@ -1,0 +1,305 @@
+"""Sessions that move on purpose: idle, in mid-answer, one by one and all of a replica; and hand-offs that go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from actors.migration import StaysHere
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from sessions.errors import SessileError
+from sessions.events import ResponseCreated, SessionMigrated
+from sessions.ports import Member
+from tests.integration.cluster.harness import Cluster, ReplicaNode, advance, cluster, until
+from tests.integration.cluster.test_failover import answering, migrations, now, text_of
+from tests.support.virtual_time import outcome, virtual
+
+LONG = "word " * 1000
+
+
+def member(node: ReplicaNode) -> Member:
+    found = node.replica.membership.member
+    assert found is not None
+    return found
+
+
+def other(made: Cluster, name: str) -> ReplicaNode:
+    return next(node for each, node in made.replicas.items() if each != name)
+
+
+def simulated(node: ReplicaNode) -> SimulatedEngine:
+    assert isinstance(node.engine, SimulatedEngine)
+    return node.engine
+
+
+@virtual
+async def test_an_idle_session_moves_with_its_kv_and_its_readers() -> None:
+    async with cluster(replicas=2, gateways=2) as made:
+        key = await made.gateways["g1"].create("one")
+        reader = made.gateways["g2"].read(key)
+        await made.gateways["g1"].say(key, LONG, tokens=20)
+        top = await made.at_rest(key)
+        source = made.replicas[made.owner(key)]
+        target = other(made, source.name)
+        await source.replica.migration.hand_off(key, member(target))
+        assert made.owner(key) == target.name
+        assert made.top(key) == top, "moving an idle session writes nothing"
+        counters = simulated(target).stats().counters
+        assert counters["imports"] == 1 and counters["prefilled_tokens"] <= 16
+        await made.gateways["g1"].say(key, "And then?", tokens=5)
+        await reader.reaches(await made.at_rest(key))
+        after = simulated(target).stats().counters
+        assert after["prefilled_tokens"] < 100, "the conversation was not computed again"
+
+
+@virtual
+async def test_in_mid_answer_the_readers_wait_less_than_fifty_milliseconds_more() -> None:
+    texts = []
+    for move in (False, True):
+        async with cluster(replicas=2, gateways=2) as made:
+            key = await made.gateways["g1"].create("one")
+            reader = made.gateways["g2"].read(key)
+            await made.gateways["g1"].say(key, LONG, tokens=150)
+            await made.writes(key, 10)
+            if move:
+                source = made.replicas[made.owner(key)]
+                target = other(made, source.name)
+                began = now()
+                await source.replica.migration.hand_off(key, member(target))
+                assert now() - began < 1.0
+            await reader.reaches(await made.at_rest(key))
+            text = text_of(made, key)
+            texts.append(text)
+            usual = sorted(reader.gaps_s())[len(reader.gaps_s()) // 2]
+            assert max(reader.gaps_s()[5:]) <= usual + 0.05
+            assert migrations(made, key) == (["handoff"] if move else [])
+    assert texts[0] == texts[1]
+
+
+@virtual
+async def test_a_command_that_comes_during_the_seal_is_answered_by_the_target() -> None:
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        key, reader = await answering(made, tokens=80)
+        source = made.replicas[made.owner(key)]
+        target = other(made, source.name)
+        actor = source.replica.runtime.actor(key)
+        assert actor is not None
+        moving = asyncio.ensure_future(source.replica.migration.hand_off(key, member(target)))
+        await until(lambda: actor.phase.value == "sealed", step_s=0.0001)
+        page = made.store.read(key, 0, 1000, 1 << 30)
+        assert page is not None
+        response = next(r.event.response_id for r in page.records if isinstance(r.event, ResponseCreated))
+        ok = await gateway.cancel(key, response)
+        assert (await moving).replica == target.name
+        assert not ok.noop
+        await reader.reaches(await made.at_rest(key))
+
+
+@virtual
+async def test_too_many_commands_during_the_seal_are_told_to_come_again() -> None:
+    async with cluster(replicas=2) as made:
+        key, _ = await answering(made, tokens=300)
+        source = made.replicas[made.owner(key)]
+        actor = source.replica.runtime.actor(key)
+        assert actor is not None
+        await actor.seal()
+        waiting = [asyncio.ensure_future(outcome(made.gateways["g1"].say(key))) for _ in range(100)]
+        await advance(0.1)
+        told = [task.result() for task in waiting if task.done()]
+        assert told and all(isinstance(each, SessileError) and each.retryable for each in told)
+        assert {each.code for each in told if isinstance(each, SessileError)} == {"mailbox_full"}
+        actor.unseal()
+        await asyncio.gather(*waiting)
+        await made.at_rest(key)
+
+
+@virtual
+async def test_a_seal_that_is_taken_back_goes_on_with_the_same_text() -> None:
+    texts = []
+    for seal in (False, True):
+        async with cluster(replicas=1) as made:
+            key, reader = await answering(made, tokens=100)
+            if seal:
+                actor = made.replicas["r1"].replica.runtime.actor(key)
+                assert actor is not None
+                await actor.seal()
+                top = made.top(key)
+                await advance(1.0)
+                assert made.top(key) == top
+                actor.unseal()
+            await reader.reaches(await made.at_rest(key))
+            texts.append(text_of(made, key))
+    assert texts[0] == texts[1]
+
+
+@virtual
+async def test_another_model_or_a_draining_target_is_refused_and_the_session_stays() -> None:
+    async with cluster(replicas=2) as made:
+        key, reader = await answering(made)
+        source = made.replicas[made.owner(key)]
+        target = other(made, source.name)
+        target.replica.runtime.draining = True
+        with pytest.raises(StaysHere, match="draining"):
+            await source.replica.migration.hand_off(key, member(target))
+        assert made.owner(key) == source.name
+        await reader.reaches(await made.at_rest(key))
+        assert migrations(made, key) == []
+
+
+async def moved_with_trouble(made: Cluster, trouble: Callable[[ReplicaNode, ReplicaNode], None]) -> None:
+    """A hand-off in mid-answer that something happens to: afterwards there is one owner, and the answer ends."""
+    key, reader = await answering(made, tokens=60)
+    source = made.replicas[made.owner(key)]
+    target = other(made, source.name)
+    trouble(source, target)
+    await outcome(source.replica.migration.hand_off(key, member(target)))
+    await reader.reaches(await made.at_rest(key))
+    assert "," not in made.owner(key), "two replicas hold it"
+
+
+def at_pass(node: ReplicaNode, number: int, act: Callable[[ReplicaNode], Awaitable[None]]) -> None:
+    """Does something to a process when it speaks to the journal or the directory for the n-th time from now."""
+    wanted = node.power.passed + number
+
+    async def on_pass(passed: int) -> None:
+        if passed == wanted:
+            node.power.on_pass = None
+            await act(node)
+
+    node.power.on_pass = on_pass
+
+
+async def kill(node: ReplicaNode) -> None:
+    asyncio.ensure_future(node.kill())  # noqa: RUF006 - it cancels whoever calls
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_the_target_dies_at_any_moment(number: int) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=3, gateways=2) as made:
+            await moved_with_trouble(made, lambda source, target: at_pass(target, number, kill))
+
+    run()
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_the_source_dies_at_any_moment(number: int) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=3, gateways=2) as made:
+            await moved_with_trouble(made, lambda source, target: at_pass(source, number, kill))
+
+    run()
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_the_link_between_them_breaks_at_any_moment(number: int) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=2, gateways=1) as made:
+
+            async def cut(node: ReplicaNode) -> None:
+                made.network.cut(node.name)
+
+            await moved_with_trouble(made, lambda source, target: at_pass(target, number, cut))
+
+    run()
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_the_target_stands_still_in_the_middle_and_wakes(number: int) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=2, gateways=1) as made:
+
+            async def stop(node: ReplicaNode) -> None:
+                node.stop()
+                asyncio.get_running_loop().call_later(8.0, node.wake)
+
+            await moved_with_trouble(made, lambda source, target: at_pass(target, number, stop))
+            await advance(10.0)
+
+    run()
+
+
+@virtual
+async def test_a_replica_with_fifty_open_answers_is_drained_and_nobody_notices() -> None:
+    async with cluster(replicas=3, gateways=2) as made:
+        gateway = made.gateways["g1"]
+        keys = [await gateway.create(f"s{number}") for number in range(150)]
+        readers = {key: made.gateways["g2"].read(key) for key in keys}
+        victim = made.replicas["r1"]
+        for key in keys:
+            await gateway.say(key, tokens=400)
+        await advance(0.5)
+        held = [key for key in keys if made.owner(key) == "r1"]
+        assert len(held) >= 40
+        began = now()
+        reports: list[tuple[int, int, int]] = []
+        await victim.replica.drain(lambda *report: reports.append(report))
+        assert now() - began <= 60.0
+        assert reports[-1][2] == 0 and victim.replica.runtime.num_present == 0
+        assert reports[-1][1] == 0, "nothing was left to be found by others"
+        await victim.end()
+        await gateway.create("later")
+        for key, reader in readers.items():
+            await reader.reaches(await made.at_rest(key, limit_s=600.0))
+            assert "failover" not in migrations(made, key)
+
+
+@virtual
+async def test_a_drain_moves_idle_sessions_and_the_next_turn_finds_their_kv() -> None:
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        keys = [await gateway.create(f"s{number}") for number in range(10)]
+        for key in keys:
+            await gateway.say(key, LONG, tokens=3)
+        for key in keys:
+            await made.at_rest(key)
+        victim = made.replicas["r1"]
+        held = [key for key in keys if made.owner(key) == "r1"]
+        await victim.replica.drain()
+        before = simulated(made.replicas["r2"]).stats().counters["prefilled_tokens"]
+        for key in held:
+            assert made.owner(key) == "r2"
+            await gateway.say(key, "And?", tokens=3)
+            await made.at_rest(key)
+        used = simulated(made.replicas["r2"]).stats().counters["prefilled_tokens"] - before
+        assert held and used < 100 * len(held)
+
+
+@virtual
+async def test_a_drained_replica_is_asked_no_more() -> None:
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        await made.replicas["r1"].replica.drain()
+        keys = [await gateway.create(f"s{number}") for number in range(10)]
+        assert {made.owner(key) for key in keys} == {"r2"}
+
+
+@virtual
+async def test_load_beyond_its_bound_goes_elsewhere() -> None:
+    """All sessions live on one replica when a second one joins: half of the waiting answers go there."""
+    busy = SimulatedOptions(step_base_s=0.02, step_per_stream_s=0.002, answer_tokens_mean=0, slots=8)
+    async with cluster(replicas=0, gateways=1) as made:
+        made.engine_options = busy
+        await made.add_replica("r1")
+        await advance(1.5)
+        gateway = made.gateways["g1"]
+        keys = [await gateway.create(f"s{number}") for number in range(24)]
+        for key in keys:
+            await gateway.say(key, tokens=200)
+        await made.add_replica("r2")
+        await until(lambda: sum(made.owner(key) == "r2" for key in keys) >= 8, limit_s=15.0)
+        for key in keys:
+            await made.at_rest(key)
+        stats = [simulated(node).stats().counters["decoded_tokens"] for node in made.replicas.values()]
+        assert min(stats) >= 0.5 * max(stats)
+        records = made.store.read(keys[0], 0, 10_000, 1 << 30)
+        assert records is not None
+        assert sum(isinstance(r.event, SessionMigrated) for r in records.records) <= 2
