@@ -3,8 +3,9 @@
 `MIGRATIONS` is a list that only grows: entry n takes a file from `user_version` n to n+1, in one transaction. A file
 with a newer version than the list knows is refused, and so is a file that is some other application's.
 
-Every table begins with (tenant, session) and is clustered by it, so that one session's rows lie together: replaying
-reads neighbouring pages, and no statement can forget whose rows it touches.
+Every table begins with (tenant, session), so that no statement can forget whose rows it touches. `events` lies in the
+order of arrival with an index beside it: clustered by session, each event of a busy server would rewrite 2.3 pages of
+4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The other tables are clustered.
 
 `heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of
 this opening, its top counts commits, its incarnation is the store's. Every transaction moves it by the same statement
@@ -62,7 +63,7 @@ CREATE TABLE events (
     key_id  TEXT    NOT NULL,
     body    BLOB    NOT NULL,
     PRIMARY KEY (tenant, session, "offset")
-) WITHOUT ROWID, STRICT;
+) STRICT;
 
 CREATE TABLE commands (
     tenant     TEXT    NOT NULL,

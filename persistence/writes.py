@@ -25,54 +25,49 @@ class AppendWrite(Write):
     __slots__ = ("append", "commands", "events", "patch", "snapshot", "usage")
 
     def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
-        """Raises TooLarge and BadInput."""
-        key, records = append.key, append.records
-        tenant, session = key
+        """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
         check_append(append)
+        key = append.key
+        tenant, session = key
         encode = codec.encode
-        events = []
-        size = 0
-        for record in records:
-            key_id, body = encode(key, encode_record(record))
-            events.append((tenant, session, record.offset, key_id, body))
-            size += len(body)
-        size += ROW_OVERHEAD_BYTES * (1 + len(events))
+        events = [(tenant, session, r.offset, *encode(key, encode_record(r))) for r in append.records]
+        size = ROW_OVERHEAD_BYTES
+        for event in events:
+            size += ROW_OVERHEAD_BYTES + len(event[4])
+        self.append = append
         self.events = events
         self.patch: tuple[Any, ...] | None = None
         self.commands: list[tuple[Any, ...]] = []
+        self.usage: list[tuple[Any, ...]] = []
         self.snapshot: tuple[Any, ...] | None = None
-        if append.head is not None:
-            head = append.head
-            key_id, about = encode(key, encode_about(About(head.title, head.metadata)))
-            self.patch = (
-                tenant,
-                session,
-                head.open,
-                head.user,
-                head.model,
-                key_id,
-                about,
-                head.listed,
-                head.deleted_at,
-                append.at,
-            )
-            size += len(about)
-        for command in append.commands:
-            answer = encode_ok(command.answer)
-            self.commands.append(
-                (tenant, session, command.principal_id, command.command_id, command.at, command.digest, answer)
-            )
-            size += len(answer) + ROW_OVERHEAD_BYTES
-        self.usage = [usage_row(key, row) for row in append.usage]
-        size += 2 * ROW_OVERHEAD_BYTES * len(self.usage)
-        if append.snapshot is not None:
-            key_id, body = encode(key, append.snapshot.body)
-            self.snapshot = (tenant, session, append.snapshot.offset, key_id, body)
-            size += len(body)
+        if append.head is not None or append.commands or append.usage or append.snapshot is not None:
+            size += self._beside(encode)
         if size > bytes_max:
             raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
         super().__init__(key, rows=len(events), size=size)
-        self.append = append
+
+    def _beside(self, encode: Callable[[SessionKey, bytes], tuple[str, bytes]]) -> int:
+        """The rows of everything but the records; returns their size."""
+        append, key = self.append, self.append.key
+        size = 0
+        if append.head is not None:
+            head = append.head
+            key_id, about = encode(key, encode_about(About(head.title, head.metadata)))
+            state = (head.open, head.user, head.model, key_id, about, head.listed, head.deleted_at, append.at)
+            self.patch = (*key, *state)
+            size += ROW_OVERHEAD_BYTES + len(about)
+        for command in append.commands:
+            answer = encode_ok(command.answer)
+            self.commands.append((*key, command.principal_id, command.command_id, command.at, command.digest, answer))
+            size += ROW_OVERHEAD_BYTES + len(answer)
+        for row in append.usage:
+            self.usage.append(usage_row(key, row))
+            size += 2 * ROW_OVERHEAD_BYTES
+        if append.snapshot is not None:
+            key_id, body = encode(key, append.snapshot.body)
+            self.snapshot = (*key, append.snapshot.offset, key_id, body)
+            size += ROW_OVERHEAD_BYTES + len(body)
+        return size
 
 
 class GrantWrite(Write):
