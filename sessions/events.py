@@ -241,7 +241,8 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
     response.queued      `after`: the response it waits for; `sampling`; the item's `tokens` and `fingerprint`
     response.created     `sampling` with its seed drawn; `after`: the response whose tool calls it goes on from
-    deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them
+    deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them;
+                         `fingerprint` beside a response's first ids
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
     """

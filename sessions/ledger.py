@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import dropwhile, groupby
 
 import msgspec
 
@@ -29,6 +29,7 @@ from sessions.types import (
     Item,
     ItemId,
     Message,
+    Role,
     Tokens,
     pack_tokens,
     unpack_tokens,
@@ -53,7 +54,7 @@ class Ledger:
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
-        self._made: dict[ItemId, array[int]] = {}  # tokenised here because the log's ids do not fit
+        self._made: dict[tuple[ItemId, ...], array[int]] = {}  # tokenised here because the log's ids do not fit
         self._opening: tuple[SessionInfo, array[int]] | None = None
 
     async def prepare(self, message: ChatMessage) -> Prepared:
@@ -108,11 +109,16 @@ class Ledger:
         )
 
     async def whole(self, leaf: ItemId | None) -> array[int]:
-        """The ids of a branch as the next prompt would begin with them: what KV is warmed for."""
+        """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV
+        is warmed for."""
         prompt = array("I", await self._open())
         path = tree.branch(self._state, leaf)
-        for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
+        cut = self._cut(path)
+        kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
+        for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
             items = tuple(group)
+            if made_by in self._state.open:
+                break
             if made_by is not None:
                 prompt.extend(await self._answer(items))
             else:
@@ -142,41 +148,37 @@ class Ledger:
         stored = self._state.item_tokens.get(item.id)
         if stored is not None and stored[0] == self._tokenizer.fingerprint:
             return unpack_tokens(stored[1])
-        if item.id not in self._made:
-            self._made[item.id] = array("I", await self._tokenizer.message(self.rendered(item)))
-        return self._made[item.id]
+        if (item.id,) not in self._made:
+            self._made[item.id,] = array("I", await self._tokenizer.message(self.rendered(item)))
+        return self._made[item.id,]
 
     async def _answer(self, items: Sequence[Item]) -> Tokens:
-        first = items[0].id
-        made = self._made.get(first)
+        ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
+        made = self._made.get(ids)
         if made is not None:
             return made
-        answer = self._state.answers.get(self._state.made_by[first])
+        answer = self._state.answers.get(self._state.made_by[ids[0]])
         opening, closing = self._tokenizer.answer_opening, self._tokenizer.answer_closing
-        if (
-            answer is not None
-            and answer.fingerprint == self._tokenizer.fingerprint
-            and answer.items == tuple(item.id for item in items)
-        ):
+        if answer is not None and answer.fingerprint == self._tokenizer.fingerprint and answer.items == ids:
             whole = array("I", opening)
             whole.frombytes(answer.tokens)
             if answer.tail:
                 whole.extend(await self._tokenizer.text(answer.tail))
             whole.extend(closing)
             if answer.tail:
-                self._made[first] = whole
+                self._made[ids] = whole
             return whole
         text = "".join(item.text for item in items if isinstance(item, Message))
         calls = tuple((item.call_id, item.name, item.arguments) for item in items if isinstance(item, FunctionCall))
         if calls:
             message = ChatMessage(role="assistant", text=text, calls=calls)
-            self._made[first] = array("I", await self._tokenizer.message(message))
+            self._made[ids] = array("I", await self._tokenizer.message(message))
         else:
             whole = array("I", opening)
             whole.extend(await self._tokenizer.text(text))
             whole.extend(closing)
-            self._made[first] = whole
-        return self._made[first]
+            self._made[ids] = whole
+        return self._made[ids]
 
     def rendered(self, item: Item) -> ChatMessage:
         """An item that is not an answer of ours, as the template sees it."""
@@ -188,6 +190,11 @@ class Ledger:
                 return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
             case FunctionCall():
                 raise BadInput("invalid_request", "A call stands only inside an answer.")
+
+    def role_of(self, item_id: ItemId) -> Role:
+        """The role that a message has, and what replaces it will have."""
+        item = self._state.items.get(item_id)
+        return item.role if isinstance(item, Message) else "user"
 
     def name_of(self, call_id: CallId) -> str | None:
         """The function that a call named."""

@@ -36,7 +36,7 @@ async def prepare(
             command = msgspec.structs.replace(command, output=output)
         message = ChatMessage(role="tool", text=output, call_id=command.call_id, name=ledger.name_of(command.call_id))
         return command, await ledger.prepare(message)
-    role = command.role if isinstance(command, cm.MessageCreate) else "user"
+    role = command.role if isinstance(command, cm.MessageCreate) else ledger.role_of(command.item_id)
     given = "".join(part.text for part in cm.content_parts(command.content))
     text = await _filtered(principal, _within(given, content_bytes_max), filters)
     if text != given:

@@ -160,7 +160,8 @@ class Responses:
             incomplete_details={"reason": incomplete} if incomplete is not None else None,
             error={"code": error.code, "message": error.public_message} if error is not None else None,
         )
-        private = ev.Private(tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=self._fingerprint)
+        fingerprint = open_.fingerprint or self._fingerprint
+        private = ev.Private(tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=fingerprint)
         self._put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
         self._generations.pop(open_.id, None)
         self._prompts.pop(open_.id, None)
@@ -217,10 +218,12 @@ class Responses:
         open_ = self._current(input.response_id, input.generation)
         if open_ is None:
             return
+        fingerprint = self._fingerprint if input.tokens and not open_.tokens else ""
+        private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint)
         for index, piece in enumerate(input.pieces, 1):
             for event in writer.write(open_, piece, self._now):
                 last = index == len(input.pieces) and writer.carries(piece, event)
-                self._put(event, ev.Private(tokens=input.tokens, tail=input.tail) if last else None)
+                self._put(event, private if last else None)
 
     def _finished(self, input: Finished) -> None:
         open_ = self._current(input.response_id, input.generation)
@@ -260,6 +263,9 @@ class Responses:
             else:
                 cause = "restart" if input.cause == "activation" else input.cause
                 self._put(ev.SessionMigrated(replica=input.replica, cause=cause))
+                for open_ in list(state.open.values()):
+                    if open_.fingerprint and open_.fingerprint != self._fingerprint:
+                        self._end_incomplete(open_, "recovery_incompatible")
         self._start_all()
         for waiting in state.awaiting.values():
             self._out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))

@@ -65,6 +65,7 @@ class Open(msgspec.Struct, kw_only=True):
     sampling: Sampling
     sequence: int
     tokens: bytearray  # the ledger of what was released, packed
+    fingerprint: str = ""  # of the tokenizer whose ids they are
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
 
@@ -231,6 +232,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
 def _released(open_: Open, private: ev.Private | None) -> None:
     if private is not None:
         open_.tokens += private.tokens
+        open_.fingerprint = private.fingerprint or open_.fingerprint
         open_.tail = private.tail
 
 

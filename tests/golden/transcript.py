@@ -182,8 +182,8 @@ class Player:
     def do_deadline(self, response: str) -> list[str]:
         return self._told(self.ground.input(steps.ToolDeadline(self.names.full(response))))  # type: ignore[arg-type]
 
-    def do_crash(self, *, snapshot: str = "0", cause: Any = "failover") -> list[str]:
-        return self._told(self.ground.activate(snapshot_at=int(snapshot), cause=cause))
+    def do_crash(self, *, snapshot: str = "0", cause: Any = "failover", tokenizer: str | None = None) -> list[str]:
+        return self._told(self.ground.activate(snapshot_at=int(snapshot), cause=cause, fingerprint=tokenizer))
 
     def do_orphaned(self) -> list[str]:
         return self._told(self.ground.input(steps.Orphaned()))

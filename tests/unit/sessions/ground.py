@@ -89,9 +89,14 @@ class Ground:
         return Machine(self.folded(snapshot_at), self.commands, default_model="sim", fingerprint=self.fingerprint)
 
     def activate(
-        self, *, snapshot_at: int | None = None, cause: Literal["restart", "failover", "handoff"] = "failover"
+        self,
+        *,
+        snapshot_at: int | None = None,
+        cause: Literal["restart", "failover", "handoff"] = "failover",
+        fingerprint: str | None = None,
     ) -> steps.Step:
-        """Whatever was in memory is lost; another activation begins from the log."""
+        """Whatever was in memory is lost; another activation begins from the log, perhaps with another tokenizer."""
+        self.fingerprint = fingerprint or self.fingerprint
         self.machine = self._machine(snapshot_at)
         self.running.clear()
         self.armed.clear()

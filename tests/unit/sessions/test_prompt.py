@@ -1,0 +1,129 @@
+"""Fitting the context: what is kept, when a cut moves, and that it moves only forwards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sessions.errors import BadInput
+from sessions.prompt import LOW_WATER, Fit, Segment, fit
+from sessions.types import ItemId
+
+lengths = st.integers(0, 60)
+
+
+@st.composite
+def branches(draw: st.DrawFn, *, turns_max: int = 30) -> list[Segment]:
+    """Turns of a user's message and what answers it; perhaps something before the first."""
+    segments: list[Segment] = []
+    if draw(st.booleans()):
+        segments.append(Segment(ItemId("s0"), draw(lengths), False))
+    for _ in range(draw(st.integers(0 if segments else 1, turns_max))):
+        segments.append(Segment(ItemId(f"s{len(segments)}"), draw(lengths), True))
+        for _ in range(draw(st.integers(0, 3))):
+            segments.append(Segment(ItemId(f"s{len(segments)}"), draw(lengths), False, draw(st.integers(1, 3))))
+    return segments
+
+
+def reserved(answer: int | None, window: int) -> int:
+    return min(answer if answer is not None else window // 4, window // 2)
+
+
+def total(segments: list[Segment]) -> int:
+    return sum(each.length for each in segments)
+
+
+@given(
+    branches(),
+    st.integers(0, 20),
+    st.integers(0, 3),
+    st.integers(60, 600),
+    st.one_of(st.none(), st.integers(1, 700)),
+    st.integers(-1, 60),
+)
+def test_a_fit(
+    segments: list[Segment], opening: int, closing: int, window: int, answer: int | None, cut_at: int
+) -> None:
+    cut = segments[cut_at].item_id if 0 <= cut_at < len(segments) else None
+    before = max(0, cut_at) if cut is not None else 0
+    room = window - opening - closing - reserved(answer, window)
+    newest = max((index for index, each in enumerate(segments) if each.begins_turn), default=0)
+    starts = [i for i, each in enumerate(segments) if each.begins_turn and i >= before]
+    try:
+        fitted = fit(segments, opening=opening, closing=closing, window=window, answer=answer, cut=cut)
+    except BadInput:
+        assert all(total(segments[start:]) > room for start in (before, *starts))
+        return
+    kept = segments[fitted.first :]
+    assert total(kept) <= room, "never more than the window, with room for an answer"
+    assert fitted.first >= before, "a cut never goes back"
+    assert fitted.dropped == sum(each.items for each in segments[: fitted.first])
+    assert fitted.moved == (fitted.first != before)
+    if fitted.moved:
+        assert segments[fitted.first].begins_turn, "whole turns at a time"
+        assert fitted.first <= newest, "the newest turn stays"
+        if fitted.first < newest:
+            assert total(kept) <= int(room * LOW_WATER), "enough is dropped for several turns"
+        # Nothing is dropped that did not have to be: one turn less would have been too much.
+        earlier = [start for start in starts if start < fitted.first]
+        assert all(total(segments[start:]) > int(room * LOW_WATER) for start in earlier)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60), st.integers(160, 400))
+def test_over_a_conversation_the_cut_moves_seldom_and_only_forwards(turns: list[tuple[int, int]], window: int) -> None:
+    """Each turn is planned on the cut before it, as an actor does; between two cuts the prefix stays as it is."""
+    segments: list[Segment] = []
+    cut: ItemId | None = None
+    moves: list[int] = []
+    firsts: list[int] = []
+    for number, (question, answer) in enumerate(turns):
+        segments.append(Segment(ItemId(f"q{number}"), question, True))
+        fitted = fit(segments, opening=10, closing=1, window=window, answer=None, cut=cut)
+        firsts.append(fitted.first)
+        if fitted.moved:
+            moves.append(number)
+            cut = segments[fitted.first].item_id
+        segments.append(Segment(ItemId(f"a{number}"), answer, False))
+    assert firsts == sorted(firsts)
+    room = window - 11 - window // 4
+    for earlier, later in pairwise(moves):
+        # From the low mark to the full window takes at least so many of the largest turns.
+        assert later - earlier >= (room - int(room * LOW_WATER)) // 60
+
+
+@given(branches(), st.integers(60, 600))
+def test_the_same_cut_gives_the_same_prompt(segments: list[Segment], window: int) -> None:
+    """After a failure the journaled cut rebuilds what the dead activation had sent, and nothing is journaled again."""
+    try:
+        first = fit(segments, opening=5, closing=1, window=window, answer=None, cut=None)
+    except BadInput:
+        assume(False)
+        raise
+    cut = segments[first.first].item_id
+    again = fit(segments, opening=5, closing=1, window=window, answer=None, cut=cut)
+    assert (again.first, again.moved, again.dropped) == (first.first, False, first.dropped)
+
+
+def test_a_cut_of_another_branch_means_nothing() -> None:
+    segments = [Segment(ItemId("a"), 10, True), Segment(ItemId("b"), 10, True)]
+    assert fit(segments, opening=0, closing=0, window=100, answer=None, cut=ItemId("elsewhere")) == Fit(0, False, 0)
+
+
+def test_a_turn_that_alone_is_too_long_is_refused_with_its_size() -> None:
+    segments = [Segment(ItemId("a"), 10, True), Segment(ItemId("b"), 90, True)]
+    with pytest.raises(BadInput, match="takes 93 tokens of context and 75 are there"):
+        fit(segments, opening=2, closing=1, window=100, answer=None, cut=None)
+
+
+def test_an_answer_may_ask_for_half_the_window_at_most() -> None:
+    segments = [Segment(ItemId("a"), 40, True)]
+    assert fit(segments, opening=5, closing=5, window=100, answer=10_000, cut=None).first == 0
+    with pytest.raises(BadInput):
+        fit(segments, opening=5, closing=6, window=100, answer=10_000, cut=None)
+
+
+def test_an_empty_branch_fits() -> None:
+    assert fit([], opening=5, closing=1, window=100, answer=None, cut=None) == Fit(0, False, 0)
