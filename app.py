@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -45,6 +46,7 @@ log = structlog.get_logger("sessile")
 VERSION = "0.1.0"
 ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
+GC_THRESHOLDS = (50_000, 20, 50)
 MODEL_PATH = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -305,6 +307,8 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(keep_announced(directory, runtime, engine))
             sweeps = tasks.create_task(upkeep.run())
             await server.start()
+            gc.freeze()  # what lives as long as the process is not worth looking at again and again
+            gc.set_threshold(*GC_THRESHOLDS)
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
             log.info("stopping")

@@ -88,6 +88,7 @@ class Actor:
         self._asked_by: dict[ResponseId, Principal] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._drain: asyncio.Task[None] | None = None
+        self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
         self._sealed_off: list[asyncio.Future[None]] = []
         self._journal_away = False
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
@@ -156,6 +157,7 @@ class Actor:
             self.phase = Phase.SEALED
         self._stop_turns()
         await self._turns_gone()
+        self._wake_to_leave()
         while self._drain is not None:
             await asyncio.wait((self._drain,))
             self._stop_turns()
@@ -232,8 +234,16 @@ class Actor:
     # -- the drain -----------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        if self._drain is None and self.phase in (Phase.WARM, Phase.SEALED):
-            self._drain = self._world.spawn(self._work())
+        if self._drain is None:
+            if self.phase in (Phase.WARM, Phase.SEALED):
+                self._drain = self._world.spawn(self._work())
+        elif self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    def _wake_to_leave(self) -> None:
+        """Lets a waiting drain see that there is nothing to wait for any more."""
+        if self._drain is not None:
+            self._wake()
 
     async def _work(self) -> None:
         try:
@@ -244,6 +254,9 @@ class Actor:
                     await self._advance_engines()
                 elif self._data:
                     await self._command(self._data.popleft())
+                elif self._turns and self.phase is Phase.WARM:
+                    self._bell = self._loop.create_future()  # more will come: cheaper than a task for each of it
+                    await self._bell
                 else:
                     return
         except Fenced as error:
@@ -443,6 +456,7 @@ class Actor:
         if self._turns.get(turn.response_id) is turn:
             del self._turns[turn.response_id]
             del self._turn_tasks[turn.response_id]
+            self._wake_to_leave()
 
     def _stop(self, response_id: ResponseId) -> None:
         task = self._turn_tasks.get(response_id)
@@ -466,6 +480,7 @@ class Actor:
             return
         self.phase = phase
         self._stop_turns()
+        self._wake_to_leave()
         for deadline in self._deadlines.values():
             deadline.cancel()
         for letter in (*self._control, *self._data):
