@@ -1,0 +1,238 @@
+"""The cluster on real sockets: gRPC streams between gateways and replicas in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from actors import peer_frames as pf
+from actors.links import LinkDown, LinkLimits
+from actors.peer_link import Connector
+from actors.peer_wire import Wire
+from actors.router import Router, RouterLimits
+from persistence.sqlite import SqliteJournal
+from sessions.errors import BadInput, Unavailable
+from sessions.ports import Member
+from sessions.types import ReplicaId
+from tests.integration.cluster.real import (
+    TOKEN,
+    RealCluster,
+    Story,
+    create,
+    new_id,
+    real_cluster,
+    say,
+)
+from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+
+HASTY = RouterLimits(patience_s=1.0)
+
+
+async def test_a_turn_over_grpc_with_a_journal_on_disk(tmp_path: Path) -> None:
+    async with real_cluster(2, journal=SqliteJournal(tmp_path)) as made:
+        near, far = await made.add_gateway("g1"), await made.add_gateway("g2")
+        key = await create(near, "one")
+        stories = [Story(near, key), Story(far, key)]
+        response = await say(near, key)
+        for story in stories:
+            await story.ends(response)
+        assert stories[0].top == stories[1].top
+
+
+async def test_a_replica_whose_port_closes_in_mid_answer_is_replaced_at_once() -> None:
+    async with real_cluster(2) as made:
+        router = await made.add_gateway("g1")
+        key = await create(router, "one")
+        story = Story(router, key)
+        response = await say(router, key, tokens=300)
+        await story.grows(5)
+        owner = made.owner(key)
+        await owner.crash()
+        await story.until(lambda: any(type(r.event).__name__ == "SessionMigrated" for r in story.records.values()), 5.0)
+        await story.ends(response)
+        assert owner.replica.runtime.actor(key) is None, "the one that was fenced shows nothing more"
+
+
+async def test_a_hand_off_in_mid_answer_over_grpc() -> None:
+    async with real_cluster(2) as made:
+        router = await made.add_gateway("g1")
+        key = await create(router, "one")
+        story = Story(router, key)
+        response = await say(router, key, "word " * 500, tokens=300)
+        await story.grows(5)
+        source = made.owner(key)
+        target = next(each for each in made.replicas.values() if each is not source)
+        owner = await source.replica.migration.hand_off(key, target.member)
+        assert owner.replica == target.member.replica
+        await story.ends(response)
+
+
+async def test_a_message_of_a_megabyte_and_its_answer_pass() -> None:
+    async with real_cluster(1) as made:
+        router = await made.add_gateway("g1")
+        key = await create(router, "one")
+        story = Story(router, key)
+        with pytest.raises(BadInput) as error:
+            await say(router, key, "x" * 900_000, tokens=1)
+        assert error.value.code == "context_length_exceeded"
+        await story.ends(await say(router, key, tokens=2))
+
+
+async def test_operators_drain_a_replica_over_its_link() -> None:
+    async with real_cluster(2) as made:
+        router = await made.add_gateway("g1")
+        keys = [await create(router, f"s{number}") for number in range(10)]
+        victim = made.replicas["r1"]
+        connect = Connector(GrpcDialer(made.security), kind="operator", name="test")
+        link = await connect(victim.member)
+        running = asyncio.create_task(link.run())
+        reports: asyncio.Queue[pf.Drained] = asyncio.Queue()
+        done = await link.drain(reports)
+        assert done.left == 0 and victim.replica.runtime.num_present == 0
+        await link.close()
+        assert (await running).reason == "closed"
+        assert {made.owner(key).member.replica for key in keys if key in holders(made)} <= {"r2"}
+
+
+def holders(made: RealCluster) -> set[object]:
+    return {actor.key for each in made.replicas.values() for actor in each.replica.runtime.actors}
+
+
+async def refused(made: RealCluster, router: Router, say_so: str) -> None:
+    with pytest.raises(Unavailable) as error:
+        await create(router, "one")
+    assert error.value.code == "session_unavailable"
+    assert say_so in str(error.value.__cause__)
+
+
+async def test_a_gateway_with_another_token_is_refused() -> None:
+    async with real_cluster(1) as made:
+        router = await made.add_gateway("g1", security=PeerSecurity(token="another token entirely"), limits=HASTY)
+        await refused(made, router, "token is missing or wrong")
+
+
+async def test_a_gateway_without_a_token_is_refused() -> None:
+    async with real_cluster(1) as made:
+        router = await made.add_gateway("g1", security=PeerSecurity(), limits=HASTY)
+        await refused(made, router, "token is missing or wrong")
+
+
+async def test_another_model_is_refused_saying_what_differs() -> None:
+    async with real_cluster(1) as made:
+        await made.add_replica("r2", fingerprint="other/model")
+        member = made.replicas["r1"].member
+        connect = Connector(GrpcDialer(made.security), kind="replica", name="r2", fingerprint="other/model")
+        with pytest.raises(LinkDown) as down:
+            await connect(member)
+        assert down.value.reason == "rejected"
+        assert member.fingerprint in down.value.detail and "other/model" in down.value.detail
+
+
+async def test_another_protocol_is_refused_saying_what_differs() -> None:
+    async with real_cluster(1) as made:
+        member = made.replicas["r1"].member
+        carrier = await GrpcDialer(made.security).dial(member.address)
+        wire = Wire(carrier, LinkLimits())
+        await wire.now(pf.Hello(7, "gateway", "g1", member.replica, member.incarnation, member.fingerprint))
+        (said,) = await wire.first()
+        assert isinstance(said, pf.Refusal) and said.code == "protocol"
+        assert "peer protocol 1" in said.message and "g1 speaks 7" in said.message
+        await carrier.close()
+
+
+async def test_another_process_at_the_address_is_found_out() -> None:
+    async with real_cluster(1) as made:
+        member = made.replicas["r1"].member
+        gone = Member(
+            replica=ReplicaId("r0"),
+            incarnation=new_id(),
+            address=member.address,
+            model=member.model,
+            fingerprint=member.fingerprint,
+        )
+        connect = Connector(GrpcDialer(made.security), kind="gateway", name="g1")
+        with pytest.raises(LinkDown) as down:
+            await connect(gone)
+        assert down.value.reason == "refused"
+
+
+# -- mutual TLS -----------------------------------------------------------------------------------------------------
+
+
+def certificate(
+    name: str, signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    issuer, issuer_key = (signer[0].subject, signer[1]) if signer else (subject, key)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(day)
+        .not_valid_after(day + datetime.timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return made, key
+
+
+def pem(made: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> tuple[bytes, bytes]:
+    certificate, key = made
+    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def mutual(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> PeerSecurity:
+    own, key = pem(certificate("peer.sessile", authority))
+    return PeerSecurity(authority=pem(authority)[0], certificate=own, key=key, server_name="peer.sessile")
+
+
+async def test_mutual_tls_carries_a_turn_and_keeps_strangers_out() -> None:
+    authority = certificate("cluster authority", None)
+    async with real_cluster(1, security=mutual(authority)) as made:
+        router = await made.add_gateway("g1")
+        key = await create(router, "one")
+        story = Story(router, key)
+        await story.ends(await say(router, key, tokens=3))
+        stranger = mutual(certificate("another authority", None))
+        for security in (stranger, PeerSecurity(token=TOKEN)):
+            with pytest.raises(LinkDown):
+                await Connector(GrpcDialer(security), kind="gateway", name="g2")(made.replicas["r1"].member)
+
+
+async def test_without_token_or_tls_a_peer_link_listens_on_loopback_only() -> None:
+    async def accept(*_: object) -> None:
+        raise AssertionError("nobody dials")
+
+    server = PeerServer(accept, security=PeerSecurity())
+    with pytest.raises(BadInput, match="token or TLS"):
+        await server.start("0.0.0.0", 0)
+    port = await server.start("localhost", 0)
+    twice = PeerServer(accept, security=PeerSecurity())
+    with pytest.raises(BadInput, match="cannot listen"):
+        await twice.start("127.0.0.1", port)
+    await server.stop()
+
+
+@pytest.mark.parametrize("token", ["short", "line\nbreak in the token", "schlüssel für alle"])
+def test_a_bad_token_is_refused_at_the_start(token: str) -> None:
+    with pytest.raises(BadInput):
+        PeerSecurity(token=token)
+
+
+def test_half_a_set_of_certificates_is_refused_at_the_start() -> None:
+    with pytest.raises(BadInput, match="authority, a certificate and its key"):
+        PeerSecurity(authority=b"x")
