@@ -69,6 +69,8 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, SessileError):  # met while the body was read
+        return error_response(error.__cause__)
     if error.status_code == 405:
         answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
     elif error.status_code == 404:

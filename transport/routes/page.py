@@ -57,11 +57,15 @@ class Files:
 
     def get(self, name: str) -> Kept:
         """Raises NotFound for everything that is not a visible file below the folder."""
-        path = (self._folder / (name or INDEX)).resolve()
-        below = path.is_relative_to(self._folder) and not any(part.startswith(".") for part in Path(name).parts)
-        if not below or not path.is_file():
-            raise NotFound("not_found", f"There is nothing at /{name}.")
-        stat = path.stat()
+        nothing = NotFound("not_found", f"There is nothing at /{name}.")
+        try:
+            path = (self._folder / (name or INDEX)).resolve()
+            below = path.is_relative_to(self._folder) and not any(part.startswith(".") for part in Path(name).parts)
+            if not below or not path.is_file():
+                raise nothing
+            stat = path.stat()
+        except (OSError, ValueError) as error:  # names that no file system has
+            raise nothing from error
         stamp = (stat.st_mtime_ns, stat.st_size)
         kept = self._kept.get(name)
         if kept is None or kept.stamp != stamp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -32,8 +32,16 @@ class Assembly(NamedTuple):
         return self.server.url.replace("http", "ws") + "/v1/ws"
 
 
-def now_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)
+def strict_clock() -> Callable[[], UnixMs]:
+    """The time of day in ms, each asking later than the one before: what is ordered by time is in order."""
+    last = 0
+
+    def now_ms() -> UnixMs:
+        nonlocal last
+        last = max(last + 1, time.time_ns() // 1_000_000)
+        return UnixMs(last)
+
+    return now_ms
 
 
 def new_id() -> str:
@@ -54,6 +62,7 @@ async def assembled(
     journal = MemoryJournal(store or MemoryStore())
     directory = MemoryDirectory()
     simulated = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
     await journal.open()
     await directory.open()

@@ -1,0 +1,403 @@
+"""The WebSocket door on real sockets: handshakes, limits, ends, and conversations that survive them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from inference.simulated import SimulatedOptions
+from sessions.types import Principal, TenantId
+from tests.integration.transport.assembly import Assembly, assembled
+from tests.integration.transport.wire import Closed, Wire, shake_hands, wire
+from transport.access import key_digest
+from transport.gateway import GatewayLimits
+from transport.protocol import Limits, Timing
+from transport.server import ServerLimits
+
+ENDLESS = SimulatedOptions(step_base_s=0.002, answer_tokens_mean=0)
+ids = (f"c{number}" for number in itertools.count())
+
+
+def limits(**fields: Any) -> ServerLimits:
+    timing = {name: fields.pop(name) for name in list(fields) if name.endswith("_s")}
+    return ServerLimits(connection=Limits(timing=Timing(**timing), **fields))
+
+
+async def begin(client: Wire, session: str = "s") -> None:
+    """Says hello, makes a session and reads it from its start."""
+    await client.hello()
+    client.send({"type": "session.create", "id": next(ids), "session": session})
+    await client.until(type="ok")
+    client.send({"type": "subscribe", "id": next(ids), "session": session, "offset": 0})
+    await client.until(type="caught_up")
+
+
+def say(text: str = "Hi", **fields: Any) -> dict[str, Any]:
+    return {"type": "message.create", "id": next(ids), "session": "s", "content": text, **fields}
+
+
+# -- the handshake -------------------------------------------------------------------------------------------------
+
+
+async def test_handshakes_that_are_refused_say_why() -> None:
+    async with assembled() as server:
+        port = server.server.port
+        for status, options in (
+            (404, {"path": "/v1/other"}),
+            (403, {"headers": {"Origin": "https://evil.example"}}),
+            (403, {"headers": {"Host": "evil.example"}}),
+            (400, {"subprotocols": ["chat.v9"]}),
+            (400, {"headers": {"Sec-WebSocket-Key": "short"}}),
+            (400, {"headers": {"Sec-WebSocket-Version": "8"}}),
+        ):
+            refused = (await shake_hands(port, **options)).handshake
+            assert refused.status == status, options
+        assert json.loads((await shake_hands(port, path="/v1/x")).handshake.body)["error"]["code"] == "not_found"
+        assert server.server.connections == 0
+
+
+async def test_the_subprotocol_is_echoed_and_a_client_without_one_speaks_json() -> None:
+    async with assembled() as server:
+        port = server.server.port
+        async with wire(port, subprotocols=["sessile.v1+msgpack", "sessile.v1+json"]) as client:
+            assert client.handshake.headers["sec-websocket-protocol"] == "sessile.v1+msgpack"
+        async with wire(port, subprotocols=[]) as client:
+            assert "sec-websocket-protocol" not in client.handshake.headers
+            await client.hello()
+
+
+async def test_credentials_by_header_hello_ticket_and_subprotocol() -> None:
+    keys = {key_digest("sk-1"): Principal(tenant=TenantId("acme"), key_id="k1")}
+    bearer = "sessile.bearer." + base64.urlsafe_b64encode(b"sk-1").decode().rstrip("=")
+    async with assembled(keys=keys) as server:
+        port = server.server.port
+        good: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"headers": {"Authorization": "Bearer sk-1"}}, {}),
+            ({}, {"auth": "sk-1"}),
+            ({"path": f"/v1/ws?ticket={server.gateway.access.issue_ticket(next(iter(keys.values())))}"}, {}),
+            ({"subprotocols": ["sessile.v1+json", bearer]}, {}),
+            ({"subprotocols": [bearer]}, {}),
+        ]
+        for options, hello in good:
+            async with wire(port, **options) as client:
+                await client.hello(**hello)
+                assert bearer not in str(client.handshake)
+                client.send({"type": "session.list", "id": "l"})
+                assert (await client.until(type="ok"))["data"] == []
+        for options in (
+            {"headers": {"Authorization": "Bearer wrong"}},
+            {"headers": {"Authorization": "Basic sk-1"}},
+            {"path": "/v1/ws?ticket=tkt_made_up"},
+            {"path": good[2][0]["path"]},
+            {"subprotocols": ["sessile.v1+json", "sessile.bearer.!!"]},
+            {"subprotocols": ["sessile.v1+json", bearer[:-2]]},
+        ):
+            refused = (await shake_hands(port, **options)).handshake
+            assert refused.status in (400, 401), options
+        for hello in ({}, {"auth": "wrong"}):
+            async with wire(port) as client:
+                client.send({"type": "hello", **hello})
+                error = await client.next()
+                assert isinstance(error, dict) and error["error"]["code"] == "unauthorized"
+                assert (await client.closed()).code == 4401
+
+
+async def test_one_users_session_does_not_exist_for_another() -> None:
+    keys = {
+        key_digest(name): Principal(tenant=TenantId(tenant), key_id=name, user=user)
+        for name, tenant, user in (("a", "acme", "ann"), ("b", "acme", "bob"), ("c", "other", None))
+    }
+    async with assembled(keys=keys) as server:
+        async with wire(server.server.port) as ann:
+            await ann.hello(auth="a")
+            ann.send({"type": "session.create", "id": next(ids), "session": "s", "title": "mine"})
+            await ann.until(type="ok")
+        for key in ("b", "c"):
+            async with wire(server.server.port) as stranger:
+                await stranger.hello(auth=key, resume=[{"session": "s", "offset": 0}, {"session": "s2"}])
+                for _ in range(2):
+                    gone = await stranger.until(type="resumed")
+                    assert (gone["mode"], gone["error"]["code"]) == ("gone", "session_not_found")
+                for command in (
+                    {"type": "session.get", "session": "s"},
+                    say(),
+                    {"type": "session.delete", "session": "s"},
+                    {"type": "session.update", "session": "s", "title": "theirs"},
+                ):
+                    stranger.send({**command, "id": next(ids)})
+                    assert (await stranger.until(type="error"))["error"]["code"] == "session_not_found"
+                stranger.send({"type": "session.list", "id": next(ids)})
+                assert (await stranger.until(type="ok"))["data"] == []
+
+
+async def test_a_full_and_a_leaving_server_refuse_with_a_time_to_come_back() -> None:
+    async with assembled(limits=ServerLimits(connections_max=1)) as server:
+        async with wire(server.server.port) as first:
+            await first.hello()
+            refused = (await shake_hands(server.server.port)).handshake
+            assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+        server.gateway.draining = True
+        refused = (await shake_hands(server.server.port)).handshake
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+
+
+# -- messages that end a connection ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first_byte", "data", "masked", "code"),
+    [
+        (0x82, b"{}", True, 1003),
+        (0x81, b"{", True, 4400),
+        (0x81, b'{"type":"\xff"}', True, 1007),
+        (0x81, b"x" * 70_000, True, 1009),
+        (0x81, b"{}", False, 1002),
+        (0xC1, b"{}", True, 1002),
+        (0x83, b"", True, 1002),
+        (0x80, b"", True, 1002),
+        (0x89, b"x" * 126, True, 1002),
+        (0x88, b"\x03", True, 1002),
+    ],
+)
+async def test_what_breaks_a_rule_gets_the_close_code_of_that_rule(
+    first_byte: int, data: bytes, masked: bool, code: int
+) -> None:
+    async with assembled(limits=limits(frame_bytes_max=65_536)) as server, wire(server.server.port) as client:
+        await client.hello()
+        client.send_frame(first_byte, data, masked=masked)
+        assert (await client.closed()).code == code
+
+
+async def test_a_message_in_fragments_is_one_message_and_has_the_same_limit() -> None:
+    async with assembled(limits=limits(frame_bytes_max=65_536)) as server, wire(server.server.port) as client:
+        await client.hello()
+        client.send_frame(0x01, b'{"type":"session')
+        client.send_frame(0x89, b"a ping may come between")
+        client.send_frame(0x00, b"")
+        client.send_frame(0x00, b'.list","id":')
+        client.send_frame(0x80, b'"l"}')
+        assert (await client.until(type="ok"))["id"] == "l"
+        client.send_frame(0x01, b"x" * 60_000)
+        client.send_frame(0x00, b"x" * 10_000)
+        assert (await client.closed()).code == 1009
+
+
+async def test_the_close_code_reaches_a_client_that_is_still_sending() -> None:
+    async with assembled(limits=limits(frame_bytes_max=1024)) as server, wire(server.server.port) as client:
+        await client.hello()
+        client.send_frame(0x81, b"x" * 8_000_000)
+        assert (await client.closed()).code == 1009
+
+
+async def test_a_client_that_closes_is_answered_in_kind() -> None:
+    async with assembled() as server:
+        async with wire(server.server.port) as client:
+            await client.hello()
+            client.send_frame(0x88, b"\x03\xe8bye")
+            assert await client.closed() == Closed(1000, "bye")
+            assert await client.reader.read() == b""
+        await server.server._door.empty.wait()  # type: ignore[union-attr]
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+async def test_silence_before_hello_and_after_it() -> None:
+    async with assembled(limits=limits(hello_s=0.1, heartbeat_s=0.15, silence_s=0.3)) as server:
+        async with wire(server.server.port) as mute:
+            assert (await mute.closed()).code == 4400
+        async with wire(server.server.port) as client:
+            await client.hello()
+            for _ in range(3):
+                await client.until(type="ping")
+                client.send({"type": "pong"})
+            assert (await client.closed()).code == 4412
+
+
+async def test_a_reader_that_acknowledges_nothing_is_closed_and_finds_everything_in_the_log() -> None:
+    async with assembled(engine=ENDLESS, limits=limits(window_events=8, slow_reader_s=0.3)) as server:
+        async with wire(server.server.port) as client:
+            await begin(client)
+            client.send(say(max_output_tokens=100))
+            closed = await client.closed()
+        assert closed.code == 4408
+        assert client.frames[-1]["error"]["code"] == "slow_reader"
+        events = [frame for frame in client.frames if frame["type"] == "event"]
+        assert len(events) == 8
+        async with wire(server.server.port) as again:
+            epoch, offset = events[-1]["epoch"], events[-1]["offset"]
+            await again.hello(resume=[{"session": "s", "epoch": epoch, "offset": offset}])
+            assert (await again.until(type="resumed"))["from"] == offset + 1
+
+
+async def test_a_client_that_stops_reading_its_socket_costs_a_bounded_buffer_and_then_its_connection() -> None:
+    async with assembled(limits=limits(slow_reader_s=0.5, close_s=0.2)) as server:
+        async with wire(server.server.port) as client:
+            await begin(client)
+            for _ in range(60):
+                client.send(say("words " * 1000, respond=False))
+                offset = (await client.until(type="ok"))["offset"]
+                client.send({"type": "ack", "session": "s", "offset": offset})
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(400):
+                client.send({"type": "session.get", "id": next(ids), "session": "s"})
+            (connection,) = server.server._door.connections  # type: ignore[union-attr]
+            async with asyncio.timeout(20):
+                await server.server._door.empty.wait()  # type: ignore[union-attr]
+            assert server.gateway.counters["closed_4408"] == 1
+            assert connection._out == []
+        assert len(server.gateway.feeds) == 0
+        assert server.gateway.tasks.failures == 0
+
+
+async def test_goaway_is_announced_kept_and_final() -> None:
+    async with assembled() as server, wire(server.server.port) as client, wire(server.server.port) as mute:
+        await begin(client)
+        draining = asyncio.create_task(server.server.drain("restart", after_ms=200))
+        goaway = await client.until(type="goaway")
+        assert (goaway["reason"], goaway["after_ms"]) == ("restart", 200)
+        client.send(say(respond=False))
+        assert (await client.event("item.created"))["offset"] == 2
+        assert (await client.closed()).code == 1012
+        assert (await mute.closed()).code == 1012
+        client.send_frame(0x88, b"\x03\xf4")
+        mute.send_frame(0x88, b"\x03\xf4")
+        await draining
+        assert server.server.connections == 0
+
+
+# -- limits of one connection --------------------------------------------------------------------------------
+
+
+async def test_a_flood_of_commands_is_answered_one_by_one_and_bounded() -> None:
+    async with assembled(limits=limits(commands_max=4)) as server, wire(server.server.port) as client:
+        await begin(client)
+        commands = [say("x", respond=False) for _ in range(64)]
+        client.send(commands)
+        answers: dict[str, str] = {}
+        while len(answers) < 64:
+            message = await client.next()
+            assert isinstance(message, dict)
+            if message["type"] == "error":
+                assert message["error"]["code"] == "rate_limited"
+                assert message["error"]["retry_after_ms"] > 0
+            if message["type"] in ("ok", "error"):
+                answers[message["id"]] = message["type"]
+        assert list(answers.values()).count("ok") == 4
+        assert answers.keys() == {command["id"] for command in commands}
+
+
+async def test_the_principals_share_is_bounded_over_all_its_connections() -> None:
+    few = GatewayLimits(commands_per_principal_max=2)
+    async with assembled(gateway_limits=few) as server, wire(server.server.port) as client:
+        await begin(client)
+        client.send([say("x", respond=False) for _ in range(3)])
+        refused = await client.until(type="error")
+        assert (refused["error"]["code"], refused["error"]["retry_after_ms"]) == ("rate_limited", 500)
+
+
+async def test_the_number_of_subscriptions_is_bounded() -> None:
+    async with assembled(limits=limits(subscriptions_max=2)) as server, wire(server.server.port) as client:
+        await client.hello(resume=[{"session": f"s{n}"} for n in range(4)])
+        gone = [await client.until(type="resumed") for _ in range(4)]
+        assert (
+            sorted(one["error"]["code"] for one in gone) == ["session_not_found"] * 2 + ["too_many_subscriptions"] * 2
+        )
+        for session in ("a", "b", "c"):
+            client.send({"type": "session.create", "id": next(ids), "session": session})
+            await client.until(type="ok")
+            client.send({"type": "subscribe", "id": f"sub-{session}", "session": session, "offset": 0})
+        assert (await client.until(type="error", id="sub-c"))["error"]["code"] == "too_many_subscriptions"
+
+
+# -- conversations --------------------------------------------------------------------------------
+
+
+async def test_no_delta_follows_the_answer_to_a_cancel() -> None:
+    async with assembled(engine=ENDLESS) as server, wire(server.server.port) as client:
+        await begin(client)
+        for _ in range(5):
+            client.send(say())
+            delta = await client.event("response.output_text.delta")
+            cancel = {"type": "response.cancel", "id": next(ids), "session": "s"}
+            client.send({**cancel, "response_id": delta["event"]["response_id"]})
+            await client.until(type="ok", id=cancel["id"])
+            client.send({"type": "session.get", "id": "fence", "session": "s"})
+            seen = len(client.frames)
+            await client.until(type="ok", id="fence")
+            after = [frame["event"]["type"] for frame in client.frames[seen:] if frame["type"] == "event"]
+            assert not [kind for kind in after if kind.endswith(".delta")]
+        assert server.gateway.tasks.failures == 0
+
+
+async def read_to_the_end(client: Wire, state: dict[str, Any]) -> bool:
+    """Takes events in, strictly; True when the answer has ended."""
+    while True:
+        message = await client.next()
+        if isinstance(message, Closed):
+            return False
+        if message["type"] == "resumed":
+            assert message["mode"] == "replay"
+            assert message["from"] == state["offset"] + 1
+            state["epoch"] = message["epoch"]
+        elif message["type"] == "event":
+            assert message.get("first_offset", message["offset"]) == state["offset"] + 1
+            state["offset"] = message["offset"]
+            client.send({"type": "ack", "session": "s", "offset": message["offset"]})
+            event = message["event"]
+            if event["type"] == "response.output_text.delta":
+                state["text"] += event["delta"]
+                state["moved"].set()
+            if event["type"] in ("response.completed", "response.incomplete"):
+                state["moved"].set()
+                state["said"] = event["response"]["output"][0]["content"][0]["text"]
+                return True
+
+
+async def test_a_connection_cut_in_mid_answer_ten_times_shows_the_log_once() -> None:
+    async with assembled(engine=ENDLESS) as server:
+        state: dict[str, Any] = {"offset": 0, "epoch": None, "text": "", "moved": asyncio.Event()}
+        async with wire(server.server.port) as client:
+            await client.hello()
+            client.send({"type": "session.create", "id": next(ids), "session": "s"})
+            await client.until(type="ok")
+            client.send(say(max_output_tokens=600))
+            await client.until(type="ok")
+        cuts = 0
+        while True:
+            async with wire(server.server.port) as client:
+                point = {"session": "s", "offset": state["offset"]}
+                await client.hello(resume=[point | ({"epoch": state["epoch"]} if state["epoch"] else {})])
+                reading = asyncio.create_task(read_to_the_end(client, state))
+                if cuts < 10:
+                    moved = state["moved"] = asyncio.Event()
+                    await moved.wait()
+                    client.cut()
+                    cuts += 1
+                if await reading:
+                    break
+        assert state["text"] == state["said"]
+        assert cuts == 10
+
+
+async def test_stopping_leaves_nothing_behind() -> None:
+    before = asyncio.all_tasks()
+    async with assembled(engine=ENDLESS) as server:
+        clients = [await shake_hands(server.server.port) for _ in range(5)]
+        for number, client in enumerate(clients[:4]):
+            await begin(client, f"s{number}")
+        clients[0].send({**say(), "session": "s0"})
+        await clients[0].event("response.output_text.delta")
+        held: Assembly = server
+    assert len(held.gateway.feeds) == 0
+    assert held.gateway.feeds.bytes == 0
+    assert len(held.gateway.tasks) == 0
+    assert held.server.connections == 0
+    assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
+    for client in clients:
+        client.writer.close()
