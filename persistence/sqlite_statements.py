@@ -138,17 +138,20 @@ def grant_next(rows: int) -> str:
 
 HEAD = f"SELECT {_HEAD} FROM heads WHERE tenant = ?1 AND session = ?2"
 
-_PAGE = """
+# The running sum of sizes costs as much as the rest of a page; a page that fits as it is does without.
+_ROWS = 'FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" > {after} ORDER BY "offset" LIMIT {limit}'
+_PAGE = f"""
     (SELECT json_group_array(json_array("offset", key_id, hex(body))) FROM (
         SELECT "offset", key_id, body FROM events
-        WHERE tenant = ?1 AND session = ?2 AND "offset" > {after} AND "offset" <= (
-            SELECT max("offset") FROM (
-                SELECT "offset", sum(length(body)) OVER (ORDER BY "offset" ROWS UNBOUNDED PRECEDING)
-                    - length(body) AS bytes_before
-                FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" > {after}
-                ORDER BY "offset" LIMIT {limit})
-            WHERE bytes_before < {bytes_max})
-        ORDER BY "offset"))
+        WHERE tenant = ?1 AND session = ?2 AND "offset" > {{after}} AND "offset" <= CASE
+            WHEN (SELECT total(bytes) FROM (SELECT length(body) AS bytes {_ROWS})) <= {{bytes_max}} THEN 9e15
+            ELSE (
+                SELECT max("offset") FROM (
+                    SELECT "offset", sum(bytes) OVER (ORDER BY "offset" ROWS UNBOUNDED PRECEDING) - bytes AS before
+                    FROM (SELECT "offset", length(body) AS bytes {_ROWS}))
+                WHERE before < {{bytes_max}})
+            END
+        ORDER BY "offset" LIMIT {{limit}}))
 """
 
 # (tenant, session, after, limit, bytes_max): a head and a stretch of its log, cut by rows and by bytes.
