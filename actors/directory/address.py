@@ -190,12 +190,14 @@ def client_for(address: Address, *, timeout_s: float) -> Redis | RedisCluster:
         case "unix":
             return Redis(unix_socket_path=address.path, db=address.db, **common)
         case "sentinel":
+            # All of them are asked, one after another, within the time that one connection may take.
+            each_s = timeout_s / (len(address.hosts) + 1)
             tls = {name: value for name, value in common.items() if name.startswith("ssl")}
             sentinels = Sentinel(  # type: ignore[no-untyped-call]  # redis-py has no types for it
                 address.hosts,
                 sentinel_kwargs={
-                    "socket_timeout": timeout_s,
-                    "socket_connect_timeout": timeout_s,
+                    "socket_timeout": each_s,
+                    "socket_connect_timeout": each_s,
                     "protocol": 2,
                     "retry": Retry(NoBackoff(), 0),
                     **sentinel_options,

@@ -65,7 +65,7 @@ class _Call:
         if isinstance(cause, str):
             self.answer.set_exception(kind(cause))
         else:
-            error = kind(f"{type(cause).__name__}: {cause}")
+            error = kind(f"{type(cause).__name__}: {cause}" if str(cause) else "no answer in time")
             error.__cause__ = cause
             self.answer.set_exception(error)
 
@@ -80,7 +80,7 @@ class _Call:
 
 class Lane:
     def __init__(self, make: Callable[[], AbstractConnection], *, timeout_s: float) -> None:
-        """`make` gives a new, unconnected connection whose own timeouts are `timeout_s`."""
+        """`make` gives a new, unconnected connection. Connecting takes at most `timeout_s`, and so does each batch."""
         self._make = make
         self._timeout_s = timeout_s
         self._waiting: asyncio.Queue[_Call] = asyncio.Queue(WAITING_MAX)
@@ -148,11 +148,12 @@ class Lane:
         for call in batch:
             commands += [("ASKING",), call.words] if call.asking else [call.words]
         try:
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            for call in batch:
-                if call.asking:
-                    await connection.read_response()
-                await self._answer(connection, call)
+            async with asyncio.timeout(self._timeout_s):
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                for call in batch:
+                    if call.asking:
+                        await connection.read_response()
+                    await self._answer(connection, call)
         except (RedisError, OSError) as error:
             for call in batch:
                 call.fail(Lost, error)
@@ -180,6 +181,8 @@ class Lane:
         """The connection, clean and connected. Raises RedisError or OSError after `CONNECT_ATTEMPTS`."""
         if self._connection is None:
             self._connection = self._make()
+            # Its own time-outs are per read, in a task each, and can swallow a cancellation: one per batch is ours.
+            self._connection.socket_timeout = None
         if self._connection.is_connected:
             try:
                 if not await self._connection.can_read():
@@ -189,7 +192,8 @@ class Lane:
             await self._disconnect()
         for attempt in range(CONNECT_ATTEMPTS):
             try:
-                await connect(self._connection)
+                async with asyncio.timeout(self._timeout_s):
+                    await connect(self._connection)
                 break
             except (RedisError, OSError):
                 await self._disconnect()

@@ -59,6 +59,7 @@ WATCH_BATCH: Final = 256
 REPLACED: Final = 4
 SWEEPING: Final = 2
 JOINED: Final = 1
+NO_LEASE: Final = -1
 
 log = structlog.get_logger(__name__)
 
@@ -242,12 +243,12 @@ class ValkeyDirectory:
         words: list[Word] = [session_name(key), owner.replica, owner.incarnation, owner.activation]
         if instead_of is not None:
             words += [instead_of.replica, instead_of.incarnation, instead_of.activation]
-        status, version, *holder = await self._run(script("claim"), self._partition_keys(partition_of(key)), words)
+        won, version, *holder = await self._run(script("claim"), self._partition_keys(partition_of(key)), words)
         self._freshness.answered(version)
-        if status == b"no_lease":
+        if won == NO_LEASE:
             self._freshness.lease_missing()
             raise lease_missing(owner.replica)
-        return Claim(won=status == b"won", owner=_owner(holder))
+        return Claim(won=bool(won), owner=_owner(holder) if holder else owner)
 
     async def release(self, key: SessionKey, owner: Owner) -> None:
         _, owners, meta = self._partition_keys(partition_of(key))

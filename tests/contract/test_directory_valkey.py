@@ -363,6 +363,11 @@ async def test_sentinel_names_the_master() -> None:
             await directory.activated(key(1), owner())
             assert await asyncio.wait_for(anext(told), PATIENCE_S) == (key(1), owner())
         assert isinstance(await refused(f"{url}/other"), Unavailable)
+        async with Proxy(("127.0.0.1", sentinel.port)) as silent:
+            silent.set(up=Flow(hole=True))
+            both = f"redis+sentinel://127.0.0.1:{silent.port},127.0.0.1:{sentinel.port}/main"
+            async with opened(both) as directory:
+                await directory.view()
 
 
 # -- a cluster that changes -------------------------------------------------------------------------------
