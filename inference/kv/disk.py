@@ -160,7 +160,8 @@ class DiskTier:
         try:
             manifest = await asyncio.to_thread(_read, snapshot.path, payload, snapshot.key, self.identity)
         except Refused as exc:
-            if exc.reason != "no_room":  # that says nothing about this snapshot
+            # No room says nothing about the snapshot; one that was erased meanwhile is nobody's loss.
+            if exc.reason != "no_room" and snapshot in self.of(snapshot.key):
                 await self.discard(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1

@@ -24,6 +24,7 @@ from inference.llama.options import LlamaOptions
 from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.sampling import HONOURED, completion_parameters
 from inference.llama.scheduling import Scheduler
+from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
 from inference.llama.server import BUILD, LlamaServer
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.template import BUILT_IN, ChatTemplate
@@ -32,7 +33,7 @@ from inference.llama.vocabulary import Vocabulary, read_vocabulary
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
-from sessions.types import SessionKey, Tokens
+from sessions.types import INTEGER_MAX, Json, SessionKey, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
@@ -45,12 +46,13 @@ _CLOSE_S: Final = 5.0  # how long closing may save KV for
 class _Turn:
     """A run of a session, from the moment it has its slot."""
 
-    __slots__ = ("forgotten", "preparing", "run", "slot")
+    __slots__ = ("cached_max", "forgotten", "preparing", "run", "slot")
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.run: Completion | None = None
         self.preparing: asyncio.Task[int] | None = None
+        self.cached_max = INTEGER_MAX  # what a trial of the schema found there, before it computed the rest
         self.forgotten = False  # the session was deleted: nothing of it stays
 
 
@@ -75,6 +77,7 @@ class LlamaEngine:
         self._http: HttpClient
         self._residency: Residency
         self._tokenizer: LlamaTokenizer
+        self._schemas: SchemaTrials
         self._info: EngineInfo
 
     @property
@@ -121,7 +124,9 @@ class LlamaEngine:
             undo.push_async_callback(server.stop)
             tokenizer = LlamaTokenizer(http, vocabulary, template, model.fingerprint)
             await tokenizer.start()
+            letter = (await tokenizer.text(IMPOSSIBLE))[0]
             undo.pop_all()
+        self._schemas = SchemaTrials(letter)
         self._model, self._vocabulary, self._staging, self._server = model, vocabulary, staging, server
         self._http, self._tokenizer = http, tokenizer
         self._residency = Residency(
@@ -181,12 +186,12 @@ class LlamaEngine:
         try:
             run = await self._begin(turn, request.key, prompt, request.shared_prefix, parameters)
             item = await run.next()
-            while type(item) is Chunk:
+            while isinstance(item, Chunk):
                 yield item
                 item = await run.next()
         finally:
             self._leave(turn, request.key)
-        yield item
+        yield Finish(item.reason, item.prompt_tokens, min(item.cached_tokens, turn.cached_max))
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
@@ -198,7 +203,7 @@ class LlamaEngine:
         turn = self._enter(slot, key)
         try:
             run = await self._begin(turn, key, tokens, 0, {"n_predict": 0})
-            while type(await run.next()) is Chunk:
+            while isinstance(await run.next(), Chunk):
                 continue
         except SessileError:
             return  # a hint: the turn itself will be told
@@ -255,14 +260,27 @@ class LlamaEngine:
         key: SessionKey,
         prompt: array.array[int],
         shared_prefix: int,
-        parameters: dict[str, object],
+        parameters: dict[str, Json],
     ) -> Completion:
         """Brings the KV up and starts the run. `_leave` comes next, also when this fails."""
-        slot = turn.slot
-        turn.preparing = asyncio.create_task(self._prepare(slot, key, prompt, shared_prefix))
+        turn.preparing = asyncio.create_task(self._prepare(turn.slot, key, prompt, shared_prefix))
         resident = await asyncio.shield(turn.preparing)
         if self._gone is not None:
             raise self._gone
+        trial = self._schemas.wanted(parameters)
+        if trial is not None:
+            run = await self._run(turn, prompt, resident, trial)
+            self._schemas.judge(trial["json_schema"], await run.next())
+            await run.next()  # its Finish
+            run.close()
+            self._count(run)
+            turn.cached_max, resident = run.cached_tokens, len(prompt)
+        return await self._run(turn, prompt, resident, parameters)
+
+    async def _run(
+        self, turn: _Turn, prompt: array.array[int], resident: int, parameters: dict[str, Json]
+    ) -> Completion:
+        slot = turn.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
         turn.run = Completion(

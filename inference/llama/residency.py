@@ -36,6 +36,15 @@ T = TypeVar("T")
 _HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
 _MAGIC: Final = 0x67677371  # llama.cpp's LLAMA_STATE_SEQ_MAGIC
 _WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a version and a count
+_COUNTERS: Final = (
+    "spills",
+    "restores",
+    "restored_tokens",
+    "saves_failed",
+    "saves_of_others",
+    "restores_failed",
+    "restores_refused",
+)
 _SLACK_BYTES: Final = 1 << 16
 
 
@@ -53,7 +62,7 @@ class Residency:
 
     def __init__(self, http: HttpClient, tiers: Tiers, *, worth_tokens: int, bytes_per_token: int) -> None:
         self.tiers = tiers
-        self.counters: Counter[str] = Counter({"spills": 0, "restores": 0, "restored_tokens": 0})
+        self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self._http = http
         self._worth_tokens = worth_tokens
         self._bytes_per_token = bytes_per_token

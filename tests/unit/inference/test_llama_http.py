@@ -197,15 +197,19 @@ async def test_ids_that_cannot_be_known_are_guessed_and_counted() -> None:
     assert completion.ids_guessed == 3
 
 
-async def test_of_several_possible_splits_the_usual_one_is_taken() -> None:
+@pytest.mark.parametrize(
+    ("usual", "taken"), [((13, 14, 12), (13, 14, 12)), ((10, 11, 12), (10, 11, 12)), ((99,), (10, 11, 12))]
+)
+async def test_of_several_possible_splits_the_usual_one_is_taken(
+    usual: tuple[int, ...], taken: tuple[int, ...]
+) -> None:
     pieces = {10: b"\xf0\x9f", 11: b"\x98", 12: b"\x80", 13: b"\xf0", 14: b"\x9f\x98"}
 
     async def encode(_: str) -> Tokens:
         return usual
 
-    for usual, taken in (((13, 14, 12), (13, 14, 12)), ((10, 11, 12), (10, 11, 12)), ((99,), (10, 11, 12))):
-        items, completion = await run(chunked(token("😀", 12, 3), end("limit", 3)), fragments=pieces, encode=encode)
-        assert items[0] == Chunk(taken, "😀") and completion.ids_guessed == 3
+    items, completion = await run(chunked(token("😀", 12, 3), end("limit", 3)), fragments=pieces, encode=encode)
+    assert items[0] == Chunk(taken, "😀") and completion.ids_guessed == 3
 
 
 async def test_log_probabilities_are_in_openais_shape() -> None:

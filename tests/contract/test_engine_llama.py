@@ -1,0 +1,435 @@
+"""What llama.cpp must do beyond the contract: spill and restore, refuse bad models, keep formats, leave signals be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inference.llama import LlamaEngine, LlamaOptions
+from sessions.errors import BadInput
+from sessions.ports import ChatMessage, Chunk, KVPlace
+from sessions.types import Sampling, TextOptions
+from tests.contract.engines import (
+    SLOTS,
+    WINDOW,
+    Answer,
+    ask,
+    follow_up,
+    key,
+    open_stream,
+    prompt_of,
+    request,
+    until,
+)
+
+pytestmark = pytest.mark.model
+
+STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(model_path: Path, tmp_path: Path) -> AsyncIterator[Start]:
+    engines: list[LlamaEngine] = []
+
+    async def make(**options: Any) -> LlamaEngine:
+        defaults = {
+            "model_path": model_path,
+            "slots": SLOTS,
+            "context_window": WINDOW,
+            "spill_tokens_min": 16,
+            "disk_folder": tmp_path / "kv",
+            "staging_folder": tmp_path / "staging",
+        }
+        engine = LlamaEngine(LlamaOptions(**(defaults | options)))
+        engines.append(engine)
+        await engine.start()
+        return engine
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+async def crowd(engine: LlamaEngine, number: int) -> None:
+    """Other sessions take every slot, and are gone again."""
+    for index in range(SLOTS):
+        other = key(f"crowd-{number}-{index}")
+        await ask(engine, other, await prompt_of(engine, f"Name river {index}."), max_tokens=1)
+    for index in range(SLOTS):
+        await engine.release(key(f"crowd-{number}-{index}"))
+
+
+async def twins(engine: LlamaEngine) -> tuple[Answer, tuple[int, ...], Answer]:
+    """The first turn of session a, its follow-up's prompt, and the answer that resident KV gives to that."""
+    prompt = await prompt_of(engine, STORY)
+    first = await ask(engine, key("a"), prompt, max_tokens=40)
+    twin = await ask(engine, key("twin"), prompt, max_tokens=40)
+    assert twin.tokens == first.tokens
+    later = await follow_up(engine, prompt, first, "Go on, and say how it ended.")
+    expected = await ask(engine, key("twin"), later, max_tokens=30)
+    assert expected.finish.cached_tokens == len(prompt) + len(first.tokens) - 1
+    await engine.release(key("twin"))
+    return first, later, expected
+
+
+# -- spill and restore -----------------------------------------------------------------------------------
+
+
+async def test_a_session_that_lost_its_slot_comes_back_from_memory(start: Start) -> None:
+    engine = await start()
+    _, later, expected = await twins(engine)
+    for number in range(3):
+        await crowd(engine, number)
+        assert engine.place(key("a")).tier == "host"
+        again = await ask(engine, key("a"), later, max_tokens=30)
+        assert again.tokens == expected.tokens
+        assert again.finish.cached_tokens >= expected.finish.cached_tokens
+    counters = engine.stats().counters
+    assert counters["restores"] == 3 and counters["reuse_misses"] == 0
+
+
+async def test_a_restart_finds_every_session_on_disk(start: Start) -> None:
+    engine = await start()
+    _, later, expected = await twins(engine)
+    covered = engine.place(key("a")).tokens
+    await engine.close()
+    again = await start()
+    assert again.place(key("a")) == KVPlace("disk", covered)
+    answer = await ask(again, key("a"), later, max_tokens=30)
+    assert answer.tokens == expected.tokens
+    assert answer.finish.cached_tokens == covered
+
+
+async def test_host_memory_that_is_full_sends_sessions_to_disk(start: Start, tmp_path: Path) -> None:
+    engine = await start(host_bytes_max=6_000_000)  # two sessions of a hundred tokens
+    prompts = {name: await prompt_of(engine, f"{STORY} Its name was {name}.") for name in ("Ada", "Bob", "Cy", "Di")}
+    first = {name: await ask(engine, key(name), prompt, max_tokens=8) for name, prompt in prompts.items()}
+    for name, prompt in prompts.items():
+        later = await follow_up(engine, prompt, first[name], "What was its name?")
+        answer = await ask(engine, key(name), later, max_tokens=8)
+        assert answer.finish.cached_tokens == len(prompt) + len(first[name].tokens) - 1
+        staged = sum(path.stat().st_size for path in (tmp_path / "staging").rglob("*.slot"))
+        assert staged <= 6_000_000
+    assert engine.stats().counters["disk_reads"] >= 1
+
+
+async def test_deleting_a_session_removes_its_kv_from_memory_and_disk(start: Start, tmp_path: Path) -> None:
+    engine = await start()
+    await twins(engine)
+    await crowd(engine, 0)
+    assert engine.place(key("a")).tier == "host"
+    await engine.release(key("a"))
+    assert engine.place(key("a")).tier == "none"
+    await engine.close()
+    assert list((tmp_path / "kv").iterdir()) == []
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def damaged(data: bytes, kind: int, chance: random.Random) -> bytes:
+    bad = bytearray(data)
+    match kind:
+        case 0:
+            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        case 1:
+            del bad[chance.randrange(len(bad)) :]
+        case 2:
+            at = chance.randrange(len(bad))
+            bad[at : at + 4096] = bytes(len(bad[at : at + 4096]))
+        case 3:
+            bad[: 1 << 16] = chance.randbytes(1 << 16)
+        case _:
+            bad += b"something more"
+    return bytes(bad)
+
+
+@pytest.mark.slow
+async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(start: Start, tmp_path: Path) -> None:
+    chance = random.Random(50)
+    engine = await start()
+    _, later, _ = await twins(engine)
+    expected = await ask(engine, key("a"), later, max_tokens=12)
+    for round_ in range(40):  # in host memory, where a running engine keeps them
+        await crowd(engine, round_)
+        assert engine.place(key("a")).tier == "host"
+        await engine._residency.settle()
+        (path,) = (tmp_path / "staging").rglob("*.slot")
+        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers._all()))
+        good = path.read_bytes()
+        path.write_bytes(damaged(good, round_ % 5, chance))
+        answer = await ask(engine, key("a"), later, max_tokens=12)
+        assert answer.tokens == expected.tokens
+        assert answer.finish.cached_tokens == 0
+    counters = engine.stats().counters
+    assert counters["restores_refused"] == 40 and counters["restores"] == 0
+    for round_ in range(10):  # and on disk, while the engine is down
+        await engine.close()
+        (path,) = (tmp_path / "kv").iterdir()
+        path.write_bytes(damaged(path.read_bytes(), round_ % 5, chance))
+        engine = await start()
+        answer = await ask(engine, key("a"), later, max_tokens=12)
+        assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
+
+
+async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> None:
+    engine = await start()
+    _, later, expected = await twins(engine)
+    other = await prompt_of(engine, f"{STORY} It was winter.")
+    alone = await ask(engine, key("b"), other, max_tokens=20)
+    await engine.close()
+    one, two = sorted((tmp_path / "kv").iterdir())
+    one.rename(tmp_path / "x")
+    two.rename(one)
+    (tmp_path / "x").rename(two)  # names only: each file still says whose it is
+    data_one, data_two = one.read_bytes(), two.read_bytes()
+    engine = await start()
+    one.write_bytes(data_two)
+    two.write_bytes(data_one)  # and now their contents, behind the engine's back
+    assert (await ask(engine, key("a"), later, max_tokens=30)).tokens == expected.tokens
+    assert (await ask(engine, key("b"), other, max_tokens=20)).tokens == alone.tokens
+    assert engine.stats().counters["refused_other_session"] == 2
+
+
+async def test_a_registered_prefix_is_shared_within_its_tenant_only(start: Start) -> None:
+    engine = await start(slots=1, disk_folder=None)
+    opening = await engine.tokenizer.opening("You are the captain of a small ship on a wide sea.", ())
+    prompts = [await prompt_of(engine, f"Who are you? {n}", before=opening) for n in range(3)]
+    await ask(engine, key("a"), prompts[0], shared_prefix=len(opening))
+    same = await ask(engine, key("b"), prompts[1], shared_prefix=len(prompts[1]))
+    assert same.finish.cached_tokens >= len(opening)
+    foreign = await ask(engine, key("c", tenant="other"), prompts[2], shared_prefix=len(prompts[2]))
+    assert foreign.finish.cached_tokens == 0
+    unasked = await ask(engine, key("d", tenant="other"), prompts[1])
+    assert unasked.finish.cached_tokens == 0
+
+
+@pytest.mark.slow
+async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(start: Start) -> None:
+    """Canaries: every answer is compared with the one that the session gives alone."""
+    chance = random.Random(300)
+    engine = await start(host_bytes_max=6_000_000, waiting_max=64)
+    names = [f"s{n}" for n in range(6)]
+    prompts = {name: await prompt_of(engine, f"{STORY} Its secret name was {name * 3}.") for name in names}
+    alone = {}
+    for name in names:
+        alone[name] = (await ask(engine, key(f"{name}-alone"), prompts[name], max_tokens=12)).tokens
+        await engine.release(key(f"{name}-alone"))
+    answers = 0
+
+    async def one(name: str, fate: int) -> None:
+        nonlocal answers
+        if fate == 0:
+            stream = engine.generate(request(key(name), prompts[name], max_tokens=12))
+            cut = chance.randrange(3)
+            async for index_chunk in stream:
+                if isinstance(index_chunk, Chunk) and cut == 0:
+                    break
+                cut -= 1
+            await stream.aclose()  # type: ignore[attr-defined]
+        elif fate == 1:
+            task = asyncio.create_task(ask(engine, key(name), prompts[name], max_tokens=12))
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        elif fate == 2:
+            await engine.release(key(name))
+        else:
+            assert (await ask(engine, key(name), prompts[name], max_tokens=12)).tokens == alone[name]
+            answers += 1
+
+    for _ in range(75):
+        await asyncio.gather(*(one(chance.choice(names), chance.randrange(8)) for _ in range(4)))
+    await until(lambda: engine.stats().running == 0)
+    engine._table.check_integrity()
+    counters = engine.stats().counters
+    assert answers > 120 and counters["restores"] > 20
+    assert counters["reuse_misses"] == 0 and counters["saves_of_others"] == 0
+
+
+async def test_an_abort_during_prefill_is_noticed_within_a_step(start: Start) -> None:
+    engine = await start(batch_tokens=32, slots=1)
+    filler = tuple(await engine.tokenizer.text(" river" * WINDOW))[:900]
+    prompt = await prompt_of(engine, "Go on.", before=filler)
+    task = asyncio.create_task(ask(engine, key("a"), prompt))
+    await until(lambda: any(turn.run is not None for turns in engine._turns.values() for turn in turns))
+    task.cancel()
+    await asyncio.wait([task])
+    short = await prompt_of(engine, "Name a river.")
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await ask(engine, key("b"), short, max_tokens=1)
+    waited = loop.time() - begun
+    begun = loop.time()
+    await ask(engine, key("c"), prompt, max_tokens=1)
+    assert waited < 0.5 * (loop.time() - begun)
+
+
+# -- formats and sampling --------------------------------------------------------------------------------
+
+
+def formatted(schema: dict[str, Any]) -> Sampling:
+    return Sampling(temperature=0, text=TextOptions(format={"type": "json_schema", "name": "x", "schema": schema}))
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    answer = await ask(engine, key("a"), prompt, max_tokens=80, sampling=formatted(PERSON))
+    person = msgspec.json.decode(answer.text, type=dict[str, Any])
+    assert isinstance(person["name"], str) and isinstance(person["age"], int)
+    assert answer.finish.cached_tokens == 0  # the trial of the schema is not passed off as reuse
+    anything = Sampling(temperature=0, text=TextOptions(format={"type": "json_object"}))
+    assert (await ask(engine, key("a"), prompt, sampling=anything, max_tokens=2)).text.lstrip().startswith("{")
+    for bad in ({"type": "bogus"}, {"not": {"type": "string"}}, {"type": "string", "pattern": "("}):
+        with pytest.raises(BadInput) as refused:
+            await ask(engine, key("a"), prompt, sampling=formatted(bad))
+        assert refused.value.code == "invalid_schema" and refused.value.param == "text.format"
+    with pytest.raises(BadInput):
+        await ask(engine, key("a"), prompt, sampling=Sampling(text=TextOptions(format={"type": "poem"})))
+    assert engine.stats().running == 0
+
+
+async def test_constrained_output_cannot_be_continued_and_says_so(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    with pytest.raises(BadInput) as refused:
+        await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
+    assert refused.value.code == "recovery_incompatible"
+
+
+async def test_biases_and_log_probabilities(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
+    free = await ask(engine, key("a"), prompt, max_tokens=1)
+    banned = Sampling(temperature=0, logit_bias={str(free.tokens[0]): -100.0})
+    other = await ask(engine, key("a"), prompt, max_tokens=1, sampling=banned)
+    assert other.tokens != free.tokens
+    wanted = Sampling(temperature=0, logit_bias={str(other.tokens[0]): 100.0})
+    assert (await ask(engine, key("a"), prompt, max_tokens=1, sampling=wanted)).tokens == other.tokens
+    for name in ("x", "-1", "99999999", "٣"):
+        with pytest.raises(BadInput) as refused:
+            await ask(engine, key("a"), prompt, sampling=Sampling(logit_bias={name: 1.0}))
+        assert refused.value.param == "logit_bias"
+    answer = await ask(
+        engine, key("a"), prompt, max_tokens=3, sampling=Sampling(temperature=0, logprobs=True, top_logprobs=4)
+    )
+    for chunk in answer.chunks:
+        (entry,) = chunk.logprobs
+        assert entry["token"] == chunk.text and entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4
+
+
+async def test_penalties_count_what_was_emitted_before_a_failure(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "Say la la la la la la.")
+    harsh = Sampling(temperature=0, frequency_penalty=1.5, presence_penalty=1.0, repeat_penalty=1.3)
+    whole = await ask(engine, key("a"), prompt, max_tokens=24, sampling=harsh)
+    emitted = whole.tokens[:10]
+    rest = await ask(engine, key("b"), (*prompt, *emitted), emitted=emitted, max_tokens=14, sampling=harsh)
+    assert emitted + rest.tokens == whole.tokens
+    assert whole.tokens != (await ask(engine, key("c"), prompt, max_tokens=24)).tokens
+
+
+# -- the tokenizer ---------------------------------------------------------------------------------------
+
+
+async def test_the_models_template_is_followed_to_the_letter(start: Start) -> None:
+    engine = await start()
+    tokenizer = engine.tokenizer
+    whole = (
+        *await tokenizer.opening(None, ()),
+        *await tokenizer.message(ChatMessage(role="user", text="Hi")),
+        *tokenizer.answer_opening,
+    )
+    rendered = tokenizer._template.render([{"role": "user", "content": "Hi"}], answer=True)
+    assert "named SmolLM" in rendered  # what the template says where nobody gave instructions
+    assert whole == await tokenizer._encode(rendered, special=True)
+
+
+async def test_chatml_can_be_asked_for_and_has_tools(start: Start) -> None:
+    plain, chatml = await start(), await start(chat_template="chatml")
+    assert plain.info.tool_format == "none" and chatml.info.tool_format == "hermes"
+    assert plain.tokenizer.fingerprint != chatml.tokenizer.fingerprint
+    message = ChatMessage(role="assistant", text="", calls=(("c1", "look_up", '{"q": "x"}'),))
+    text = await chatml.tokenizer._encode('{"name": "look_up", "arguments": {"q": "x"}}', special=False)
+    tokens = tuple(await chatml.tokenizer.message(message))
+    assert len(tokens) > len(text)
+
+
+# -- starting --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["missing", "not gguf", "cut", "folder"])
+async def test_a_bad_model_file_is_refused_with_its_path(
+    start: Start, kind: str, model_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    match kind:
+        case "not gguf":
+            path.write_bytes(b"PK\x03\x04" + bytes(1000))
+        case "cut":
+            with model_path.open("rb") as file:
+                path.write_bytes(file.read(20_000_000))
+        case "folder":
+            path.mkdir()
+    with pytest.raises(BadInput) as refused:
+        await start(model_path=path)
+    assert refused.value.code == "bad_model_file" and str(path) in refused.value.public_message
+
+
+async def test_other_things_that_cannot_be_are_refused_at_the_start(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for options, code in (
+        ({"chat_template": "{{ messages }}"}, "bad_chat_template"),
+        ({"disk_folder": tmp_path / "file"}, "bad_kv_folder"),
+    ):
+        with pytest.raises(BadInput) as refused:
+            await start(**options)
+        assert refused.value.code == code
+    assert list((tmp_path / "staging").iterdir()) == []  # nothing stays behind
+    for name, value in (("slots", 0), ("context_window", 10), ("threads", 0), ("disk_bytes_max", -1)):
+        with pytest.raises(BadInput) as refused:
+            await start(**{name: value})
+        assert refused.value.param == name
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+async def test_the_processs_own_signal_handlers_stay(start: Start, handled: list[int]) -> None:
+    engine = await start()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await until(lambda: handled == [signal.SIGTERM])
+    assert len((await ask(engine, key("a"), await prompt_of(engine, "Hi."), max_tokens=1)).tokens) == 1
+
+
+async def test_closing_in_mid_answer_still_saves_what_is_idle(start: Start) -> None:
+    engine = await start()
+    _, later, expected = await twins(engine)
+    stream = await open_stream(engine, key("busy"), await prompt_of(engine, STORY))
+    await engine.close()
+    await stream.abort()
+    again = await start()
+    assert again.place(key("a")).tier == "disk"
+    assert (await ask(again, key("a"), later, max_tokens=30)).tokens == expected.tokens
