@@ -141,8 +141,9 @@ class Router:
         self, key: SessionKey, principal: Principal, command: cm.ActorCommand, trouble: list[SessileError]
     ) -> cm.Ok:
         """Tries until it is answered. `trouble` takes why it was not, the latest last."""
-        new = isinstance(command, cm.SessionCreate)
-        model = command.model if isinstance(command, cm.SessionCreate) else None
+        making = cm.making(command)
+        new = making is not None
+        model = making.model if making is not None else None
         pause_s, hops = self.limits.pause_min_s, 0
         absent: Owner | None = None
         while True:

@@ -161,7 +161,7 @@ class Runtime:
 
         `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
         key = self.key_of(principal, command)
-        create = isinstance(command, cm.SessionCreate)
+        create = cm.making(command) is not None
         if self._closing and not isinstance(command, cm.ResponseCancel):
             raise shutting_down()
         for _ in range(ATTEMPTS):

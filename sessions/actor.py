@@ -31,9 +31,9 @@ from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplet
 from sessions.ledger import Ledger
 from sessions.machine import Machine
 from sessions.ports import Published
-from sessions.prepare import prepare
+from sessions.prepare import prepare_input
 from sessions.state import pack_state
-from sessions.steps import Prepared, Step
+from sessions.steps import Step
 from sessions.stored import Append, Head, Snapshot
 from sessions.turn import Turn
 from sessions.types import Principal, ResponseId, SessionKey
@@ -316,25 +316,16 @@ class Actor:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        prepared: Prepared | None = None
-        refused: SessileError | None = None
-        if machine.known(principal, command.id) is None and isinstance(
-            command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
-        ):
-            try:
-                async with asyncio.timeout(self._world.limits.prepare_s):
-                    command, prepared = await prepare(
-                        principal,
-                        command,
-                        ledger=self._ledger,
-                        filters=self._world.filters,
-                        content_bytes_max=self._world.limits.content_bytes,
-                    )
-            except SessileError as error:
-                refused = error
-            except TimeoutError:
-                refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
-        input = steps.Command(principal, command, digest, prepared, refused)
+        input = steps.Command(principal, command, digest)
+        if machine.known(principal, command.id) is None:
+            limits = self._world.limits
+            input = await prepare_input(
+                input,
+                ledger=self._ledger,
+                filters=self._world.filters,
+                content_bytes_max=limits.content_bytes,
+                patience_s=limits.prepare_s,
+            )
         step = machine.step(input, self._world.now_ms())
         if isinstance(step.answer, cm.Ok) and step.answer.response_id is not None:
             self._asked_by[step.answer.response_id] = principal

@@ -114,7 +114,64 @@ class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm")
     session: SessionName
 
 
-ActorCommand = (
+# -- what doors of our own ask for, and no client says in these words -------------------------------------------------
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session is made with where a turn finds none."""
+
+    model: str | None = None
+    instructions: str | None = None
+    tools: Tools = ()
+    metadata: Metadata = {}
+    title: Title | None = None
+    listed: bool = True
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
+    content: Content
+    role: Literal["user", "system", "developer", "assistant"] = "user"
+
+
+class NewCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
+    """A call that an earlier answer made, told by a client that keeps the conversation itself."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+
+
+class NewOutput(msgspec.Struct, frozen=True, kw_only=True, tag="function_call_output"):
+    call_id: CallId
+    output: str
+    is_error: bool = False
+
+
+NewItem = NewMessage | NewCall | NewOutput
+
+
+class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
+    """All that a request of a stateless client needs, at once: the session, its history, the answer.
+
+    `create` says how the session is made where there is none; without it there must be one. `instructions` and
+    `tools` change those of a session that is there, where they differ. The items are laid one below the other under
+    `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown with it.
+    """
+
+    id: Ulid
+    session: SessionName
+    create: SessionSettings | None = None
+    instructions: str | None | UnsetType = UNSET
+    tools: Tools | UnsetType = UNSET
+    items: tuple[NewItem, ...] = ()
+    parent_id: ItemId | None | UnsetType = UNSET
+    after_response: ResponseId | None = None
+    respond: bool = True
+    metadata: Metadata = msgspec.field(default_factory=dict)
+    request: dict[str, Json] | UnsetType = UNSET
+
+
+ClientCommand = (
     SessionCreate
     | MessageCreate
     | MessageEdit
@@ -125,7 +182,17 @@ ActorCommand = (
     | SessionDelete
     | SessionWarm
 )
-"""What an actor answers. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
+"""What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
+
+ActorCommand = ClientCommand | TurnCreate
+"""What an actor answers."""
+
+
+def making(command: ActorCommand) -> SessionCreate | SessionSettings | None:
+    """How the command makes its session where there is none; None: it needs one."""
+    if isinstance(command, TurnCreate):
+        return command.create
+    return command if isinstance(command, SessionCreate) else None
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sessions.types import (
     ContentPart,
@@ -51,6 +52,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: dict[str, Json] | None = None
     error: dict[str, Json] | None = None
     metadata: dict[str, Json] = {}
+    request: dict[str, Json] | UnsetType = UNSET  # what an HTTP request asked for, as that door shows it again
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

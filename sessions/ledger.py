@@ -10,7 +10,7 @@ Does not know engines or KV: these compare ids and reuse what matches (I6).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile, groupby
 
 import msgspec
@@ -75,7 +75,7 @@ class Ledger:
         pieces: list[tuple[Segment, Tokens]] = []
         for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
             if made_by is None:
-                pieces.extend([self._piece((item,), await self._message(item)) for item in group])
+                pieces.extend([self._piece(told, await self._told(told)) for told in _told_together(group)])
             else:
                 items = tuple(group)
                 pieces.append(self._piece(items, await self._answer(items)))
@@ -116,14 +116,13 @@ class Ledger:
         cut = self._cut(path)
         kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
         for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
-            items = tuple(group)
             if made_by in self._state.open:
                 break
             if made_by is not None:
-                prompt.extend(await self._answer(items))
+                prompt.extend(await self._answer(tuple(group)))
             else:
-                for item in items:
-                    prompt.extend(await self._message(item))
+                for told in _told_together(group):
+                    prompt.extend(await self._told(told))
         return prompt
 
     def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
@@ -152,6 +151,15 @@ class Ledger:
             self._made[item.id,] = array("I", await self._tokenizer.message(self.rendered(item)))
         return self._made[item.id,]
 
+    async def _told(self, items: tuple[Item, ...]) -> Tokens:
+        """What a client told: a message, or an answer with calls that it brought along, rendered as a whole."""
+        if not isinstance(items[-1], FunctionCall):
+            return await self._message(items[0])
+        ids = tuple(item.id for item in items)
+        if ids not in self._made:
+            self._made[ids] = array("I", await self._tokenizer.message(_with_calls(items)))
+        return self._made[ids]
+
     async def _answer(self, items: Sequence[Item]) -> Tokens:
         ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
         made = self._made.get(ids)
@@ -168,14 +176,12 @@ class Ledger:
             if answer.tail:
                 self._made[ids] = whole
             return whole
-        text = "".join(item.text for item in items if isinstance(item, Message))
-        calls = tuple((item.call_id, item.name, item.arguments) for item in items if isinstance(item, FunctionCall))
-        if calls:
-            message = ChatMessage(role="assistant", text=text, calls=calls)
+        message = _with_calls(items)
+        if message.calls:
             self._made[ids] = array("I", await self._tokenizer.message(message))
         else:
             whole = array("I", opening)
-            whole.extend(await self._tokenizer.text(text))
+            whole.extend(await self._tokenizer.text(message.text))
             whole.extend(closing)
             self._made[ids] = whole
         return self._made[ids]
@@ -202,3 +208,22 @@ class Ledger:
             if isinstance(item, FunctionCall) and item.call_id == call_id:
                 return item.name
         return None
+
+
+def _told_together(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    """What clients told, message by message: calls belong to the answer that they stand behind."""
+    told: tuple[Item, ...] = ()
+    for item in items:
+        goes_on = told and (isinstance(told[-1], FunctionCall) or getattr(told[-1], "role", "") == "assistant")
+        if told and not (goes_on and isinstance(item, FunctionCall)):
+            yield told
+            told = ()
+        told += (item,)
+    if told:
+        yield told
+
+
+def _with_calls(items: Sequence[Item]) -> ChatMessage:
+    text = "".join(item.text for item in items if isinstance(item, Message))
+    calls = tuple((item.call_id, item.name, item.arguments) for item in items if isinstance(item, FunctionCall))
+    return ChatMessage(role="assistant", text=text, calls=calls)

@@ -26,7 +26,7 @@ from sessions import events as ev
 from sessions import tree
 from sessions.access import may_see, not_found
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError
-from sessions.responses import Responses, derive
+from sessions.responses import derive
 from sessions.state import State
 from sessions.steps import (
     Activated,
@@ -46,6 +46,7 @@ from sessions.steps import (
     ToolDeadline,
 )
 from sessions.stored import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
+from sessions.turns import Turns, busy
 from sessions.types import (
     CommandId,
     FunctionCallOutput,
@@ -61,7 +62,7 @@ ITEMS_MAX = 20_000
 QUEUE_MAX = 8
 
 
-class Machine(Responses):
+class Machine(Turns):
     """One session's machine. Owned by its actor; not thread-safe; see the module's docstring."""
 
     def __init__(
@@ -73,10 +74,9 @@ class Machine(Responses):
         fingerprint: str,
         forgetful: bool = False,
     ) -> None:
-        super().__init__(state, fingerprint=fingerprint)
+        super().__init__(state, fingerprint=fingerprint, default_model=default_model)
         self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._applied = {(record.principal_id, record.command_id): record for record in commands}
-        self._default_model = default_model
         self._head: HeadPatch | None = None
 
     def step(self, input: Input, now: UnixMs) -> Step:
@@ -154,7 +154,7 @@ class Machine(Responses):
         try:
             if input.refused is not None:
                 raise input.refused
-            answer = self._apply_command(principal, command, input.prepared)
+            answer = self._apply_command(principal, input)
         except SessileError as error:
             if self._out.records:
                 raise AssertionError("a refused command has written something") from error
@@ -169,10 +169,13 @@ class Machine(Responses):
         self.remember(record)
         self._out.commands.append(record)
 
-    def _apply_command(self, principal: Principal, command: cm.ActorCommand, prepared: Prepared | None) -> cm.Ok:
-        state = self.state
+    def _apply_command(self, principal: Principal, input: Command) -> cm.Ok:
+        state, command, prepared = self.state, input.command, input.prepared
         if isinstance(command, cm.SessionCreate):
             return self._create(principal, command)
+        if state.info is None and cm.making(command) is not None:
+            assert isinstance(command, cm.TurnCreate)
+            return self._turn(principal, command, input.prepared_items)
         if state.info is None or not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         if state.deleted:
@@ -186,6 +189,8 @@ class Machine(Responses):
                 return self._edit(principal, command, prepared)
             case cm.ResponseCreate():
                 return self._respond(principal, command)
+            case cm.TurnCreate():
+                return self._turn(principal, command, input.prepared_items)
             case cm.ResponseCancel():
                 return self._cancel(command)
             case cm.ToolOutput():
@@ -205,16 +210,7 @@ class Machine(Responses):
             if not may_see(principal, state.key, state.user):
                 raise not_found(state.key)
             raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
-        state.user = principal.user
-        info = ev.SessionInfo(
-            model=command.model or self._default_model,
-            instructions=command.instructions,
-            tools=command.tools,
-            metadata=command.metadata,
-            title=command.title,
-            created_at=self._now,
-        )
-        self._put(ev.SessionCreated(info=info))
+        self._make_session(principal, command)
         return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
     def _update(self, command: cm.SessionUpdate) -> cm.Ok:
@@ -238,13 +234,6 @@ class Machine(Responses):
         self._put(ev.SessionDeleted())
         self._out.effects.append(Erase())
         return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
-
-    def _parent(self, wanted: ItemId | None | msgspec.UnsetType) -> ItemId | None:
-        if wanted is UNSET:
-            return self.state.newest
-        if wanted is not None and wanted not in self.state.items:
-            raise NotFound("item_not_found", f"There is no item {wanted!r} in this session.", param="parent_id")
-        return wanted
 
     def _message(
         self, principal: Principal, command: cm.MessageCreate, parent: ItemId | None, prepared: Prepared | None
@@ -296,9 +285,6 @@ class Machine(Responses):
 
     def _item_id(self, principal: Principal, command_id: CommandId) -> ItemId:
         return ItemId(derive("msg", self.state.key.session, principal.id, command_id))
-
-    def _response_id(self, principal: Principal, command_id: CommandId) -> ResponseId:
-        return ResponseId(derive("resp", self.state.key.tenant, self.state.key.session, principal.id, command_id))
 
     def _answered(
         self,
@@ -411,11 +397,3 @@ class Machine(Responses):
 
 def idempotency_conflict() -> Conflict:
     return Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
-
-
-def busy(code: str) -> Conflict:
-    text = {
-        "response_in_progress": "A response on this branch is in progress; wait for its end, or send `queue: true`.",
-        "tools_pending": "A turn on this branch waits for tool outputs; send them, or send `queue: true`.",
-    }[code]
-    return Conflict(code, text, retryable=True, retry_after_ms=250)

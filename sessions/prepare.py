@@ -6,16 +6,45 @@ the log nor the engine.
 
 from __future__ import annotations
 
+import asyncio
+from itertools import zip_longest
+
 import msgspec
 
 from sessions import commands as cm
-from sessions.errors import BadInput, TooLarge
+from sessions.errors import BadInput, Overloaded, SessileError, TooLarge
 from sessions.ledger import Ledger
 from sessions.ports import ChatMessage, FilterSet
-from sessions.steps import Prepared
-from sessions.types import InputText, Principal
+from sessions.steps import Command, Prepared
+from sessions.types import CallId, InputText, Principal
 
 Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
+
+
+async def prepare_input(
+    input: Command, *, ledger: Ledger, filters: FilterSet, content_bytes_max: int, patience_s: float
+) -> Command:
+    """The command as it is to be applied, with its tokens, or with what is wrong with it (`refused`): what `prepare`
+    raises, and Overloaded when it took too long."""
+    command, principal = input.command, input.principal
+    replace = msgspec.structs.replace
+    try:
+        async with asyncio.timeout(patience_s):
+            if isinstance(command, cm.TurnCreate):
+                turn = _Preparation(principal, ledger, filters, content_bytes_max)
+                changed, items = await turn.turn(command)
+                return replace(input, command=changed, prepared_items=items)
+            if isinstance(command, Preparable):
+                one, prepared = await prepare(
+                    principal, command, ledger=ledger, filters=filters, content_bytes_max=content_bytes_max
+                )
+                return replace(input, command=one, prepared=prepared)
+            return input
+    except SessileError as error:
+        return replace(input, refused=error)
+    except TimeoutError:
+        refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
+        return replace(input, refused=refused)
 
 
 async def prepare(
@@ -30,31 +59,79 @@ async def prepare(
 
     Raises TooLarge `content_too_large`, BadInput `content_filter` or `context_length_exceeded`.
     """
-    if isinstance(command, cm.ToolOutput):
-        output = await _filtered(principal, _within(command.output, content_bytes_max), filters)
-        if output != command.output:
-            command = msgspec.structs.replace(command, output=output)
-        message = ChatMessage(role="tool", text=output, call_id=command.call_id, name=ledger.name_of(command.call_id))
-        return command, await ledger.prepare(message)
-    role = command.role if isinstance(command, cm.MessageCreate) else ledger.role_of(command.item_id)
-    given = "".join(part.text for part in cm.content_parts(command.content))
-    text = await _filtered(principal, _within(given, content_bytes_max), filters)
-    if text != given:
-        command = msgspec.structs.replace(command, content=(InputText(text=text),))
-    return command, await ledger.prepare(ChatMessage(role=role, text=text))
+    return await _Preparation(principal, ledger, filters, content_bytes_max).one(command)
 
 
-def _within(text: str, bytes_max: int) -> str:
-    if len(text) > bytes_max or len(text.encode("utf-8", "surrogatepass")) > bytes_max:
-        raise TooLarge("content_too_large", f"A message may take {bytes_max} bytes at most.", param="content")
-    return text
+class _Preparation:
+    def __init__(self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int) -> None:
+        self._principal = principal
+        self._ledger = ledger
+        self._filters = filters.input_filters(principal)
+        self._bytes_max = bytes_max
+
+    async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
+        ledger = self._ledger
+        if isinstance(command, cm.ToolOutput):
+            output = await self._filtered(command.output)
+            if output != command.output:
+                command = msgspec.structs.replace(command, output=output)
+            return command, await self._output(command.call_id, output, ledger.name_of(command.call_id))
+        role = command.role if isinstance(command, cm.MessageCreate) else ledger.role_of(command.item_id)
+        given = _text(command.content)
+        text = await self._filtered(given)
+        if text != given:
+            command = msgspec.structs.replace(command, content=(InputText(text=text),))
+        return command, await ledger.prepare(ChatMessage(role=role, text=text))
+
+    async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
+        """Every item of a turn. What answers said is taken as it is; an answer with calls is rendered as a whole, when
+        it is needed (None)."""
+        items: list[cm.NewItem] = []
+        prepared: list[Prepared | None] = []
+        names = {item.call_id: item.name for item in command.items if isinstance(item, cm.NewCall)}
+        for item, follower in zip_longest(command.items, command.items[1:]):
+            tokens: Prepared | None = None
+            match item:
+                case cm.NewMessage(role="assistant"):
+                    self._within(_text(item.content))
+                    if not isinstance(follower, cm.NewCall):
+                        tokens = await self._ledger.prepare(ChatMessage(role="assistant", text=_text(item.content)))
+                case cm.NewMessage():
+                    given = _text(item.content)
+                    text = await self._filtered(given)
+                    if text != given:
+                        item = msgspec.structs.replace(item, content=(InputText(text=text),))
+                    tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text))
+                case cm.NewOutput():
+                    output = await self._filtered(item.output)
+                    if output != item.output:
+                        item = msgspec.structs.replace(item, output=output)
+                    name = names.get(item.call_id) or self._ledger.name_of(item.call_id)
+                    tokens = await self._output(item.call_id, output, name)
+                case cm.NewCall():
+                    self._within(item.arguments)
+            items.append(item)
+            prepared.append(tokens)
+        return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
+
+    async def _output(self, call_id: CallId, output: str, name: str | None) -> Prepared:
+        return await self._ledger.prepare(ChatMessage(role="tool", text=output, call_id=call_id, name=name))
+
+    def _within(self, text: str) -> str:
+        if len(text) > self._bytes_max or len(text.encode("utf-8", "surrogatepass")) > self._bytes_max:
+            raise TooLarge("content_too_large", f"A message may take {self._bytes_max} bytes at most.", param="content")
+        return text
+
+    async def _filtered(self, text: str) -> str:
+        text = self._within(text)
+        for each in self._filters:
+            verdict = await each.check(self._principal, text)
+            if verdict.action == "block":
+                raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
+            if verdict.action == "redact":
+                text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
+        return text
 
 
-async def _filtered(principal: Principal, text: str, filters: FilterSet) -> str:
-    for each in filters.input_filters(principal):
-        verdict = await each.check(principal, text)
-        if verdict.action == "block":
-            raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
-        if verdict.action == "redact":
-            text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
-    return text
+def _text(content: cm.Content) -> str:
+    return "".join(part.text for part in cm.content_parts(content))

@@ -12,6 +12,7 @@ from base64 import b32encode
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sessions import events as ev
 from sessions import tree, writer
@@ -24,6 +25,7 @@ from sessions.types import (
     IncompleteReason,
     Item,
     ItemId,
+    Json,
     Principal,
     ResponseId,
     Sampling,
@@ -80,12 +82,16 @@ class Responses:
         *,
         sequence: int = 0,
         after: ResponseId | None = None,
+        metadata: dict[str, Json] | None = None,
+        request: dict[str, Json] | UnsetType = UNSET,
     ) -> None:
         """Creates a response and asks for its first generation. The seed is drawn here if nobody gave one."""
         if sampling.seed is None:
             seed = int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
             sampling = msgspec.structs.replace(sampling, seed=seed)
         body = self._body(response_id, parent, "in_progress")
+        if metadata or request is not UNSET:
+            body = msgspec.structs.replace(body, metadata=metadata or {}, request=request)
         self._put(
             ev.ResponseCreated(response_id=response_id, sequence_number=sequence, response=body),
             ev.Private(sampling=sampling, after=after),

@@ -33,6 +33,7 @@ class Command(msgspec.Struct, frozen=True):
     command: cm.ActorCommand
     digest: bytes
     prepared: Prepared | None = None
+    prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
 

@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from sessions.commands import ActorCommand
+from sessions.commands import ClientCommand
 from sessions.errors import BadInput
 from sessions.types import INTEGER_MAX
 from transport import errors
@@ -40,7 +40,7 @@ ID_LENGTH_MAX: Final = 64
 
 _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     str(cls.__struct_config__.tag): cls
-    for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, SessionGet, SessionList, *get_args(ActorCommand))
+    for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, SessionGet, SessionList, *get_args(ClientCommand))
 }
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _FIELD: Final = re.compile(r"required field `(?P<name>\w+)`")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from sessions.commands import ActorCommand, SessionName, Ulid
+from sessions.commands import ClientCommand, SessionName, Ulid
 from sessions.errors import SessileError
 from sessions.events import AnyEvent, Record
 from sessions.types import INTEGER_MAX, Epoch, Json, SessionId
@@ -78,7 +78,7 @@ class SessionList(msgspec.Struct, frozen=True, kw_only=True, tag="session.list")
 
 
 Query = SessionGet | SessionList
-ClientFrame = Hello | Subscribe | Unsubscribe | Ack | Ping | Pong | Query | ActorCommand
+ClientFrame = Hello | Subscribe | Unsubscribe | Ack | Ping | Pong | Query | ClientCommand
 
 # == from the server ===================================================================================================
 

@@ -18,7 +18,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from sessions.commands import ActorCommand
+from sessions.commands import ClientCommand
 from sessions.errors import BadInput, Limited, SessileError, Unauthorized, Unavailable
 from transport import errors
 from transport.decoding import BadFrame, Refusal, decode
@@ -88,16 +88,16 @@ class Drop(msgspec.Struct, frozen=True):
     """The peer did not finish closing: cut the connection."""
 
 
-Request = Hello | Subscribe | Unsubscribe | Ack | SessionGet | SessionList | ActorCommand
+Request = Hello | Subscribe | Unsubscribe | Ack | SessionGet | SessionList | ClientCommand
 Action = Send | Close | Drop | Request
 
 _ALWAYS: Final = (Ping, Pong)
 _LEGAL: Final[dict[Phase, tuple[type[msgspec.Struct], ...]]] = {
     Phase.HELLO: (Hello,),
-    Phase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ActorCommand)),
+    Phase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ClientCommand)),
     Phase.CLOSING: (),
 }
-_COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(ActorCommand))
+_COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(ClientCommand))
 
 _NEVER: Final = float("inf")
 

@@ -26,7 +26,7 @@ from websockets.http11 import Request as Handshake
 from websockets.protocol import OPEN, SERVER, Protocol
 from websockets.server import ServerProtocol
 
-from sessions.commands import ActorCommand
+from sessions.commands import ClientCommand
 from sessions.errors import Internal, Limited, SessileError
 from sessions.types import Principal
 from transport.channel import Channel
@@ -326,7 +326,7 @@ class WebSocketConnection(asyncio.Protocol):
             case _:
                 self._shared.gateway.tasks.start(self._run(request))
 
-    async def _run(self, request: SessionGet | SessionList | ActorCommand) -> None:
+    async def _run(self, request: SessionGet | SessionList | ClientCommand) -> None:
         """Carries out one command and writes its answer where it belongs between the events."""
         core, channel, principal, gateway = self._core, self._channel, self._principal, self._shared.gateway
         assert core is not None and channel is not None and principal is not None

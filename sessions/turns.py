@@ -1,0 +1,175 @@
+"""A whole turn in one command, for doors whose clients know no sessions: the session, its history and the answer.
+
+The middle of `sessions.machine`. Everything is looked at before anything is written: a turn that is refused has left
+nothing behind. Does not know why the door chose this session and this parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from sessions import commands as cm
+from sessions import events as ev
+from sessions import tree
+from sessions.errors import BadInput, Conflict, NotFound
+from sessions.responses import Responses, derive
+from sessions.state import State
+from sessions.steps import Prepared
+from sessions.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    OutputText,
+    Principal,
+    ResponseId,
+)
+
+
+class Turns(Responses):
+    """How sessions begin, and turns that bring everything along."""
+
+    def __init__(self, state: State, *, fingerprint: str, default_model: str) -> None:
+        super().__init__(state, fingerprint=fingerprint)
+        self._default_model = default_model
+
+    def _make_session(self, principal: Principal, settings: cm.SessionCreate | cm.SessionSettings) -> None:
+        self.state.user = principal.user
+        self.state.listed = settings.listed if isinstance(settings, cm.SessionSettings) else True
+        info = ev.SessionInfo(
+            model=settings.model or self._default_model,
+            instructions=settings.instructions,
+            tools=settings.tools,
+            metadata=settings.metadata,
+            title=settings.title,
+            created_at=self._now,
+        )
+        self._put(ev.SessionCreated(info=info))
+
+    def _parent(self, wanted: ItemId | None | msgspec.UnsetType) -> ItemId | None:
+        if wanted is UNSET:
+            return self.state.newest
+        if wanted is not None and wanted not in self.state.items:
+            raise NotFound("item_not_found", f"There is no item {wanted!r} in this session.", param="parent_id")
+        return wanted
+
+    def _response_id(self, principal: Principal, command_id: str) -> ResponseId:
+        return ResponseId(derive("resp", self.state.key.tenant, self.state.key.session, principal.id, command_id))
+
+    def _turn(self, principal: Principal, command: cm.TurnCreate, prepared: Sequence[Prepared | None]) -> cm.Ok:
+        state = self.state
+        after = command.after_response
+        parent = self._parent(command.parent_id) if after is None else self._last_of(after)
+        answers = [item.call_id for item in command.items if isinstance(item, cm.NewOutput)]
+        turn = next((turn for turn in state.awaiting.values() if set(turn.missing) & set(answers)), None)
+        if turn is None:
+            blocked = tree.blocker(state, parent, implied=command.parent_id is UNSET)
+            if blocked is not None:
+                raise busy(blocked[1])
+        elif missing := set(turn.missing) - set(answers):
+            raise BadInput("invalid_request", f"No tool output found for function call {min(missing)}.", param="input")
+        if state.info is None:
+            assert command.create is not None
+            self._make_session(principal, command.create)
+        else:
+            self._settle(command)
+        for index, new in enumerate(command.items):
+            item = self._new_item(principal, command, index, new, parent)
+            self._item(item, prepared[index] if index < len(prepared) else None)
+            parent = item.id
+        offset, response_id = state.top, None
+        if command.respond:
+            response_id = self._response_id(principal, command.id)
+            self._billed_to[response_id] = principal
+            self._begin(
+                response_id,
+                parent,
+                cm.sampling_of(command),
+                after=turn.response_id if turn is not None else None,
+                metadata=command.metadata,
+                request=command.request,
+            )
+        return cm.Ok(
+            id=command.id,
+            session=state.key.session,
+            item_id=parent if command.items else None,
+            response_id=response_id,
+            offset=offset,
+        )
+
+    def _settle(self, command: cm.TurnCreate) -> None:
+        """Brings the session's instructions and tools to what the turn says."""
+        info = self.state.info
+        assert info is not None
+        changed = info
+        if command.instructions is not UNSET:
+            changed = msgspec.structs.replace(changed, instructions=command.instructions)
+        if command.tools is not UNSET:
+            changed = msgspec.structs.replace(changed, tools=command.tools)
+        if changed != info:
+            self._put(ev.SessionUpdated(info=changed))
+
+    def _last_of(self, response_id: ResponseId) -> ItemId:
+        """The last item of a response, which the turn goes on from."""
+        open_ = self.state.open.get(response_id)
+        answer = self.state.answers.get(response_id)
+        if open_ is not None:
+            raise busy("response_in_progress")
+        if answer is None:
+            raise NotFound(
+                "response_not_found", f"There is no response {response_id!r} here.", param="previous_response_id"
+            )
+        if not answer.items:
+            raise Conflict(
+                "invalid_request", "This response has no output to go on from.", param="previous_response_id"
+            )
+        return answer.items[-1]
+
+    def _new_item(
+        self, principal: Principal, command: cm.TurnCreate, index: int, new: cm.NewItem, parent: ItemId | None
+    ) -> Item:
+        def name(prefix: str) -> ItemId:
+            return ItemId(derive(prefix, self.state.key.session, principal.id, command.id, str(index)))
+
+        match new:
+            case cm.NewMessage():
+                parts = cm.content_parts(new.content)
+                return Message(
+                    id=name("msg"),
+                    parent_id=parent,
+                    role=new.role,
+                    content=tuple(OutputText(part.text) for part in parts) if new.role == "assistant" else parts,
+                    status="completed",
+                    created_at=self._now,
+                )
+            case cm.NewCall():
+                return FunctionCall(
+                    id=name("fc"),
+                    parent_id=parent,
+                    call_id=new.call_id,
+                    name=new.name,
+                    arguments=new.arguments,
+                    status="completed",
+                    created_at=self._now,
+                )
+            case cm.NewOutput():
+                return FunctionCallOutput(
+                    id=name("fco"),
+                    parent_id=parent,
+                    call_id=new.call_id,
+                    output=new.output,
+                    is_error=new.is_error,
+                    created_at=self._now,
+                )
+
+
+def busy(code: str) -> Conflict:
+    text = {
+        "response_in_progress": "A response on this branch is in progress; wait for its end, or send `queue: true`.",
+        "tools_pending": "A turn on this branch waits for tool outputs; send them, or send `queue: true`.",
+    }[code]
+    return Conflict(code, text, retryable=True, retry_after_ms=250)
