@@ -13,33 +13,16 @@ from sessions.errors import OutcomeUnknown, Unavailable
 from sessions.ports import Member, Owner
 from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import advance, virtual
+from tests.unit.actors.faulty import Weather
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))
 MEMBER = Member(replica=ReplicaId("r1"), incarnation="i1", address="", model="m", fingerprint="f")
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
 
 
-class Faults:
-    def __init__(self) -> None:
-        self.request_error: Exception | None = None
-        self.reply_error: Exception | None = None
-        self.request_s = 0.0
-        self.reply_s = 0.0
-
-    async def request(self, operation: str) -> None:
-        await asyncio.sleep(self.request_s)
-        if self.request_error is not None:
-            raise self.request_error
-
-    async def reply(self, operation: str) -> None:
-        await asyncio.sleep(self.reply_s)
-        if self.reply_error is not None:
-            raise self.reply_error
-
-
-async def pair() -> tuple[MemoryDirectory, Faults, MemoryDirectory]:
+async def pair() -> tuple[MemoryDirectory, Weather, MemoryDirectory]:
     """A handle with faults, and one without that sees what really happened."""
-    store, faults = MemoryStore(), Faults()
+    store, faults = MemoryStore(), Weather()
     faulty, clear = MemoryDirectory(store, faults=faults), MemoryDirectory(store)
     await faulty.open()
     await clear.open()

@@ -16,7 +16,10 @@ from sessions.errors import Conflict, OutcomeUnknown, Unavailable
 from sessions.ports import Member, Owner
 from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import advance, settled, virtual
+from tests.unit.actors.faulty import Weather
 
+AWAY = Unavailable("directory_unavailable", "away")
+LOST = OutcomeUnknown("directory_outcome_unknown", "lost")
 EVERYWHERE = frozenset(range(PARTITIONS))
 KEY = SessionKey(TenantId("t"), SessionId("s"))
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
@@ -24,26 +27,6 @@ OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
 
 def member(replica: str = "r1", incarnation: str = "i1") -> Member:
     return Member(replica=ReplicaId(replica), incarnation=incarnation, address="", model="m", fingerprint="f")
-
-
-class Weather:
-    """Faults that a test switches on and off. `calls` counts what reached the directory or was refused."""
-
-    def __init__(self) -> None:
-        self.away = False
-        self.answers_lost = False
-        self.delay_s = 0.0
-        self.calls: list[tuple[float, str]] = []
-
-    async def request(self, operation: str) -> None:
-        self.calls.append((asyncio.get_running_loop().time(), operation))
-        if self.away:
-            raise Unavailable("directory_unavailable", "away")
-        await asyncio.sleep(self.delay_s)
-
-    async def reply(self, operation: str) -> None:
-        if self.answers_lost:
-            raise OutcomeUnknown("directory_outcome_unknown", "lost")
 
 
 class Keeper:
@@ -112,13 +95,13 @@ async def test_past_its_own_deadline_an_owner_must_confirm_and_again_after_the_l
     async with keeping(MemoryStore(), member()) as keeper:
         membership = keeper.membership
         confirmed_under = membership.tenure
-        keeper.weather.away = True
+        keeper.weather.request_error = AWAY
         await advance(LEASE_TTL_S - 0.1)
         assert not membership.must_confirm
         await advance(0.1)
         assert membership.must_confirm
         assert membership.tenure != confirmed_under
-        keeper.weather.away = False
+        keeper.weather.request_error = None
         await advance(RENEW_S)
         assert not membership.must_confirm
         assert membership.tenure == confirmed_under + 1  # what was confirmed before the gap does not count after it
@@ -130,9 +113,9 @@ async def test_past_its_own_deadline_an_owner_must_confirm_and_again_after_the_l
 async def test_the_deadline_counts_from_when_the_announcement_was_sent() -> None:
     """The answer comes late; the directory's lease began at some moment before it, at worst when it was asked."""
     async with keeping(MemoryStore(), member()) as keeper:
-        keeper.weather.delay_s = 1.5
+        keeper.weather.request_s = 1.5
         await advance(RENEW_S + 1.5)  # asked at 2.0, answered at 3.5
-        keeper.weather.away = True
+        keeper.weather.request_error = AWAY
         await advance(2.0 + LEASE_TTL_S * 0.99 - 3.5 - 0.01)
         assert not keeper.membership.must_confirm
         await advance(0.02)
@@ -142,10 +125,10 @@ async def test_the_deadline_counts_from_when_the_announcement_was_sent() -> None
 @virtual
 async def test_an_answer_that_is_lost_does_not_count() -> None:
     async with keeping(MemoryStore(), member()) as keeper:
-        keeper.weather.answers_lost = True
+        keeper.weather.reply_error = LOST
         await advance(LEASE_TTL_S)
         assert keeper.membership.must_confirm  # although the directory has renewed it all the while
-        keeper.weather.answers_lost = False
+        keeper.weather.reply_error = None
         await advance(RENEW_S)
         assert not keeper.membership.must_confirm
         assert [change.rejoined for change in keeper.changes if change.lapsed] == [frozenset()]
@@ -154,9 +137,9 @@ async def test_an_answer_that_is_lost_does_not_count() -> None:
 @virtual
 async def test_a_directory_that_does_not_answer_is_given_up_in_time_to_ask_again() -> None:
     async with keeping(MemoryStore(), member()) as keeper:
-        keeper.weather.delay_s = 1000.0
+        keeper.weather.request_s = 1000.0
         await advance(RENEW_S + 1.0)
-        keeper.weather.delay_s = 0.0
+        keeper.weather.request_s = 0.0
         await advance(LEASE_TTL_S - RENEW_S - 1.0)
         assert not keeper.membership.must_confirm
 
@@ -164,7 +147,7 @@ async def test_a_directory_that_does_not_answer_is_given_up_in_time_to_ask_again
 @virtual
 async def test_failing_announcements_are_repeated_at_a_bounded_rate() -> None:
     async with keeping(MemoryStore(), member()) as keeper:
-        keeper.weather.away = True
+        keeper.weather.request_error = AWAY
         await advance(RENEW_S)
         assert 3 <= await keeper.announcements(2.0) <= 6
         assert 4 <= await keeper.announcements(10.0) <= 8
