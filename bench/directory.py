@@ -5,7 +5,8 @@
 A bare call is one EVALSHA of a script that does one HGET and one HSET on two keys, sent through a redis-py client of
 its own (`redis.asyncio`, one connection per call under way, as its pool does by itself): what the same server and
 language give without leases, views, error translation or protection against cancellation. The rounds are short
-and take turns, so that what else the machine does meets both alike. The lease is kept meanwhile. Bar: claims >= 0.7 x bare.
+and take turns, so that what else the machine does meets both alike; the lease is kept meanwhile.
+Bar: claims >= 0.7 x bare.
 
 Without `--url` it starts a server of its own on a unix socket. That server and this client share the machine.
 """
