@@ -20,6 +20,7 @@ from inference.kv.tiers import Tiers
 from inference.llama.completion import Completion
 from inference.llama.gguf import Model, read_model
 from inference.llama.http import HttpClient
+from inference.llama.openings import Openings
 from inference.llama.options import LlamaOptions
 from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.sampling import HONOURED, completion_parameters
@@ -76,6 +77,7 @@ class LlamaEngine:
         self._server: LlamaServer | None = None
         self._http: HttpClient
         self._residency: Residency
+        self._openings: Openings
         self._tokenizer: LlamaTokenizer
         self._schemas: SchemaTrials
         self._info: EngineInfo
@@ -87,6 +89,11 @@ class LlamaEngine:
     @property
     def tokenizer(self) -> LlamaTokenizer:
         return self._tokenizer
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where llama-server listens, on loopback: for comparisons."""
+        return self._http.host, self._http.port
 
     def stats(self) -> EngineStats:
         tiers = self._residency.tiers
@@ -135,6 +142,7 @@ class LlamaEngine:
             worth_tokens=self.options.spill_tokens_min,
             bytes_per_token=bytes_per_token(model.metadata, model.architecture),
         )
+        self._openings = Openings(http, self._residency)
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,
             build=BUILD,
@@ -296,12 +304,13 @@ class LlamaEngine:
         if slot.key is not None and slot.key != key:
             await self._residency.save(slot)
         resident = 0
-        if slot.key is not None:
-            shared = common_prefix(slot.tokens, prompt)
-            if slot.key == key or (slot.key.tenant == key.tenant and shared <= shared_prefix):
-                resident = shared
+        if slot.key == key:
+            resident = common_prefix(slot.tokens, prompt)
         self._table.assign(slot, key)
-        return await self._residency.bring_up(slot, key, prompt, resident)
+        resident = await self._residency.bring_up(slot, key, prompt, resident)
+        if resident >= min(shared_prefix, len(prompt) - 1) or slot.key != key:
+            return resident
+        return await self._openings.lay(slot, key.tenant, prompt[:shared_prefix])
 
     def _leave(self, turn: _Turn, key: SessionKey) -> None:
         """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
@@ -323,9 +332,14 @@ class LlamaEngine:
         if turn.forgotten:
             self._table.forget(slot)
         self._scheduler.release(slot)
-        wanted = not slot.busy and not self._table.has_empty()  # soon, by somebody: spare them the wait
-        if wanted and self._gone is None and self._residency.is_worth_saving(slot):
-            self._residency.save_ahead(slot)
+        if self._gone is None and not slot.busy and self._others_wait() and self._residency.is_worth_saving(slot):
+            self._residency.save_ahead(slot)  # this slot is wanted soon: spare whoever comes the wait
+
+    def _others_wait(self) -> bool:
+        """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
+        if self._table.has_empty():
+            return False
+        return self._scheduler.num_waiting > 0 or self._residency.tiers.has_others({slot.key for slot in self._table})
 
     def _count(self, run: Completion) -> None:
         counters = self._counters

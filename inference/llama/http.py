@@ -134,8 +134,8 @@ class HttpClient:
     """Speaks to one address. Holds no connection between calls."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
+        self.host = host
+        self.port = port
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """(status, body) of a short answer."""
@@ -165,12 +165,12 @@ class HttpClient:
 
     async def _send(self, method: str, path: str, body: bytes, *, events: bool) -> _Exchange:
         head = (
-            f"{method} {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\nconnection: close\r\n"
+            f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         exchange = _Exchange(head.encode() + body, events=events)
         try:
-            await asyncio.get_running_loop().create_connection(lambda: exchange, self._host, self._port)
+            await asyncio.get_running_loop().create_connection(lambda: exchange, self.host, self.port)
         except OSError as exc:
             raise _unavailable() from exc
         except BaseException:

@@ -48,12 +48,12 @@ _COUNTERS: Final = (
 _SLACK_BYTES: Final = 1 << 16
 
 
-class _Saved(msgspec.Struct, frozen=True):
+class Saved(msgspec.Struct, frozen=True):
     n_saved: int
     n_written: int
 
 
-class _Restored(msgspec.Struct, frozen=True):
+class Restored(msgspec.Struct, frozen=True):
     n_restored: int
 
 
@@ -119,7 +119,7 @@ class Residency:
         try:
             if slot.key != key:
                 return  # deleted, or taken over, while room was made
-            saved = await self._command(slot, "save", path, _Saved)
+            saved = await self.command(slot, "save", path, Saved)
             if saved is None:
                 self.counters["saves_failed"] += 1
                 return
@@ -148,7 +148,7 @@ class Residency:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
                 if held != host.tokens:
                     raise Refused("bad_tokens")
-                restored = await self._command(slot, "restore", host.path, _Restored)
+                restored = await self.command(slot, "restore", host.path, Restored)
                 if restored is not None and restored.n_restored == len(host.tokens):
                     self.counters["restores"] += 1
                     return host.tokens
@@ -158,7 +158,7 @@ class Residency:
         self.counters["restores_failed"] += 1
         return array.array("I")
 
-    async def _command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
+    async def command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
         body = msgspec.json.encode({"filename": path.name})
         try:
             status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)
