@@ -167,7 +167,7 @@ class LinkLimits(msgspec.Struct, frozen=True):
     awake for, so that a process that stood still itself does not take all others for dead."""
 
     beat_s: float = 0.5
-    dead_after_beats: int = 4
+    dead_after_beats: int = 3
     linger_s: float = 0.001  # frames that follow a message within this time share the next one
     message_bytes: int = 256 * 1024  # a message is closed when it reaches this
     queue_bytes: int = 64 << 20  # unsent; beyond it requests are refused

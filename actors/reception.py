@@ -57,7 +57,8 @@ class Arrival:
         self.ledger: array[int] = array("I")
         self.chunks: asyncio.Queue[bytes] | None = None  # bounded by what the source may have under way
         self.sealed = False
-        self.work: asyncio.Task[None] | None = None  # brings KV up; one thing at a time
+        self.busy = False  # KV is being brought up; one thing at a time
+        self.work: asyncio.Task[None] | None = None
 
 
 class Visit:
@@ -85,7 +86,7 @@ class Visit:
                 if frame.keep > len(arrival.ledger):
                     raise ValueError("Prefill: keeps more than there is")
                 arrival.ledger = arrival.ledger[: frame.keep] + unpack_tokens(frame.tokens)
-                self._begin(arrival, self._prefill(arrival))
+                self._begin(arrival, lambda: self._prefill(arrival))
             case pf.Sealed():
                 arrival.sealed = True
                 self._spawn(self._take(arrival, frame))
@@ -128,27 +129,27 @@ class Visit:
 
     # -- KV --------------------------------------------------------------------------------------------------------
 
-    def _begin(self, arrival: Arrival, work: Coroutine[Any, Any, int]) -> None:
-        if arrival.work is not None:
-            work.close()
+    def _begin(self, arrival: Arrival, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+        if arrival.busy:
             raise ValueError("one question at a time")
+        arrival.busy = True
 
         async def answer() -> None:
             arrival.work = asyncio.current_task()
             tokens = 0
             try:
-                tokens = await work
+                tokens = await work()
             except Exception as error:  # noqa: BLE001 - KV is a cache: what an engine does here costs tokens at most
                 log.warning("kv_not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=repr(error))
-            arrival.work = None
+            arrival.work, arrival.busy = None, False
             self._post(pf.Ready(arrival.number, tokens))
 
         self._spawn(answer())
 
     def _chunk(self, arrival: Arrival, data: bytes) -> None:
         if arrival.chunks is None:
-            arrival.chunks = asyncio.Queue()
-            self._begin(arrival, self._import(arrival, arrival.chunks))
+            chunks = arrival.chunks = asyncio.Queue()
+            self._begin(arrival, lambda: self._import(arrival, chunks))
         arrival.chunks.put_nowait(data)
 
     async def _import(self, arrival: Arrival, chunks: asyncio.Queue[bytes]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -289,6 +289,7 @@ class Cluster:
         self.router_limits = RouterLimits(lease_ttl_s=self.lease_ttl_s)
         self._ids = 0
         self._exits: list[Callable[[], Any]] = []
+        self._background: list[asyncio.Task[None]] = []
 
     def new_id(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
@@ -354,6 +355,10 @@ class Cluster:
             raise Unavailable("journal_unavailable", "away")
         return effect()
 
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something until it ends or the cluster does."""
+        self._background.append(asyncio.get_running_loop().create_task(work))
+
     # -- what tests ask -----------------------------------------------------------------------------------------------
 
     def owner(self, key: SessionKey) -> str:
@@ -383,6 +388,9 @@ class Cluster:
         return self.top(key)
 
     async def close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         for leave in reversed(self._exits):
             await leave()
         await asyncio.gather(*(node.finish() for node in self.replicas.values()))

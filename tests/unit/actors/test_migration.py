@@ -1,0 +1,108 @@
+"""Hand-off, the parts that need no cluster: what two ledgers share, and what a target refuses."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors import peer_frames as pf
+from actors.migration import common
+from actors.reception import Reception
+from sessions.types import SessionId, SessionKey, TenantId, pack_tokens
+from tests.integration.cluster.harness import Cluster, cluster
+from tests.support.virtual_time import settled, virtual
+
+ledgers = st.lists(st.integers(0, 2), max_size=40).map(lambda tokens: array("I", tokens))
+
+
+@given(ledgers, ledgers, ledgers)
+def test_what_ledgers_share_is_their_longest_common_beginning(
+    start: array[int], one: array[int], other: array[int]
+) -> None:
+    one, other = start + one, start + other
+    shared = common(one, other)
+    assert one[:shared] == other[:shared]
+    assert shared in (len(one), len(other)) or one[shared] != other[shared]
+
+
+def key(number: int) -> SessionKey:
+    return SessionKey(TenantId("acme"), SessionId(f"s{number}"))
+
+
+class Target:
+    """A replica's reception with a visitor's frames written down."""
+
+    def __init__(self, made: Cluster, *, arrivals_max: int = 64) -> None:
+        node = made.replicas["r1"]
+        self.said: list[pf.Frame] = []
+        self.reception = Reception(node.replica.runtime, node.engine, arrivals_max=arrivals_max)
+        self.visit = self.reception.visit(self._post, lambda work: made.background(work))
+
+    def _post(self, frame: pf.Frame) -> int:
+        self.said.append(frame)
+        return 1
+
+
+@virtual
+async def test_room_is_bounded_and_comes_back() -> None:
+    async with cluster(replicas=1, gateways=0) as made:
+        target = Target(made, arrivals_max=2)
+        for number in range(3):
+            target.visit.arrive(pf.Reserve(number, key(number), 10))
+        target.visit.arrive(pf.Reserve(9, key(0), 10))
+        assert target.said[:2] == [pf.Reserved(0), pf.Reserved(1)]
+        refusals = [frame.reason for frame in target.said[2:] if isinstance(frame, pf.Abort)]
+        assert refusals == ["too many at the same time", "on its way already"]
+        target.visit.arrive(pf.Abort(0, "given up"))
+        target.visit.arrive(pf.Reserve(4, key(4), 10))
+        assert target.said[-1] == pf.Reserved(4)
+        target.visit.close()
+        assert not target.reception.arriving
+
+
+@virtual
+async def test_a_ledger_that_does_not_fit_is_refused() -> None:
+    async with cluster(replicas=1, gateways=0) as made:
+        target = Target(made)
+        target.visit.arrive(pf.Reserve(1, key(1), 1_000_000))
+        assert target.said == [pf.Abort(1, "does not fit the context window")]
+
+
+@virtual
+async def test_nothing_is_claimed_for_a_hand_off_that_was_not_reserved() -> None:
+    async with cluster(replicas=1, gateways=1) as made:
+        one = await made.gateways["g1"].create("one")
+        owner = made.replicas["r1"].replica.runtime.ownership.owner(one)
+        assert owner is not None
+        fence = made.store.head(one).fence  # type: ignore[union-attr]
+        target = Target(made)
+        target.visit.arrive(pf.Sealed(5, owner, made.store.head(one).epoch, 1))  # type: ignore[union-attr]
+        await settled()
+        assert target.said == [] and made.store.head(one).fence == fence  # type: ignore[union-attr]
+
+
+@virtual
+async def test_frames_out_of_place_are_the_links_end() -> None:
+    async with cluster(replicas=1, gateways=0) as made:
+        target = Target(made)
+        target.visit.arrive(pf.Reserve(1, key(1), 10))
+        with pytest.raises(ValueError, match="keeps more"):
+            target.visit.arrive(pf.Prefill(1, 5, pack_tokens([1])))
+        target.visit.arrive(pf.Prefill(1, 0, pack_tokens([1, 2])))
+        with pytest.raises(ValueError, match="one question"):
+            target.visit.arrive(pf.Prefill(1, 2, pack_tokens([3])))
+        await settled()
+
+
+@virtual
+async def test_a_snapshot_that_the_engine_refuses_covers_nothing_and_is_taken_to_its_end() -> None:
+    async with cluster(replicas=1, gateways=0) as made:
+        target = Target(made)
+        target.visit.arrive(pf.Reserve(1, key(1), 10))
+        for data in (b"not a", b"snapshot", b""):
+            target.visit.arrive(pf.Chunk(1, data))
+        await settled()
+        assert target.said[1:] == [pf.ChunkTaken(1, 5), pf.ChunkTaken(1, 8), pf.Ready(1, 0)]
