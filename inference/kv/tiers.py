@@ -21,7 +21,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Set
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -133,6 +133,10 @@ class Tiers:
         if best is None:
             return KVPlace("none", 0)
         return KVPlace("host" if isinstance(best, HostSnapshot) else "disk", len(best.tokens))
+
+    def has_others(self, resident: Set[SessionKey | None]) -> bool:
+        """Whether host memory holds a session that is not parked and none of `resident`."""
+        return any(key not in resident and not all(s.parked for s in held) for key, held in self._host.items())
 
     @property
     def num_host(self) -> int:

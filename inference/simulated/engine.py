@@ -76,6 +76,7 @@ class Stream:
         "stalled",
         "state",
         "tokens",
+        "unfinished",
         "utf8",
         "waiter",
     )
@@ -90,6 +91,7 @@ class Stream:
         self.salt = 0
         self.state = 0  # hash of `tokens`, valid once the prompt is prefilled
         self.utf8 = Utf8Stream()
+        self.unfinished = b""  # what `utf8` holds of a character that is not whole yet
         self.cached_tokens = 0
         self.prefill_left = 0
         self.prefill_now = 0  # of them, in the step that is under way
@@ -205,6 +207,7 @@ class SimulatedEngine:
             stream.ends_after = max(0, answer_length(base, mean) - len(request.emitted))
         stream.salt = self._salt(request.sampling, request.seed)
         stream.utf8 = Utf8Stream(TOKEN_BYTES[token] for token in request.emitted[-4:])
+        stream.unfinished = stream.utf8.pending
         self._submit(stream)
         try:
             while True:
@@ -280,7 +283,7 @@ class SimulatedEngine:
         """The next token of a stream, None at the end of the answer."""
         if stream.decoded == stream.ends_after:
             return None
-        return next_token(stream.state, stream.salt, stream.tokens[-1], stream.utf8.pending)
+        return next_token(stream.state, stream.salt, stream.tokens[-1], stream.unfinished)
 
     # -- inside ----------------------------------------------------------------------------------------
 
@@ -373,7 +376,6 @@ class SimulatedEngine:
                 stream.prefill_now = 0
                 stream.decoding = not stream.prefill_left
             if stream.decoding:
-                stream.decoding = False
                 self._advance(stream)
         self._plan()
 
@@ -388,8 +390,9 @@ class SimulatedEngine:
         self._running_tokens += 1
         self._counters["decoded_tokens"] += 1
         text = _WORD_TEXT[token]
-        if not text or stream.utf8.pending:
+        if not text or stream.unfinished:
             text = stream.utf8.feed(TOKEN_BYTES[token])
+            stream.unfinished = stream.utf8.pending
         stream.outbox.append(Chunk((token,), text))
         if stream.decoded == stream.max_tokens or len(stream.tokens) >= self.options.context_window:
             self._finish(stream, "length")
