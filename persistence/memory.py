@@ -40,8 +40,18 @@ from persistence.rules import (
     fenced,
     unknown_place,
 )
-from sessions.events import Record
-from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, Snapshot, UsageRow
+from sessions.events import Record, ResponseCreated, ResponseQueued
+from sessions.stored import (
+    COMMANDS_LOADED_MAX,
+    Append,
+    CommandRecord,
+    Head,
+    Loaded,
+    Page,
+    ResponsePlace,
+    Snapshot,
+    UsageRow,
+)
 from sessions.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
@@ -88,18 +98,20 @@ class MemoryStore:
         self.incarnation = new_id()
         self._logs: dict[SessionKey, _Log] = {}
         self._usage: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
+        self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
 
     def backup(self) -> MemoryStore:
         """A copy as of now; for `restore`."""
         twin = copy.copy(self)
         twin._logs = {key: log.copy() for key, log in self._logs.items()}
         twin._usage = dict(self._usage)
+        twin._responses = dict(self._responses)
         return twin
 
     def restore(self, backup: MemoryStore) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
         state = backup.backup()
-        self._logs, self._usage = state._logs, state._usage
+        self._logs, self._usage, self._responses = state._logs, state._usage, state._responses
         self.incarnation = self._new_id()
         for log in self._logs.values():
             fence = log.head.fence + FENCES_OF_AN_INCARNATION
@@ -148,6 +160,10 @@ class MemoryStore:
         log.commands.update({(c.principal_id, c.command_id): c for c in append.commands})
         for row in append.usage:
             self._usage.setdefault((append.key, row.response_id), row)
+        for record in append.records:
+            if isinstance(event := record.event, ResponseQueued | ResponseCreated):
+                place = ResponsePlace(append.key, record.offset)
+                self._responses.setdefault((append.key.tenant, event.response_id), place)
         if append.snapshot is not None:
             log.snapshot = append.snapshot
 
@@ -187,6 +203,9 @@ class MemoryStore:
         log = self._logs.get(key)
         return None if log is None else log.commands.get((principal_id, command_id))
 
+    def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        return self._responses.get((tenant, response_id))
+
     def list_heads(self, tenant: TenantId, user: str | None, limit: int, after: SessionKey | None) -> list[Head]:
         heads = [
             h
@@ -214,6 +233,8 @@ class MemoryStore:
         ][:limit]
         for key in purged:
             del self._logs[key]
+        gone = set(purged)
+        self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
         for log in self._logs.values():
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}
         return purged
@@ -276,6 +297,10 @@ class MemoryJournal:
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_text(principal_id, command_id)
         return await self._call("find_command", key, lambda: self.store.find_command(key, principal_id, command_id))
+
+    async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        check_text(tenant, response_id)
+        return await self._call("find_response", None, lambda: self.store.find_response(tenant, response_id))
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None

@@ -33,8 +33,8 @@ from persistence.postgres_schema import Known, migrate, settle
 from persistence.rules import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_place
 from persistence.writes import AppendWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
-from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
-from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.types import CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -389,6 +389,12 @@ class PostgresJournal:
         rows = await self._fetch(sql.FIND_COMMAND, *key, principal_id, command_id)
         return sql.command_of(tuple(rows[0])) if rows else None
 
+    async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        check_text(tenant, response_id)
+        await self._sure()
+        rows = await self._fetch(sql.FIND_RESPONSE, tenant, response_id)
+        return ResponsePlace(SessionKey(tenant, SessionId(rows[0][0])), rows[0][1]) if rows else None
+
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
@@ -440,6 +446,6 @@ class PostgresJournal:
                     return False
                 more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
                 if not more:
-                    for table in ("commands", "snapshots", "heads"):
+                    for table in ("commands", "responses", "snapshots", "heads"):
                         await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
         return True

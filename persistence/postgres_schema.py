@@ -129,7 +129,18 @@ CREATE INDEX usage_at ON usage (tenant, at, seq);
 CREATE INDEX usage_unrelayed ON usage (seq) WHERE relayed_at IS NULL;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1,)
+V2: Final = """
+CREATE TABLE responses (
+    tenant   text COLLATE "C" NOT NULL,
+    response text COLLATE "C" NOT NULL,
+    session  text COLLATE "C" NOT NULL,
+    "offset" bigint NOT NULL,
+    PRIMARY KEY (tenant, response)
+);
+CREATE INDEX responses_of_session ON responses (tenant, session);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2)
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

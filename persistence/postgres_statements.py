@@ -37,6 +37,7 @@ _EVENT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _HEAD_PATCH = ("boolean", "boolean", "text", "text", "text", "bytea", "boolean", "bigint", "bigint")
 _COMMAND = ("bigint", "text", "text", "text", "text", "bigint", "bytea", "bytea")
 _USAGE = ("bigint", *["text"] * 8, *["bigint"] * 7)
+_RESPONSE = ("bigint", "text", "text", "text", "bigint")
 _SNAPSHOT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _APPEND = ("text", "text", "bigint", "bigint", "bigint")
 
@@ -71,6 +72,11 @@ commands_in AS (
     FROM {commands} AS c (no, tenant, session, principal, command, at, digest, answer) WHERE {winners}
     ON CONFLICT (tenant, session, principal, command)
     DO UPDATE SET at = excluded.at, digest = excluded.digest, answer = excluded.answer),
+responses_in AS (
+    INSERT INTO responses (tenant, response, session, "offset")
+    SELECT tenant, response, session, "offset"
+    FROM {responses} AS r (no, tenant, response, session, "offset") WHERE {winners}
+    ON CONFLICT (tenant, response) DO NOTHING),
 usage_in AS (
     INSERT INTO usage ({usage_columns})
     SELECT {usage_columns} FROM {usage} AS u (no, {usage_columns}) WHERE {winners}
@@ -104,6 +110,7 @@ def batch(*, whole: bool) -> str:
     if whole:
         statement += _BESIDE.format(
             commands=unnest(_COMMAND),
+            responses=unnest(_RESPONSE),
             usage=unnest(_USAGE),
             snapshots=unnest(_SNAPSHOT),
             usage_columns=_USAGE_COLUMNS,
@@ -125,7 +132,7 @@ _USAGE_COLUMNS: Final = (
 
 def batch_of(writes: Sequence[AppendWrite]) -> tuple[str, Columns]:
     """The statement for these appends and its parameters behind the writer's two."""
-    whole = any(w.patch or w.commands or w.usage or w.snapshot for w in writes)
+    whole = any(w.patch or w.commands or w.responses or w.usage or w.snapshot for w in writes)
     appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
     if not whole:
         return batch(whole=False), [
@@ -141,6 +148,7 @@ def batch_of(writes: Sequence[AppendWrite]) -> tuple[str, Columns]:
         *_columns(patched, len(_APPEND) + len(_HEAD_PATCH)),
         *_columns([(no, *row) for no, w in numbered for row in w.events], len(_EVENT)),
         *_columns([(no, *row) for no, w in numbered for row in w.commands], len(_COMMAND)),
+        *_columns([(no, *row) for no, w in numbered for row in w.responses], len(_RESPONSE)),
         *_columns([(no, *row) for no, w in numbered for row in w.usage], len(_USAGE)),
         *_columns([(no, *w.snapshot) for no, w in numbered if w.snapshot], len(_SNAPSHOT)),
     ]
@@ -215,6 +223,8 @@ FIND_COMMAND: Final = """
 SELECT principal, command, digest, answer, at FROM commands
 WHERE tenant = $1 AND session = $2 AND principal = $3 AND command = $4
 """
+
+FIND_RESPONSE: Final = 'SELECT session, "offset" FROM responses WHERE tenant = $1 AND response = $2'
 
 PLACE: Final = "SELECT updated_at, session FROM heads WHERE tenant = $1 AND session = $2"
 

@@ -52,8 +52,8 @@ from persistence.sqlite_transaction import (
 )
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
-from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, UsageRow
-from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.types import CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -342,6 +342,12 @@ class SqliteJournal:
         await self._sure()
         row = await self._one(sql.FIND_COMMAND, (*key, principal_id, command_id))
         return None if row is None else sql.command_of(row[0])
+
+    async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        check_text(tenant, response_id)
+        await self._sure()
+        row = await self._one(sql.FIND_RESPONSE, (tenant, response_id))
+        return None if row is None else ResponsePlace(SessionKey(tenant, SessionId(row[0])), row[1])
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None

@@ -3,9 +3,11 @@
 `MIGRATIONS` is a list that only grows: entry n takes a file from `user_version` n to n+1, in one transaction. A file
 with a newer version than the list knows is refused, and so is a file that is some other application's.
 
-Every table begins with (tenant, session), so that no statement can forget whose rows it touches. `events` lies in the
-order of arrival with an index beside it: clustered by session, each event of a busy server would rewrite 2.3 pages of
-4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The other tables are clustered.
+Every table begins with the tenant, and every one but `responses` with (tenant, session), so that no statement can
+forget whose rows it touches. `responses` says which session a response is in; it follows from the events of the same
+append. `events` lies in the order of arrival with an index beside it: clustered by session, each event of a busy server
+would rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The
+other tables are clustered.
 
 `heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of
 this opening, its top counts commits, its incarnation is the store's. Every transaction moves it by the same statement
@@ -110,7 +112,18 @@ CREATE INDEX usage_at ON usage (tenant, at, seq);
 CREATE INDEX usage_unrelayed ON usage (seq) WHERE relayed_at IS NULL;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1,)
+V2: Final = """
+CREATE TABLE responses (
+    tenant   TEXT    NOT NULL,
+    response TEXT    NOT NULL,
+    session  TEXT    NOT NULL,
+    "offset" INTEGER NOT NULL,
+    PRIMARY KEY (tenant, response)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX responses_of_session ON responses (tenant, session);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2)
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -103,6 +103,15 @@ def insert_usage(rows: int) -> str:
     )
 
 
+@cache
+def insert_responses(rows: int) -> str:
+    """(tenant, response, session, offset). A response that waited has its row already."""
+    return (
+        'INSERT OR IGNORE INTO responses (tenant, response, session, "offset")'
+        f" SELECT * FROM (VALUES {_values(4, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
 # -- grants ---------------------------------------------------------------------------------------------------------
 
 _HEAD = (
@@ -181,6 +190,10 @@ FIND_COMMAND = """
 SELECT json_array(principal, command, hex(digest), hex(answer), at) FROM commands
 WHERE tenant = ?1 AND session = ?2 AND principal = ?3 AND command = ?4
 """
+
+
+# (tenant, response)
+FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = ?1 AND response = ?2'
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:

@@ -121,12 +121,13 @@ class Transaction:
     def _insert(self, connection: sqlite3.Connection, appends: Sequence[AppendWrite]) -> None:
         for size, values in sql.chunks([row for write in appends for row in write.events]):
             connection.execute(sql.insert_events(size), values)
-        beside = [w for w in appends if w.patch or w.commands or w.usage or w.snapshot]
+        beside = [w for w in appends if w.patch or w.commands or w.responses or w.usage or w.snapshot]
         if not beside:
             return
         for statement, rows in (
             (sql.patch_heads, [w.patch for w in beside if w.patch is not None]),
             (sql.upsert_commands, [row for w in beside for row in w.commands]),
+            (sql.insert_responses, [row for w in beside for row in w.responses]),
             (sql.insert_usage, [row for w in beside for row in w.usage]),
             (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
         ):
@@ -182,7 +183,7 @@ def purge_step(key: SessionKey, deleted_before: int) -> Callable[[sqlite3.Connec
             return False
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
             return None
-        for table in ("commands", "snapshots", "heads"):
+        for table in ("commands", "responses", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
         return True
 

@@ -13,6 +13,7 @@ from persistence.codec import About, Codec, encode_about, encode_ok, encode_reco
 from persistence.group import Write
 from persistence.rules import check_append, check_key, check_text
 from sessions.errors import TooLarge
+from sessions.events import ResponseCreated, ResponseQueued
 from sessions.stored import Append, UsageRow
 from sessions.types import Epoch, SessionKey, UnixMs
 
@@ -22,7 +23,7 @@ ROW_OVERHEAD_BYTES: Final = 96
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "commands", "events", "patch", "snapshot", "usage")
+    __slots__ = ("append", "commands", "events", "patch", "responses", "snapshot", "usage")
 
     def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
         """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
@@ -31,7 +32,12 @@ class AppendWrite(Write):
         tenant, session = key
         encode = codec.encode
         events = [(tenant, session, r.offset, *encode(key, encode_record(r))) for r in append.records]
-        size = ROW_OVERHEAD_BYTES
+        self.responses: list[tuple[Any, ...]] = [
+            (tenant, record.event.response_id, session, record.offset)
+            for record in append.records
+            if isinstance(record.event, ResponseQueued | ResponseCreated)
+        ]
+        size = ROW_OVERHEAD_BYTES * (1 + len(self.responses))
         for event in events:
             size += ROW_OVERHEAD_BYTES + len(event[4])
         self.append = append

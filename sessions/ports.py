@@ -17,7 +17,7 @@ import msgspec
 
 from sessions.commands import ActorCommand, Ok
 from sessions.events import Record
-from sessions.stored import Append, CommandRecord, Head, Loaded, Page, UsageRow
+from sessions.stored import Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
     ActivationId,
     CommandId,
@@ -88,6 +88,10 @@ class Journal(Protocol):
         ...
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None: ...
+
+    async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        """Where a response of the tenant is, from the append that begins it until its session is purged."""
+        ...
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None

@@ -68,6 +68,13 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     at: UnixMs
 
 
+class ResponsePlace(msgspec.Struct, frozen=True):
+    """Where a response is: its session, and the offset of the record that it begins with (queued or created)."""
+
+    key: SessionKey
+    offset: int
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The machine's state folded up to and with `offset`: derived, never the truth; may be missing."""
 
