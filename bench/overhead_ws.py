@@ -14,13 +14,16 @@ import asyncio
 import time
 
 from bench.peer import LlamaServer
-from bench.support import Server, connected, lower_bound, percentile, report
+from bench.support import Server, connected, filler, lower_bound, percentile, report
 
 ANSWER = 64
 
 
 def prompts(streams: int, number: int) -> list[str]:
-    return [f"Write a long story about city {number * streams + stream} and its river." for stream in range(streams)]
+    """Questions that differ from their first word on, as those of different people do."""
+    return [
+        f"{filler(1, each)} {each}: write a long story." for each in range(number * streams, (number + 1) * streams)
+    ]
 
 
 async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]]:
