@@ -23,11 +23,13 @@ import structlog
 
 from actors.ownership import TICK_S, Moved, Ownership, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
+from actors.single_flight import SingleFlight
 from sessions import commands as cm
-from sessions.access import may_see, not_found
-from sessions.actor import Actor, ActorGone
+from sessions.access import deleted, may_see, not_found
+from sessions.actor import Actor
 from sessions.errors import Gone, Overloaded, SessileError, Unavailable
-from sessions.machine import Machine
+from sessions.letters import ActorGone
+from sessions.machine import Machine, idempotency_conflict
 from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
 from sessions.steps import Activated
 from sessions.stored import Head
@@ -103,7 +105,8 @@ class Runtime:
             must_confirm=must_confirm,
         )
         self._actors: dict[SessionKey, Actor] = {}
-        self._activating: dict[SessionKey, asyncio.Task[Actor]] = {}
+        self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
+        self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._sinks: dict[SessionKey, dict[Callable[[Published], None], None]] = {}
@@ -146,8 +149,8 @@ class Runtime:
     async def close(self) -> None:
         """Takes no more commands and passivates every actor. Open responses stay open in the log. Idempotent."""
         self._closing = True
-        for task in list(self._activating.values()):
-            task.cancel()
+        await self._looking.close()
+        await self._activating.close()
         await asyncio.gather(*(self.passivate(key) for key in list(self._actors)))
         self._vigil.cancel()
         self._gate.close()
@@ -167,7 +170,10 @@ class Runtime:
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
-                actor = await self._activated(key, principal, create=create, instead_of=instead_of)
+                try:
+                    actor = await self._activated(key, principal, create=create, instead_of=instead_of)
+                except Gone:
+                    return await self._answer_before(key, principal, command)
             elif not self.ownership.certain(key):
                 await self._confirm(actor)
             try:
@@ -179,6 +185,15 @@ class Runtime:
                 return msgspec.structs.replace(answer, epoch=actor.epoch)
             return answer
         raise changing_hands()
+
+    async def _answer_before(self, key: SessionKey, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
+        """What a deleted session answered to the command while it was there. Raises Gone where it did not."""
+        record = await self._journal.find_command(key, principal.id, command.id)
+        if record is None:
+            raise deleted(key)
+        if record.digest != cm.command_digest(command):
+            raise idempotency_conflict()
+        return record.answer
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """See the `Sessions` port."""
@@ -334,16 +349,20 @@ class Runtime:
         if task is None:
             if self._closing or self.draining:
                 raise shutting_down()
-            head = await self._journal.head(key)
+            head = await self._head(key)
             if head is None or head.top == 0:
                 if not create:
                     raise not_found(key)
             elif principal is not None and not may_see(principal, key, head.user):
                 raise not_found(key)
             elif head.deleted_at is not None and not create:
-                raise Gone("session_deleted", f"The session {key.session!r} is deleted.", param="session")
+                raise deleted(key)
             return await self._single(key, head, instead_of, None)
-        return await asyncio.shield(task)
+        return await self._activating.join(task)
+
+    async def _head(self, key: SessionKey) -> Head | None:
+        """The head, read once for all who ask at the same time, so that they go on in the order in which they came."""
+        return await self._looking.join(self._looking.get(key) or self._looking.begin(key, self._journal.head(key)))
 
     async def _single(
         self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
@@ -356,23 +375,18 @@ class Runtime:
             await self._make_room()
         task = self._activating.get(key)
         if task is None:
-            task = self._activating[key] = asyncio.create_task(self._activate(key, head, instead_of, cause))
-            task.add_done_callback(lambda done: self._activation_ended(key, done))
-        return await asyncio.shield(task)
-
-    def _activation_ended(self, key: SessionKey, task: asyncio.Task[Actor]) -> None:
-        self._activating.pop(key, None)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            log.info("not_activated", session=key.session, tenant=key.tenant, error=str(error))
+            if self._closing:
+                raise shutting_down()
+            task = self._activating.begin(key, self._activate(key, head, instead_of, cause))
+        return await self._activating.join(task)
 
     async def _make_room(self) -> None:
         """Keeps the number of actors in bounds: the longest idle one leaves."""
-        if len(self._actors) + len(self._activating) < self.limits.actors_max:
-            return
-        idle = [actor for actor in self._actors.values() if not actor.busy]
-        if not idle:
-            raise Overloaded("overloaded", "Every session in memory is busy.", retry_after_ms=1_000)
-        await self.passivate(min(idle, key=lambda actor: actor.active_at).key)
+        while len(self._actors) + len(self._activating) >= self.limits.actors_max:
+            idle = [actor for actor in self._actors.values() if not actor.busy]
+            if not idle:
+                raise Overloaded("overloaded", "Every session in memory is busy.", retry_after_ms=1_000)
+            await self.passivate(min(idle, key=lambda actor: actor.active_at).key)
 
     async def _activate(
         self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
@@ -462,3 +476,7 @@ class Runtime:
 
 def shutting_down() -> Unavailable:
     return Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)
+
+
+def _not_activated(key: SessionKey, error: Exception) -> None:
+    log.info("not_activated", session=key.session, tenant=key.tenant, error=str(error))

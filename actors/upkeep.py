@@ -98,14 +98,21 @@ class Upkeep:
             except SessileError as error:
                 log.warning("not_recovered", session=key.session, tenant=key.tenant, error=str(error))
                 return False
+            except Exception:  # a log that cannot be folded is one session's trouble, not the replica's
+                log.exception("not_recovered", session=key.session, tenant=key.tenant)
+                return False
 
     async def passivate_idle(self) -> int:
         """Takes out of memory whatever has been idle for long enough; returns how many."""
         long_ago = asyncio.get_running_loop().time() - self._runtime.limits.idle_s
         idle = [actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago]
+        left = 0
         for key in idle:
-            await self._runtime.passivate(key)
-        return len(idle)
+            actor = self._runtime.actor(key)
+            if actor is not None and not actor.busy and actor.active_at <= long_ago:  # it may have been woken since
+                await self._runtime.passivate(key)
+                left += 1
+        return left
 
     async def purge(self) -> int:
         """Erases what was deleted longer ago than the retention time; returns how many sessions."""

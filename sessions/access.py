@@ -6,7 +6,7 @@ and operator keys see every user's. What may not be seen does not exist: callers
 
 from __future__ import annotations
 
-from sessions.errors import NotFound
+from sessions.errors import Gone, NotFound
 from sessions.types import Principal, SessionKey
 
 
@@ -15,6 +15,10 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
     if principal.tenant != key.tenant:
         return False
     return principal.user is None or principal.role != "user" or principal.user == user
+
+
+def deleted(key: SessionKey) -> Gone:
+    return Gone("session_deleted", f"The session {key.session!r} is deleted.", param="session")
 
 
 def not_found(key: SessionKey) -> NotFound:

@@ -21,7 +21,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
 from sessions import commands as cm
@@ -29,6 +28,7 @@ from sessions import steps
 from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.ledger import Ledger
+from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
 from sessions.ports import Published
 from sessions.prepare import prepare_input
@@ -52,16 +52,6 @@ class Phase(enum.Enum):
     FENCED = "fenced"
 
 
-class ActorGone(Exception):
-    """The actor takes no commands any more; whoever sent one looks the session up again."""
-
-
-class _Letter(msgspec.Struct, frozen=True):
-    principal: Principal
-    command: cm.ActorCommand
-    answer: asyncio.Future[cm.Ok]
-
-
 class Actor:
     """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
 
@@ -80,15 +70,15 @@ class Actor:
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
         self._durable = machine.state.top
         self._snapshot_at = snapshot_at
-        self._control: deque[_Letter] = deque()
-        self._data: deque[_Letter] = deque()
+        self._control: deque[Letter] = deque()
+        self._data: deque[Letter] = deque()
         self._engine_lane: deque[Turn | steps.Input] = deque()
         self._turns: dict[ResponseId, Turn] = {}
         self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
-        self._asked_by: dict[ResponseId, Principal] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._drain: asyncio.Task[None] | None = None
         self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
+        self._warming = False
         self._sealed_off: list[asyncio.Future[None]] = []
         self._journal_away = False
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
@@ -142,7 +132,7 @@ class Actor:
         lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        letter = _Letter(principal, command, self._loop.create_future())
+        letter = Letter(principal, command, self._loop.create_future())
         lane.append(letter)
         self._wake()
         return await letter.answer
@@ -156,6 +146,7 @@ class Actor:
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
         self._stop_turns()
+        self._wake_to_leave()
         await self._turns_gone()
         self._wake_to_leave()
         while self._drain is not None:
@@ -252,6 +243,8 @@ class Actor:
                     await self._command(self._control.popleft())
                 elif self._engine_lane:
                     await self._advance_engines()
+                    if self._data:  # an answer that always has something to say leaves room for commands
+                        await self._command(self._data.popleft())
                 elif self._data:
                     await self._command(self._data.popleft())
                 elif self._turns and self.phase is Phase.WARM:
@@ -287,27 +280,21 @@ class Actor:
                 step.then(self._machine.step(output, now))
         await self._commit(step)
 
-    async def _command(self, letter: _Letter) -> None:
+    async def _command(self, letter: Letter) -> None:
+        step: Step | None = None
         try:
             step = await self._step_command(letter.principal, letter.command)
-        except Unavailable as error:
-            _fail(letter, error)
-            return
-        try:
             await self._commit(step, letter)
-        except Fenced:
-            _fail(letter, ActorGone())
+        except BaseException as error:
+            letter.tell(told_instead(error))
+            if step is None and isinstance(error, Unavailable):
+                return  # nothing was decided yet
             raise
-        except BaseException:
-            _fail(letter, journal_away())
-            raise
-        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
+        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok) and not self._warming:
+            self._warming = True
             self._world.spawn(self._warm())
-        if isinstance(step.answer, cm.Ok):
-            if not letter.answer.done():
-                letter.answer.set_result(step.answer)
-        elif step.answer is not None:
-            _fail(letter, step.answer)
+        if step.answer is not None:
+            letter.tell(step.answer)
 
     async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
@@ -326,19 +313,27 @@ class Actor:
                 content_bytes_max=limits.content_bytes,
                 patience_s=limits.prepare_s,
             )
-        step = machine.step(input, self._world.now_ms())
-        if isinstance(step.answer, cm.Ok) and step.answer.response_id is not None:
-            self._asked_by[step.answer.response_id] = principal
-        return step
+        return machine.step(input, self._world.now_ms())
 
     async def _warm(self) -> None:
-        """The hint that a turn is near: brings the newest branch's KV up."""
-        if self.phase is Phase.WARM:
-            await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
+        """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
+        try:
+            if self.phase is Phase.WARM and not self._machine.state.open:
+                await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
+        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself will be told
+            self._log.exception("not_warmed")
+        finally:
+            self._warming = False
+
+    async def _erase(self) -> None:
+        try:
+            await self._world.engine.release(self.key)
+        except Exception:  # noqa: BLE001 - the purge asks again
+            self._log.exception("kv_not_erased")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self, step: Step, letter: _Letter | None = None) -> None:
+    async def _commit(self, step: Step, letter: Letter | None = None) -> None:
         """Makes a step durable, shows it, then does what it asks for."""
         if step.durable:
             await self._persist(self._append(step, self._due_snapshot(step)), letter)
@@ -371,7 +366,7 @@ class Actor:
         self._snapshot_at = state.top
         return Snapshot(state.top, pack_state(state))
 
-    async def _persist(self, append: Append, letter: _Letter | None) -> None:
+    async def _persist(self, append: Append, letter: Letter | None) -> None:
         """Appends until it is known to stand. Raises Fenced, or Unavailable when patience ends.
 
         After a failure of unknown outcome (fence, top) decide: at the old top it is tried again, at the new one it
@@ -397,7 +392,7 @@ class Actor:
                     self._log.error("journal_away", error=str(error))
                 for waiting in (letter, *self._control, *self._data):
                     if waiting is not None:
-                        _fail(waiting, journal_away())
+                        waiting.tell(journal_away())
                 self._control.clear()
                 self._data.clear()
                 if self._loop.time() >= give_up_at:
@@ -422,7 +417,7 @@ class Actor:
                 )
             case steps.Erase():
                 self._end(Phase.GONE)
-                self._world.spawn(self._world.engine.release(self.key))
+                self._world.spawn(self._erase())
 
     def _start(self, start: steps.Start) -> None:
         open_ = self._machine.state.open.get(start.response_id)
@@ -432,7 +427,7 @@ class Actor:
             open_,
             start.generation,
             key=self.key,
-            principal=self._asked_by.get(open_.id) or Principal(tenant=self.key.tenant, key_id="", user=self.user),
+            principal=open_.principal,
             ledger=self._ledger,
             engine=self._world.engine,
             filters=self._world.filters,
@@ -475,23 +470,9 @@ class Actor:
         for deadline in self._deadlines.values():
             deadline.cancel()
         for letter in (*self._control, *self._data):
-            if not letter.answer.done():
-                letter.answer.set_exception(ActorGone())
+            letter.tell(ActorGone())
         self._control.clear()
         self._data.clear()
         self._engine_lane.clear()
         self._on_end(self)
         self._settle()
-
-
-def journal_away() -> Unavailable:
-    return Unavailable(
-        "journal_unavailable",
-        "The journal does not answer; nothing was lost. Repeat the command by its id.",
-        retry_after_ms=1_000,
-    )
-
-
-def _fail(letter: _Letter, error: BaseException) -> None:
-    if not letter.answer.done():
-        letter.answer.set_exception(error)

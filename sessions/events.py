@@ -19,6 +19,7 @@ from sessions.types import (
     Item,
     ItemId,
     Json,
+    Principal,
     ResponseId,
     Sampling,
     Status,
@@ -241,8 +242,9 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What stands beside an event for our own eyes.
 
     item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
-    response.queued      `after`: the response it waits for; `sampling`; the item's `tokens` and `fingerprint`
-    response.created     `sampling` with its seed drawn; `after`: the response whose tool calls it goes on from
+    response.queued      `after`: the response it waits for; `sampling`; `principal`; the item's `tokens`, `fingerprint`
+    response.created     `sampling` with its seed drawn; `principal`: who asked, whose policy and whose bill it is;
+                         `after`: the response whose tool calls it goes on from
     deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them;
                          `fingerprint` beside a response's first ids
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
@@ -255,6 +257,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling | None = None
     cut: ItemId | None = None
     after: ResponseId | None = None
+    principal: Principal | None = None
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -24,8 +24,8 @@ from msgspec import UNSET
 from sessions import commands as cm
 from sessions import events as ev
 from sessions import tree
-from sessions.access import may_see, not_found
-from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError
+from sessions.access import deleted, may_see, not_found
+from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
 from sessions.responses import derive
 from sessions.state import State
 from sessions.steps import (
@@ -179,7 +179,7 @@ class Machine(Turns):
         if state.info is None or not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         if state.deleted:
-            raise Gone("session_deleted", f"The session {state.key.session!r} is deleted.", param="session")
+            raise deleted(state.key)
         if len(state.items) >= ITEMS_MAX and not isinstance(command, cm.SessionDelete | cm.ResponseCancel):
             raise Conflict("session_full", f"A session holds at most {ITEMS_MAX} items; start a new one.")
         match command:
@@ -299,8 +299,7 @@ class Machine(Turns):
         response_id = None
         if respond:
             response_id = self._response_id(principal, command.id)
-            self._billed_to[response_id] = principal
-            self._begin(response_id, item.id if item is not None else parent, cm.sampling_of(command))
+            self._begin(response_id, item.id if item is not None else parent, principal, cm.sampling_of(command))
             offset = offset if item is not None else self.state.top - 1
         return cm.Ok(
             id=command.id, item_id=item.id if item is not None else None, response_id=response_id, offset=offset
@@ -320,7 +319,6 @@ class Machine(Turns):
         if len(self.state.queue) >= QUEUE_MAX:
             raise Overloaded("queue_full", f"{QUEUE_MAX} responses wait in this session already.", retry_after_ms=1_000)
         response_id = self._response_id(principal, command.id)
-        self._billed_to[response_id] = principal
         if item is not None:
             item = msgspec.structs.replace(item, parent_id=None, status="queued")
         self._put(
@@ -332,6 +330,7 @@ class Machine(Turns):
             ),
             ev.Private(
                 after=after,
+                principal=principal,
                 sampling=cm.sampling_of(command),
                 tokens=prepared.tokens if prepared else b"",
                 fingerprint=prepared.fingerprint if prepared else "",
@@ -385,8 +384,7 @@ class Machine(Turns):
         offset, response_id = state.top, None
         if not waiting.missing:
             response_id = self._response_id(principal, command.id)
-            self._billed_to[response_id] = principal
-            self._begin(response_id, item.id, waiting.sampling, after=waiting.response_id)
+            self._begin(response_id, item.id, principal, waiting.sampling, after=waiting.response_id)
         return cm.Ok(id=command.id, item_id=item.id, response_id=response_id, offset=offset)
 
     def _tool_deadline(self, response_id: ResponseId) -> None:

@@ -10,13 +10,16 @@ import asyncio
 from itertools import zip_longest
 
 import msgspec
+import structlog
 
 from sessions import commands as cm
-from sessions.errors import BadInput, Overloaded, SessileError, TooLarge
+from sessions.errors import BadInput, Internal, Overloaded, SessileError, TooLarge
 from sessions.ledger import Ledger
 from sessions.ports import ChatMessage, FilterSet
 from sessions.steps import Command, Prepared
 from sessions.types import CallId, InputText, Principal
+
+log = structlog.get_logger(__name__)
 
 Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
 
@@ -45,6 +48,9 @@ async def prepare_input(
     except TimeoutError:
         refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
         return replace(input, refused=refused)
+    except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
+        log.exception("not_prepared", command=command.id)
+        return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
 
 
 async def prepare(

@@ -57,7 +57,6 @@ class Responses:
         self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
         self._runs = 0  # begun by this activation; numbers them
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
-        self._billed_to: dict[ResponseId, Principal] = {}
         self._now = UnixMs(0)
         self._out = Step()
 
@@ -78,6 +77,7 @@ class Responses:
         self,
         response_id: ResponseId,
         parent: ItemId | None,
+        principal: Principal,
         sampling: Sampling,
         *,
         sequence: int = 0,
@@ -94,7 +94,7 @@ class Responses:
             body = msgspec.structs.replace(body, metadata=metadata or {}, request=request)
         self._put(
             ev.ResponseCreated(response_id=response_id, sequence_number=sequence, response=body),
-            ev.Private(sampling=sampling, after=after),
+            ev.Private(sampling=sampling, principal=principal, after=after),
         )
         self._put(ev.ResponseInProgress(response_id=response_id, sequence_number=sequence + 1))
         self._start(self.state.open[response_id])
@@ -171,11 +171,10 @@ class Responses:
         self._put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
         self._generations.pop(open_.id, None)
         self._prompts.pop(open_.id, None)
-        billed_to = self._billed_to.pop(open_.id, None)
         self._out.usage.append(
             UsageRow(
                 response_id=open_.id,
-                principal=billed_to or Principal(tenant=state.key.tenant, key_id="", user=state.user),
+                principal=open_.principal,
                 model=body.model,
                 usage=usage,
                 status=status,
@@ -201,7 +200,7 @@ class Responses:
             last = item.id
         else:
             last = tree.question(self.state, last) if last is not None else None
-        self._begin(first.body.id, last, first.sampling, sequence=first.sequence)
+        self._begin(first.body.id, last, first.principal, first.sampling, sequence=first.sequence)
 
     def _tools_missing(self, waiting: Awaiting, why: str) -> None:
         """Ends a turn whose tools did not answer: each missing output is an error that says why."""

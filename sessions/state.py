@@ -25,6 +25,7 @@ from sessions.types import (
     ItemId,
     Message,
     OutputText,
+    Principal,
     Refusal,
     ResponseId,
     Sampling,
@@ -62,6 +63,7 @@ class Open(msgspec.Struct, kw_only=True):
     """A response that has begun and not ended."""
 
     body: ev.ResponseBody
+    principal: Principal
     sampling: Sampling
     sequence: int
     tokens: bytearray  # the ledger of what was released, packed
@@ -82,6 +84,7 @@ class Queued(msgspec.Struct, kw_only=True):
     """A response that waits for `after` to end; `item` becomes its user message, with a parent, then."""
 
     body: ev.ResponseBody
+    principal: Principal
     sampling: Sampling
     after: ResponseId
     sequence: int
@@ -186,20 +189,23 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             _released(open_, private)
             state.recoveries = 0
         case ev.ResponseCreated():
-            assert private is not None and private.sampling is not None
+            assert private is not None and private.sampling is not None and private.principal is not None
             _leave_queue(state, event.response_id, event.response_id)
             _follow(state, private.after, event.response_id)
             state.open[event.response_id] = Open(
                 body=event.response,
+                principal=private.principal,
                 sampling=private.sampling,
                 sequence=event.sequence_number + 1,
                 tokens=bytearray(),
             )
         case ev.ResponseQueued():
-            assert private is not None and private.sampling is not None and private.after is not None
+            assert private is not None and private.principal is not None
+            assert private.sampling is not None and private.after is not None
             state.queue.append(
                 Queued(
                     body=event.response,
+                    principal=private.principal,
                     sampling=private.sampling,
                     after=private.after,
                     sequence=event.sequence_number + 1,

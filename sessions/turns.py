@@ -84,10 +84,10 @@ class Turns(Responses):
         offset, response_id = state.top, None
         if command.respond:
             response_id = self._response_id(principal, command.id)
-            self._billed_to[response_id] = principal
             self._begin(
                 response_id,
                 parent,
+                principal,
                 cm.sampling_of(command),
                 after=turn.response_id if turn is not None else None,
                 metadata=command.metadata,

@@ -82,11 +82,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left))
+            for task in left:
+                if not task.cancelled():
+                    task.exception()  # a test that failed has said so; what failed after it is not news
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
