@@ -11,25 +11,32 @@ Invariants:
   cancelled response follows the answer to its cancel.
 * Nothing is kept for a slow reader: with the window full, cursors stand still.
 * A replaced or closed reader writes nothing more, whatever it was waiting for.
+* Large answers (states, lists) are made one at a time, and none while the socket takes no more: a peer that asks for
+  many and reads none holds one of them in memory.
 
 Does not know: sockets, what a frame is for, who the principal is.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import msgspec
+import structlog
 
-from sessions.errors import SessileError, Unavailable
+from sessions.errors import Internal, SessileError, Unavailable
 from sessions.types import Epoch, Principal, SessionId, SessionKey
 from transport.feeds import Feeds, Pulled, Reader
 from transport.frames import CaughtUp, Encoding, Resumed, ResumePoint, error_frame
 from transport.reading import LogReader, Standing
 from transport.tasks import Tasks
 from transport.window import Window
+
+log = structlog.get_logger(__name__)
 
 COLLECT_BYTES_MAX: Final = 128 * 1024  # of one connection in one turn of the loop
 
@@ -55,9 +62,11 @@ class Channel:
     __slots__ = (
         "_clock",
         "_encoding",
+        "_flowing",
         "_principal",
         "_ready",
         "_source",
+        "_turns",
         "_wake",
         "closed",
         "out",
@@ -84,7 +93,10 @@ class Channel:
         self._encoding = encoding
         self._wake = wake
         self._clock = clock
-        self._ready: deque[Reader] | None = None  # made when something is to be read: most connections are idle
+        # Made when they are needed: most connections are idle.
+        self._ready: deque[Reader] | None = None
+        self._turns: asyncio.Lock | None = None
+        self._flowing: asyncio.Event | None = None
 
     # -- what the client asks ---------------------------------------------------------------------------------------
 
@@ -131,9 +143,31 @@ class Channel:
         reader.feed.top = max(reader.feed.top, until)
         self.readable(reader)
 
+    def stall(self) -> None:
+        """The socket takes no more for now."""
+        self._flowing = asyncio.Event()
+
+    def flow(self) -> None:
+        """The socket takes bytes again, or never will."""
+        if self._flowing is not None:
+            self._flowing.set()
+            self._flowing = None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """For making and writing one large answer: the others wait, and this one until the socket takes it."""
+        if self._turns is None:
+            self._turns = asyncio.Lock()
+        async with self._turns:
+            while self._flowing is not None:
+                await self._flowing.wait()
+            yield
+            await asyncio.sleep(0)  # it is flushed now; the next one finds out whether the socket took it
+
     def close(self) -> None:
         """Ends all reading. Idempotent."""
         self.closed = True
+        self.flow()
         for session in list(self.readers):
             self._drop(session)
 
@@ -214,22 +248,28 @@ class Channel:
         self._retire(reader)
 
     async def _answer_resume(self, reader: Reader, epoch: Epoch | None, offset: int | None) -> None:
-        session = reader.feed.key.session
-        try:
-            standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
-        except SessileError as error:
-            self._gone(reader, error)
-            return
-        if self.readers.get(session) is not reader:
-            return
-        self._source.count(f"resumed_{standing.mode}")
-        self.out.append(self._encoding.frame(resumed(session, standing)))
-        reader.epoch = standing.epoch
-        reader.position = standing.position
-        if standing.page:
+        async with self.turn():
+            session = reader.feed.key.session
+            if self.readers.get(session) is not reader:
+                return
+            try:
+                standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
+            except SessileError as error:
+                self._gone(reader, error)
+                return
+            except Exception:
+                log.exception("resume_failed", session=session, tenant=reader.feed.key.tenant)
+                self._gone(reader, Internal("internal_error", "The server failed to read this session."))
+                return
+            if self.readers.get(session) is not reader:
+                return
+            self._source.count(f"resumed_{standing.mode}")
+            self.write(resumed(session, standing))
+            reader.epoch = standing.epoch
+            reader.position = standing.position
             reader.page = standing.page
-        reader.attached = True
-        self.readable(reader)
+            reader.attached = True
+            self.readable(reader)
 
     def _gone(self, reader: Reader, error: SessileError) -> None:
         """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""
@@ -248,6 +288,10 @@ class Channel:
             page = await self._source.logs.page(reader.feed, reader.position, bytes_max=room)
         except SessileError as error:
             self._gone(reader, error)
+            return
+        except Exception:
+            log.exception("page_failed", session=reader.feed.key.session, tenant=reader.feed.key.tenant)
+            self._gone(reader, Internal("internal_error", "The server failed to read this session."))
             return
         finally:
             reader.reading = False

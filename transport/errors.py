@@ -104,6 +104,7 @@ INNER: Final[dict[str, str]] = {
     "internal": "internal_error",
     "invalid_format": "invalid_request",
     "invalid_logit_bias": "invalid_request",
+    "invalid_schema": "invalid_request",
     "invalid_text": "invalid_request",
     "journal_away": "journal_unavailable",
     "journal_broken": "journal_unavailable",

@@ -25,6 +25,7 @@ class HttpConnection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _head_done = False
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,30 +39,42 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         if not self._head_done:
-            self._head_bytes += len(data)
+            self._head_bytes += len(data)  # a line without an end never gets as far as a callback
         super().data_received(data)
-        if not self._head_done and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(b"431 Request Header Fields Too Large", b"The head of the request is too large.")
+        if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._until(HEAD_S)
 
     def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES_MAX:
+            self._refuse_head()
+        if self._refused:
+            return
         self._head_done = True
         self._head_bytes = 0
         self._until(BODY_S)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._refused:
+            return
         self._head_done = False
         self._until(None)
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
+        if self._refused:
+            return
         self._until(None)
         super().handle_websocket_upgrade()
 
@@ -77,7 +90,13 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._refuse(b"408 Request Timeout", b"The request did not come in time.")
 
+    def _refuse_head(self) -> None:
+        self._refuse(b"431 Request Header Fields Too Large", b"The head of the request is too large.")
+
     def _refuse(self, status: bytes, why: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
         length = str(len(why)).encode()
         self.transport.write(
             b"HTTP/1.1 "

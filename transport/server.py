@@ -96,6 +96,7 @@ class Server:
             ws=cast(Any, door.protocol),
             lifespan="off",
             log_config=None,
+            log_level="error",  # it warns of every malformed request, which is what strangers send
             access_log=False,
             proxy_headers=False,
             forwarded_allow_ips=[],

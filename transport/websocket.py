@@ -145,11 +145,15 @@ class WebSocketConnection(asyncio.Protocol):
         if self._core is not None:
             self._core.stalled(self._shared.loop.time())
             self._time()
+        if self._channel is not None:
+            self._channel.stall()
 
     def resume_writing(self) -> None:
         self._paused = False
         if self._core is not None:
             self._core.flowing()
+        if self._channel is not None:
+            self._channel.flow()
         if self._unread is not None:
             self._shared.loop.call_soon(self._next_slice)
         elif not self._transport.is_closing():
@@ -330,24 +334,25 @@ class WebSocketConnection(asyncio.Protocol):
         """Carries out one command and writes its answer where it belongs between the events."""
         core, channel, principal, gateway = self._core, self._channel, self._principal, self._shared.gateway
         assert core is not None and channel is not None and principal is not None
-        answer: Any
-        session = offset = None
         try:
             match request:
                 case SessionGet():
-                    answer = await gateway.get(principal, request.id, request.session)
+                    async with channel.turn():
+                        channel.write(await gateway.get(principal, request.id, request.session))
                 case SessionList():
-                    answer = await gateway.list(principal, request.id, request.limit, request.after)
+                    async with channel.turn():
+                        channel.write(await gateway.list(principal, request.id, request.limit, request.after))
                 case _:
-                    answer = await gateway.execute(principal, request)
-                    session, offset = answer.session or request.session, answer.offset
+                    done = await gateway.execute(principal, request)
+                    channel.answer(done, done.session or request.session, done.offset)
         except SessileError as error:
-            answer = error_frame(error, request.id)
+            channel.write(error_frame(error, request.id))
         except Exception:
             log.exception("command_failed", command=type(request).__name__, id=request.id)
-            answer = error_frame(Internal("internal_error", "The server failed to carry this out."), request.id)
-        core.answered()
-        channel.answer(answer, session, offset)
+            failure = Internal("internal_error", "The server failed to carry this out.")
+            channel.write(error_frame(failure, request.id))
+        finally:
+            core.answered()
 
     # -- out --------------------------------------------------------------------------------------------------------
 

@@ -309,8 +309,8 @@ async def test_the_number_of_subscriptions_is_bounded() -> None:
             sorted(one["error"]["code"] for one in gone) == ["session_not_found"] * 2 + ["too_many_subscriptions"] * 2
         )
         for session in ("a", "b", "c"):
-            client.send({"type": "session.create", "id": next(ids), "session": session})
-            await client.until(type="ok")
+            client.send({"type": "session.create", "id": f"create-{session}", "session": session})
+            await client.until(type="ok", id=f"create-{session}")
             client.send({"type": "subscribe", "id": f"sub-{session}", "session": session, "offset": 0})
         assert (await client.until(type="error", id="sub-c"))["error"]["code"] == "too_many_subscriptions"
 

@@ -117,7 +117,7 @@ class FakeSessions:
 
 
 def private_of(event: ev.AnyEvent) -> ev.Private | None:
-    return ev.Private(sampling=Sampling()) if isinstance(event, ev.ResponseCreated) else None
+    return ev.Private(sampling=Sampling(), principal=LOCAL_PRINCIPAL) if isinstance(event, ev.ResponseCreated) else None
 
 
 async def memory_sessions(medium: Medium = at_once) -> FakeSessions:

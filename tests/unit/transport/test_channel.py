@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from sessions import events as ev
 from sessions.commands import Ok
@@ -246,6 +247,60 @@ async def test_a_reader_that_leaves_while_its_page_is_read_is_not_missed() -> No
     gate.set()
     assert await rig.run() == []
     assert len(source.feeds) == 0
+
+
+async def test_a_fault_of_ours_ends_one_reading_and_is_told() -> None:
+    async def broken(call: str, key: Any, effect: Callable[[], Any]) -> Any:
+        if call == "read" and key == key_of("s"):
+            raise ValueError("a bug")
+        return effect()
+
+    sessions = await memory_sessions(broken)
+    await a_log(sessions, 1)
+    await sessions.append("t", created())
+    source = Source(sessions)
+    rig = Rig(source)
+    rig.channel.subscribe(point(0))
+    rig.channel.subscribe(ResumePoint(session=SessionId("t"), offset=0))
+    with capture_logs() as logs:
+        frames = await rig.run()
+    assert (frames[0]["session"], frames[0]["mode"], frames[0]["error"]["code"]) == ("s", "gone", "internal_error")
+    assert types(frames[1:]) == ["resumed", "event", "caught_up"]
+    assert [entry["event"] for entry in logs] == ["resume_failed"]
+    assert source.tasks.failures == 0
+
+
+async def test_large_answers_are_made_one_at_a_time_and_none_while_the_socket_is_full() -> None:
+    loads = 0
+
+    async def counted(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        nonlocal loads
+        loads += call == "load"
+        return effect()
+
+    sessions = await memory_sessions(counted)
+    for name in "abcd":
+        await sessions.append(name, created())
+    source = Source(sessions)
+    rig = Rig(source)
+    for name in "abcd":
+        rig.channel.subscribe(ResumePoint(session=SessionId(name)))
+    for _ in range(100):
+        if loads:
+            break
+        await asyncio.sleep(0)
+    rig.channel.stall()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert loads == 1
+    assert len(rig.flush()) == 2
+    rig.channel.flow()
+    assert sorted(types(await rig.run())) == ["caught_up"] * 3 + ["resumed"] * 3
+    rig.channel.stall()
+    rig.channel.subscribe(ResumePoint(session=SessionId("a")))
+    rig.channel.close()
+    await source.settle()
+    assert rig.written() == []
 
 
 # -- many readers, one encoding ----------------------------------------------------------------------------------------
