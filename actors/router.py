@@ -142,7 +142,7 @@ class Router:
     ) -> cm.Ok:
         """Tries until it is answered. `trouble` takes why it was not, the latest last."""
         making = cm.making(command)
-        new = making is not None
+        new = isinstance(command, cm.SessionCreate)
         model = making.model if making is not None else None
         pause_s, hops = self.limits.pause_min_s, 0
         absent: Owner | None = None
