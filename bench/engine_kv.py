@@ -23,6 +23,13 @@ from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+class SavesLate(LlamaEngine):
+    """Saves a session only when somebody takes its slot: to see what saving ahead is worth."""
+
+    def _others_wait(self) -> bool:
+        return False
+
+
 class Talk:
     """One conversation, as an actor would drive it."""
 
@@ -66,7 +73,7 @@ class Talk:
 
 async def main(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
-        engine = LlamaEngine(
+        engine = (SavesLate if arguments.save_late else LlamaEngine)(
             LlamaOptions(
                 model_path=MODEL,
                 slots=arguments.slots,
@@ -106,6 +113,7 @@ async def main(arguments: argparse.Namespace) -> None:
             "sessions": len(talks),
             "slots": arguments.slots,
             "at_once": arguments.at_once,
+            "save_late": arguments.save_late,
             "context_tokens": arguments.context,
             "reprefill_ttft_s_p50": percentile(cold, 0.5),
             "returning_ttft_s_p50": percentile(back, 0.5),
@@ -126,5 +134,6 @@ if __name__ == "__main__":
     parser.add_argument("--context", type=int, default=3000)
     parser.add_argument("--answer", type=int, default=16)
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--save-late", action="store_true")
     parser.add_argument("--host-mb", type=int, default=1000)
     asyncio.run(main(parser.parse_args()))

@@ -24,6 +24,9 @@ from bench.support import ROOT
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+BATCH_TOKENS = 128  # prefilled in one step, as our engine does
+
+
 class LlamaServer:
     """A running llama-server. Context is `context` tokens per slot, as ours."""
 
@@ -120,6 +123,7 @@ def main(arguments: argparse.Namespace) -> None:
     params.n_ctx = arguments.context * arguments.slots
     params.cpuparams.n_threads = arguments.threads
     params.cpuparams_batch.n_threads = arguments.threads
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.cache_ram_mib = 0
     params.port = 0
     server = xllamacpp.Server(params)

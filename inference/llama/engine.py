@@ -304,8 +304,11 @@ class LlamaEngine:
         if slot.key is not None and slot.key != key:
             await self._residency.save(slot)
         resident = 0
-        if slot.key == key:
-            resident = common_prefix(slot.tokens, prompt)
+        if slot.key is not None:
+            shared = common_prefix(slot.tokens, prompt)
+            alike = shared_prefix + len(self._tokenizer.turn_opening)  # nothing that anybody said
+            if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
+                resident = shared
         self._table.assign(slot, key)
         resident = await self._residency.bring_up(slot, key, prompt, resident)
         if resident >= min(shared_prefix, len(prompt) - 1) or slot.key != key:

@@ -66,6 +66,11 @@ class LlamaTokenizer:
         return self._scaffold[self._template.scaffold.answer_opening]
 
     @property
+    def turn_opening(self) -> Tokens:
+        """What stands before a user's words: every conversation has it after its opening."""
+        return self._scaffold[self._template.scaffold.roles["user"].before]
+
+    @property
     def answer_closing(self) -> Tokens:
         return self._scaffold[self._template.scaffold.answer_closing]
 
