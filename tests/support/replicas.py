@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -41,6 +42,7 @@ from sessions.types import (
     TenantId,
     UnixMs,
 )
+from tests.support.virtual_time import passed
 
 SESSION = SessionId("s1")
 KEY = SessionKey(TenantId("local"), SESSION)
@@ -101,7 +103,7 @@ class Faults:
     async def _before(self, call: str) -> Fault | None:
         self.calls.append(call)
         if call in self._delays:
-            await _pass(self._delays[call])
+            await passed(self._delays[call])
         await self._alive()
         if call in self._away:
             return "refused"
@@ -124,12 +126,6 @@ def _failure(fault: Fault) -> Unavailable:
     if fault == "refused":
         return Unavailable("store_away", "The store does not answer.")
     return OutcomeUnknown("outcome_unknown", "Nobody knows whether that happened.")
-
-
-async def _pass(seconds: float) -> None:
-    passed = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(seconds, passed.set_result, None)
-    await passed
 
 
 class Reader:
@@ -245,9 +241,10 @@ class Replica:
     async def _announce(self) -> None:
         member = Member(replica=self.name, incarnation=self.incarnation, address="", model="simulated", fingerprint="f")
         while True:
-            await self.directory.announce(member)
-            self._announced.set()
-            await _pass(2.0)
+            with contextlib.suppress(Unavailable):
+                await self.directory.announce(member)
+                self._announced.set()
+            await passed(2.0)
 
     async def close(self) -> None:
         """Leaves in good order. Raises what the runtime raises: a task that failed fails the test."""

@@ -114,10 +114,18 @@ async def settled() -> None:
 
 async def advance(seconds: float) -> None:
     """Lets so much time pass, with everything that happens in it."""
-    passed = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(seconds, passed.set_result, None)
-    await passed
+    await passed(seconds)
     await settled()
+
+
+async def passed(seconds: float) -> None:
+    """Returns so much later; what else is to happen at that moment may come before or after."""
+    due = asyncio.Event()
+    timer = asyncio.get_running_loop().call_later(seconds, due.set)
+    try:
+        await due.wait()
+    finally:
+        timer.cancel()
 
 
 async def until(condition: Callable[[], bool], *, step_s: float = 0.001, limit_s: float = 600.0) -> None:
