@@ -26,7 +26,8 @@ from sessions.stored import Append, Snapshot
 from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch
 
-SESSIONS = ("a", "b", "B", "é")
+BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
+SESSIONS = ("b", "B", "é")
 _examples = count()
 
 
@@ -45,14 +46,14 @@ class Op(msgspec.Struct, frozen=True):
 
 ops = st.builds(
     Op,
-    call=st.sampled_from(["grant", "append", "append", "append", "append", "read", "load", "list", "purge"]),
+    call=st.sampled_from(["purge", "grant", *["append"] * 12, *["read", "load", "list"] * 2]),
     session=st.sampled_from(SESSIONS),
-    tenant=st.integers(0, 1),
-    fence=st.sampled_from([0, 0, 0, 0, -1, 1]),
-    top=st.sampled_from([0, 0, 0, 0, -1, 1]),
+    tenant=st.sampled_from([0, 0, 0, 1]),
+    fence=st.sampled_from([*[0] * 8, -1, 1]),
+    top=st.sampled_from([*[0] * 8, -1, 1]),
     count=st.integers(0, 4),
     number=st.integers(0, 3),
-    beside=st.frozensets(st.sampled_from(["open", "closed", "deleted", "unlisted", "command", "usage", "snapshot"])),
+    beside=st.frozensets(st.sampled_from(BESIDE), max_size=4),
 )
 
 
@@ -67,7 +68,7 @@ class Player:
     async def play(self, history: list[Op]) -> list[object]:
         outcomes = []
         for op in history:
-            self.now = UnixMs(self.now + 1 + op.number)
+            self.now = UnixMs(self.now + op.number)  # often the same moment: order must not hang on it
             outcomes.append(await self._outcome(self._call(op)))
         for tenant in self.tenants:
             for session in SESSIONS:
@@ -103,6 +104,10 @@ class Player:
                     at, expected_fence=expected, owner=f"o{op.number}", new_epoch=Epoch("e"), now_ms=self.now
                 )
             case "append":
+                if head is None and not op.fence:
+                    head = await journal.grant(
+                        at, expected_fence=None, owner="o", new_epoch=Epoch("e"), now_ms=self.now
+                    )
                 fence, top = (head.fence, head.top) if head else (1, 0)
                 return await journal.append(self._append(op, at, fence + op.fence, max(0, top + op.top)))
             case "read":
@@ -113,7 +118,7 @@ class Player:
                 after = at if op.number else None
                 return await journal.list_heads(at.tenant, user=None, limit=op.count + 1, after=after)
             case _:
-                before = UnixMs(self.now - 10 * op.number)
+                before = UnixMs(self.now - 4 * op.number)
                 purged = await journal.purge(deleted_before=before, commands_before=before, limit=1000)
                 return sorted(key for key in purged if key.tenant in self.tenants)
 
@@ -170,7 +175,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(history=st.lists(ops, max_size=40))
+@given(history=st.lists(ops, min_size=5, max_size=40))
 def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Journal, Journal], history: list[Op]) -> None:
     runner, model, other = both
     example = next(_examples)
@@ -178,5 +183,6 @@ def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Journa
     async def play() -> tuple[list[object], list[object]]:
         return await Player(model, example).play(history), await Player(other, example).play(history)
 
-    expected, found = runner.run(play())
-    assert found == expected
+    for number, (expected, found) in enumerate(zip(*runner.run(play()), strict=True)):
+        if found != expected:  # a plain comparison of such long lists takes minutes to be shown
+            pytest.fail(f"outcome {number} differs:\n  model {expected}\n  found {found}")
