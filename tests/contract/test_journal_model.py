@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from persistence.memory import MemoryJournal
@@ -28,6 +28,7 @@ from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, delta
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
 SESSIONS = ("b", "B", "é")
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # each example syncs a disk: shrinking one would take minutes
 _examples = count()
 
 
@@ -174,7 +175,9 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
         runner.run(stack.aclose())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    phases=PHASES, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(history=st.lists(ops, min_size=5, max_size=40))
 def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Journal, Journal], history: list[Op]) -> None:
     runner, model, other = both
