@@ -39,6 +39,7 @@ from sessions.types import Principal, ReplicaId, UnixMs
 from sessions.world import ActorLimits
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
+from transport.openai.models import card_of
 from transport.server import Server
 
 log = structlog.get_logger("sessile")
@@ -290,8 +291,15 @@ async def serve(settings: Settings) -> int:
             new_id=new_id,
         ) as runtime,
     ):
+        started_at = now_ms() // 1000
         gateway = Gateway(
-            sessions=runtime, journal=journal, access=access, limits=GatewayLimits(), now_ms=now_ms, new_id=new_id
+            sessions=runtime,
+            journal=journal,
+            access=access,
+            limits=GatewayLimits(),
+            now_ms=now_ms,
+            new_id=new_id,
+            models=lambda: (card_of(engine.info, created=started_at),),
         )
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
         upkeep = Upkeep(

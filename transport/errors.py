@@ -40,6 +40,8 @@ class Row(NamedTuple):
 CODES: Final[dict[str, Row]] = {
     # The request is wrong.
     "invalid_request": Row(400, "INVALID_ARGUMENT"),
+    "unknown_parameter": Row(400, "INVALID_ARGUMENT"),
+    "missing_required_parameter": Row(400, "INVALID_ARGUMENT"),
     "unknown_type": Row(400, "UNIMPLEMENTED"),
     "unsupported_parameter": Row(400, "INVALID_ARGUMENT"),
     "empty_prompt": Row(400, "INVALID_ARGUMENT"),

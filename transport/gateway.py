@@ -21,11 +21,12 @@ import msgspec
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Limited, Overloaded, Unavailable
 from sessions.ports import Journal, Sessions
-from sessions.stored import Head
-from sessions.types import Principal, SessionId, SessionKey, UnixMs
+from sessions.stored import Head, ResponsePlace
+from sessions.types import Principal, ResponseId, SessionId, SessionKey, UnixMs
 from transport.access import Access
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
+from transport.openai.models import Models
 from transport.reading import LogReader
 from transport.tasks import Tasks
 
@@ -50,10 +51,12 @@ class Gateway:
         limits: GatewayLimits,
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
+        models: Models = tuple,
     ) -> None:
         self.access = access
         self.limits = limits
         self.new_id = new_id
+        self.models = models
         self.now_ms = now_ms
         self.feeds = Feeds(sessions)
         self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
@@ -97,6 +100,11 @@ class Gateway:
         with self._admitted(principal):
             head, state = await self.logs.state(principal, SessionKey(principal.tenant, session))
             return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
+
+    async def find_response(self, principal: Principal, response_id: ResponseId) -> ResponsePlace | None:
+        """Where a response is. Says nothing yet of whether the principal may read it. Raises Unavailable."""
+        with self._admitted(principal):
+            return await self._journal.find_response(principal.tenant, response_id)
 
     async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
         """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""

@@ -6,23 +6,30 @@ door over HTTP is a new file with a `router` function and a line in `make_app`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from sessions.errors import BadInput, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
 from transport.middleware import App, Receive, Scope, Send, Surroundings
-from transport.routes import health, page, tickets
+from transport.openai.doorway import Doorway
+from transport.openai.history import MemoryHistory
+from transport.routes import chat, health, models, page, tickets
 from transport.routes.health import Readiness
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
 
 log = structlog.get_logger(__name__)
 
@@ -33,9 +40,14 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _failed)
     app.include_router(health.router(readiness))
     app.include_router(tickets.router(gateway))
+    history = MemoryHistory(clock=time.monotonic)
+    doorway = Doorway(gateway, history=history, new_id=gateway.new_id)
+    app.include_router(models.router(gateway))
+    app.include_router(chat.router(gateway, doorway))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
     return Surroundings(
@@ -62,9 +74,27 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first: dict[str, Any] = dict(error.errors()[0])
-    path = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-    return error_response(BadInput("invalid_request", f"{path}: {first['msg']}.", param=path or None))
+    return error_response(invalid(error.errors()))
+
+
+def invalid(found: Sequence[dict[str, Any]]) -> BadInput:
+    """What is wrong with a request, as OpenAI says it. Of a union's complaints the deepest is about what was meant."""
+    first = max(found, key=lambda each: len(each["loc"]))
+    kind, message = first["type"], first["msg"]
+    path = ""
+    for part in first["loc"][1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in _BRANCHES:
+            path += f".{part}" if path else part
+    if kind == "json_invalid":
+        return BadInput("invalid_request", "The body of this request is not valid JSON.")
+    if kind == "missing":
+        return BadInput("missing_required_parameter", f"Missing required parameter: '{path}'.", param=path or None)
+    if kind == "extra_forbidden":
+        return BadInput("unknown_parameter", f"Unknown parameter: '{path}'.", param=path)
+    what = f"Invalid value for '{path}': " if path else ""
+    return BadInput("invalid_request", f"{what}{message}.", param=path or None)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -80,6 +110,10 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     response = error_response(answer)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

@@ -1,0 +1,161 @@
+"""The server of these tests: memory journal, real actors and sockets, and an engine that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import openai
+
+from actors.directory.memory import MemoryDirectory
+from actors.runtime import Runtime, RuntimeLimits
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated.engine import Stream
+from persistence.memory import MemoryJournal, MemoryStore
+from sessions.events import Record
+from sessions.filters import KeywordFilterSet
+from sessions.ports import EngineInfo, Member
+from sessions.types import Principal, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
+from transport.access import Access
+from transport.gateway import Gateway, GatewayLimits
+from transport.openai.models import ModelCard, card_of
+from transport.server import Server
+
+SIMULATED = "simulated"
+
+
+class ScriptedEngine(SimulatedEngine):
+    """The simulated engine, except that the next answers are the texts in `script`, byte by byte."""
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        super().__init__(options)
+        self.script: list[str] = []
+        self._said: dict[Stream, bytes] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        info = super().info
+        return EngineInfo(
+            model=info.model,
+            build=info.build,
+            model_fingerprint=info.model_fingerprint,
+            context_window=info.context_window,
+            slots=info.slots,
+            sampling=info.sampling | {"text", "logprobs"},
+            tool_format="hermes",
+        )
+
+    def draw(self, stream: Stream) -> int | None:
+        if stream not in self._said:
+            if not self.script:
+                return super().draw(stream)
+            self._said[stream] = self.script.pop(0).encode()
+        said = self._said[stream]
+        return said[stream.decoded] if stream.decoded < len(said) else None
+
+
+class Serving(NamedTuple):
+    server: Server
+    gateway: Gateway
+    runtime: Runtime
+    journal: MemoryJournal
+    engine: ScriptedEngine
+
+    def client(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.server.url}/v1", api_key=key, max_retries=options.pop("max_retries", 0), **options
+        )
+
+    def log(self, session: str) -> Sequence[Record]:
+        """The records of a session of the local tenant."""
+        (found,) = [log.records for key, log in self.journal.store._logs.items() if key.session == session]
+        return found
+
+    async def ended(self, session: str) -> None:
+        """Returns when no response of a session is being written."""
+        actor = self.runtime.actor(SessionKey(TenantId("local"), SessionId(session)))
+        assert actor is not None
+        changed = asyncio.Event()
+        stop = self.runtime.watch(actor.key, lambda _: changed.set())
+        try:
+            while actor.open:
+                await changed.wait()
+                changed.clear()
+        finally:
+            stop()
+
+    @property
+    def sessions(self) -> list[str]:
+        return [key.session for key in self.journal.store._logs]
+
+    @property
+    def usage(self) -> int:
+        return len(self.journal.store._usage)
+
+
+@asynccontextmanager
+async def serving(
+    options: SimulatedOptions,
+    *,
+    keys: Mapping[str, Principal] | None = None,
+    store: MemoryStore | None = None,
+    runtime_limits: RuntimeLimits | None = None,
+    output_phrases: Sequence[str] = (),
+) -> AsyncIterator[Serving]:
+    journal = MemoryJournal(store or MemoryStore())
+    directory = MemoryDirectory()
+    engine = ScriptedEngine(options)
+    last = 0
+
+    def now_ms() -> UnixMs:
+        nonlocal last
+        last = max(last + 1, time.time_ns() // 1_000_000)
+        return UnixMs(last)
+
+    def new_id() -> str:
+        return secrets.token_hex(10)
+
+    def models() -> list[ModelCard]:
+        return [card_of(engine.info, created=1_700_000_000)]
+
+    replica, incarnation = ReplicaId("local"), new_id()
+    await journal.open()
+    await directory.open()
+    await engine.start()
+    member = Member(replica=replica, incarnation=incarnation, address="", model=SIMULATED, fingerprint="f")
+    try:
+        await directory.announce(member)
+        async with Runtime(
+            replica=replica,
+            incarnation=incarnation,
+            journal=journal,
+            directory=directory,
+            engine=engine,
+            filters=KeywordFilterSet(output_phrases=output_phrases),
+            limits=runtime_limits or RuntimeLimits(),
+            now_ms=now_ms,
+            new_id=new_id,
+        ) as runtime:
+            gateway = Gateway(
+                sessions=runtime,
+                journal=journal,
+                access=Access(keys or {}, clock=asyncio.get_running_loop().time),
+                limits=GatewayLimits(),
+                now_ms=now_ms,
+                new_id=new_id,
+                models=models,
+            )
+            server = Server(gateway, host="127.0.0.1", port=0)
+            await server.start()
+            try:
+                yield Serving(server, gateway, runtime, journal, engine)
+            finally:
+                await server.stop()
+    finally:
+        await engine.close()
+        await directory.close()
+        await journal.close()

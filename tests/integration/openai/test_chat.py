@@ -1,0 +1,234 @@
+"""Chat completions by OpenAI's own SDK: whole and streamed, choices, usage, errors, and which session they land in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from sessions.events import ItemCreated, ResponseCreated, ResponseIncomplete
+from tests.integration.openai.server import SIMULATED, Serving
+
+HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]
+
+
+async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -> str:
+    """One turn of a client that keeps the conversation; the answer is added to it."""
+    completion = await client.chat.completions.create(model=SIMULATED, messages=messages, **more)
+    message = completion.choices[0].message
+    messages.append(message.model_dump(exclude_none=True))
+    assert message.content is not None
+    return message.content
+
+
+async def test_models(client: openai.AsyncOpenAI) -> None:
+    models = [model async for model in client.models.list()]
+    assert [model.id for model in models] == [SIMULATED]
+    assert (await client.models.retrieve(SIMULATED)).object == "model"
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.models.retrieve("other")
+    assert caught.value.code == "model_not_found"
+
+
+async def test_a_whole_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
+    completion = await client.chat.completions.create(model=SIMULATED, messages=HELLO)
+    (choice,) = completion.choices
+    assert choice.finish_reason == "stop" and choice.message.role == "assistant" and choice.message.content
+    assert completion.object == "chat.completion" and completion.id.startswith("chatcmpl-")
+    usage = completion.usage
+    assert usage is not None and usage.prompt_tokens > 0 and usage.completion_tokens > 0
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    (session,) = server.sessions
+    records = server.log(session)
+    assert sum(isinstance(record.event, ResponseCreated) for record in records) == 1
+
+
+async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpenAI) -> None:
+    whole = await client.chat.completions.create(model=SIMULATED, messages=HELLO)
+    stream = await client.chat.completions.create(
+        model=SIMULATED, messages=HELLO, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].choices == [] and chunks[-1].usage is not None and whole.usage is not None
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_a_plain_stream_has_data_lines_and_done_only(server: Serving) -> None:
+    body = {"model": SIMULATED, "messages": HELLO, "stream": True}
+    async with httpx.AsyncClient(base_url=server.server.url) as http:
+        plain = await http.post("/v1/chat/completions", json=body)
+        assert plain.headers["content-type"].startswith("text/event-stream")
+        assert plain.headers["x-request-id"]
+        lines = [line for line in plain.text.split("\n") if line]
+        assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+        with_ids = await http.post("/v1/chat/completions", json=body, headers={"x-sessile-event-ids": "1"})
+        assert any(line.startswith("id: ") for line in with_ids.text.split("\n"))
+
+
+async def test_several_choices_share_their_question(client: openai.AsyncOpenAI, server: Serving) -> None:
+    completion = await client.chat.completions.create(model=SIMULATED, messages=HELLO, n=3, temperature=1, seed=7)
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in completion.choices}) == 3
+    (session,) = server.sessions
+    events = [record.event for record in server.log(session)]
+    assert sum(isinstance(event, ItemCreated) for event in events) == 1
+    stream = await client.chat.completions.create(
+        model=SIMULATED, messages=HELLO, n=3, temperature=1, seed=7, stream=True
+    )
+    texts = ["", "", ""]
+    async for chunk in stream:
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == [choice.message.content for choice in completion.choices]
+
+
+async def test_limits_and_stops_end_an_answer_as_they_should(client: openai.AsyncOpenAI, server: Serving) -> None:
+    short = await client.chat.completions.create(model=SIMULATED, messages=HELLO, max_completion_tokens=3)
+    assert short.choices[0].finish_reason == "length"
+    assert short.usage is not None and short.usage.completion_tokens == 3
+    server.engine.script.append("one two END three")
+    stopped = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stop=["END"])
+    assert stopped.choices[0].message.content == "one two " and stopped.choices[0].finish_reason == "stop"
+
+
+async def test_a_client_that_resends_its_history_stays_in_its_session(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    messages = list(HELLO)
+    cached = 0
+    for turn in range(5):
+        completion = await client.chat.completions.create(model=SIMULATED, messages=messages)
+        assert len(server.sessions) == 1
+        usage = completion.usage
+        assert usage is not None and usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens is not None
+        if turn:
+            assert usage.prompt_tokens_details.cached_tokens >= cached
+        cached = usage.total_tokens - 2  # what ends the answer was drawn and not computed
+        messages.append(completion.choices[0].message.model_dump(exclude_none=True))
+        messages.append({"role": "user", "content": f"and number {turn}"})
+    assert [h.listed for _, h in server.journal.store._heads()] == [False]
+
+
+async def test_a_changed_history_and_a_second_client_begin_sessions_of_their_own(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    messages = list(HELLO)
+    await answer(client, messages)
+    mine = [*messages, {"role": "user", "content": "go on"}]
+    await answer(client, list(mine))
+    assert len(server.sessions) == 1
+    await answer(client, list(mine))  # the same again: its place is no leaf any more
+    assert len(server.sessions) == 2
+    changed = [dict(message) for message in mine]
+    changed[2]["content"] += " changed"
+    await answer(client, changed)
+    assert len(server.sessions) == 3
+
+
+async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
+    conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
+    seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
+    for turn in range(3):
+        for user, messages in conversations.items():
+            raw = await client.chat.completions.with_raw_response.create(model=SIMULATED, messages=messages, user=user)
+            seen[user].add(raw.headers["x-session-id"])
+            messages.append(raw.parse().choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": f"turn {turn}"})
+    assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
+
+
+async def test_a_repeated_request_attaches_to_its_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
+    key = {"Idempotency-Key": "once"}
+
+    async def streamed() -> list[dict[str, Any]]:
+        stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True, extra_headers=key)
+        return [chunk.model_dump() async for chunk in stream]
+
+    def text(chunks: list[dict[str, Any]]) -> str:
+        return "".join(chunk["choices"][0]["delta"]["content"] or "" for chunk in chunks)
+
+    first = await streamed()
+    again = await streamed()
+    assert text(first) == text(again) and {c["id"] for c in first} == {c["id"] for c in again}
+    assert server.usage == 1 and len(server.sessions) == 1
+    with pytest.raises(openai.ConflictError) as caught:
+        await client.chat.completions.create(model=SIMULATED, messages=HELLO[:1], extra_headers=key)
+    assert caught.value.code == "idempotency_conflict"
+
+
+async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append("word " * 10_000)
+    stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True)
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    await stream.close()
+    (session,) = server.sessions
+    await server.ended(session)
+    ends = [record.event for record in server.log(session) if isinstance(record.event, ResponseIncomplete)]
+    assert [end.response.incomplete_details for end in ends] == [{"reason": "cancelled"}]
+
+
+async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append("word " * 100)
+    key = {"Idempotency-Key": "again"}
+    ask = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
+    stream: Any = await client.chat.completions.create(**ask)
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    await stream.close()
+    stream = await client.chat.completions.create(**ask)
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == "word " * 100 and server.usage == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "param"),
+    [
+        ({"model": "other"}, 404, "model_not_found", "model"),
+        ({"messages": []}, 400, "invalid_request", "messages"),
+        ({"messages": None}, 400, "invalid_request", "messages"),
+        ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request", "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, 400, "invalid_request", "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, 400,
+         "invalid_request", "messages[0].role"),
+        ({"temperature": 3}, 400, "invalid_request", "temperature"),
+        ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]}, 400,
+         "invalid_request", "tools[0].function.parameters"),
+        ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
+         "unsupported_parameter", "messages[0].content[0].type"),
+    ],
+)  # fmt: skip
+async def test_bad_input_is_told_as_openai_does(
+    server: Serving, change: dict[str, Any], status: int, code: str, param: str
+) -> None:
+    async with httpx.AsyncClient(base_url=server.server.url) as http:
+        answer = await http.post("/v1/chat/completions", json={"model": SIMULATED, "messages": HELLO, **change})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+    assert error["type"] == "invalid_request_error" and error["message"]
+
+
+async def test_a_body_that_is_no_json(server: Serving) -> None:
+    async with httpx.AsyncClient(base_url=server.server.url) as http:
+        answer = await http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_prompt_that_does_not_fit_is_a_bad_request(client: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(
+                model=SIMULATED, messages=[{"role": "user", "content": "x" * 20_000}], stream=stream
+            )
+        assert caught.value.code == "context_length_exceeded"

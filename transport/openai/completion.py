@@ -1,0 +1,116 @@
+"""One chat completion being read from its log: as a whole, or as the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+from sessions import events as ev
+from sessions.errors import SessileError, Unavailable
+from sessions.events import Record
+from sessions.types import Json
+from transport import errors
+from transport.openai import sse
+from transport.openai.chat import Choice, encode, usage_of
+from transport.openai.doorway import Begun, Doorway
+from transport.openai.requests import EventId
+
+FINGERPRINT: Final = "sessile"
+
+
+class Completion:
+    """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
+
+    def __init__(self, doorway: Doorway, begun: Begun, *, model: str, logprobs: bool, usage: bool) -> None:
+        self._doorway = doorway
+        self._begun = begun
+        self._model = model
+        self._usage = usage
+        self._choices = {
+            response_id: Choice(index, response_id, logprobs=logprobs)
+            for index, response_id in enumerate(begun.responses)
+        }
+        self._first = self._choices[begun.responses[0]]
+
+    async def whole(self) -> dict[str, Json]:
+        """The `chat.completion` object. Raises the error that an answer ended with."""
+        with self._begun.cursor:
+            async for _ in self._entries():
+                pass
+        for choice in self._choices.values():
+            if choice.error is not None:
+                raise choice.error
+        bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice.whole() for choice in self._choices.values()],
+            "usage": usage_of(bodies),
+        }
+
+    async def stream(self, *, with_ids: bool = False, skip: EventId | None = None) -> AsyncGenerator[bytes, None]:
+        """The bytes of a stream. Raises what is wrong before the first of them; later it is told in the stream.
+
+        `skip`: what its reader has seen already, by a stream of the same request with ids."""
+        told = False
+        cursor = self._begun.cursor
+        with cursor:
+            try:
+                async for record, entries, error in self._entries():
+                    if skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset:
+                        continue
+                    if error is not None:
+                        raise error
+                    for number, entry in enumerate(entries, 1):
+                        # The id stands on the last chunk of its event: one that is cut off before it comes again.
+                        whole = with_ids and number == len(entries)
+                        yield self._chunk([entry], EventId(cursor.epoch, record.offset) if whole else None)
+                        told = True
+                if self._usage:
+                    bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
+                    last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}
+                    yield sse.data(encode(last))
+                yield sse.DONE
+            except SessileError as error:
+                if not told:
+                    raise
+                yield sse.data(encode({"error": errors.public(error)}))
+
+    async def _entries(self) -> AsyncIterator[tuple[Record, list[dict[str, Json]], SessileError | None]]:
+        """Every event of these responses with what it becomes, to the end of the last one."""
+        left = len(self._choices)
+        async for record in self._begun.cursor.records(self._begun.after):
+            event = record.event
+            if isinstance(event, ev.SessionDeleted):
+                break
+            choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
+            if choice is None or not isinstance(event, ev.ResponseEvent):
+                continue
+            entries = choice.take(event)
+            if choice.body is None:
+                if entries:
+                    yield record, entries, None
+                continue
+            told = choice.told()
+            if told is not None:
+                await self._doorway.answered(self._begun, choice.response_id, *told)
+            yield record, entries, choice.error
+            left -= 1
+            if not left:
+                return
+        raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
+
+    def _head(self, kind: str) -> dict[str, Json]:
+        return {
+            "id": f"chatcmpl-{self._first.response_id.removeprefix('resp_')}",
+            "object": kind,
+            "created": self._first.created,
+            "model": self._model,
+            "service_tier": "default",
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    def _chunk(self, entries: list[dict[str, Json]], event_id: EventId | None) -> bytes:
+        chunk = {**self._head("chat.completion.chunk"), "choices": entries}
+        if self._usage:
+            chunk["usage"] = None
+        return sse.data(encode(chunk), id=None if event_id is None else str(event_id))

@@ -1,0 +1,107 @@
+"""A log as an async iterator of records: the reader that HTTP doors use on the same feeds as every WebSocket.
+
+Acquire it before whatever writes the records is asked for: then nothing falls in between, and what comes is taken from
+the feed's tail without a question to the journal. A reader further back is given pages, scrubbed (I3).
+
+Does not know windows: one record after another is handed on as its taker asks, and the feed keeps nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+
+from sessions.errors import Unavailable
+from sessions.events import Record, SessionDeleted
+from sessions.types import Epoch, Principal, SessionKey
+from transport.feeds import PULL_BYTES_MAX, Reader
+from transport.frames import JSON
+from transport.gateway import Gateway
+from transport.reading import visible
+from transport.scrub import OutOfSight, Scrubber
+
+
+class LogCursor:
+    """One cursor on one log. A context: leaving it takes the reader off its feed."""
+
+    def __init__(self, gateway: Gateway, principal: Principal, key: SessionKey) -> None:
+        self.key = key
+        self._gateway = gateway
+        self._principal = principal
+        self._reader: Reader = gateway.feeds.acquire(key, self, JSON)
+        self._readable = asyncio.Event()
+        self._scrubber: Scrubber | None = None
+
+    def __enter__(self) -> LogCursor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._gateway.feeds.release(self._reader)
+
+    def readable(self, reader: Reader) -> None:
+        self._readable.set()
+
+    @property
+    def alone(self) -> bool:
+        """Nobody else reads this log through this gateway."""
+        return len(self._reader.feed.readers) == 1
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._reader.feed.epoch
+
+    async def check(self) -> None:
+        """Raises NotFound, Gone, Unavailable when the log is not the principal's to read."""
+        feed = self._reader.feed
+        await self._gateway.logs.page(feed, 0, bytes_max=1)
+        visible(self._principal, self.key, feed.user, feed.deleted)
+
+    def retracted(self, response_id: str, category: str) -> bool:
+        """Whether something of a response is known to have been taken back under a category."""
+        found = self._reader.feed.retractions
+        return any(event.response_id == response_id and event.category == category for _, event in found)
+
+    async def records(self, after: int, *, live: bool = True) -> AsyncIterator[Record]:
+        """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
+
+        Ends behind `session.deleted`. Raises NotFound, Unavailable, and Unavailable when the log has another epoch."""
+        feed, position = self._reader.feed, after
+        epoch = feed.epoch
+        while True:
+            self._readable.clear()
+            if epoch and feed.epoch != epoch:
+                raise Unavailable("journal_unavailable", "The log of this session was restored; ask again.")
+            entries = feed.after(position)
+            if entries is None or (not entries and not feed.top):
+                records = await self._page(position)
+            else:
+                records = tuple(entry.record for entry in entries)
+            epoch = epoch or feed.epoch
+            for record in records:
+                position = record.offset
+                yield record
+                if isinstance(record.event, SessionDeleted):
+                    return
+            if not records:
+                if not live:
+                    return
+                await self._readable.wait()
+
+    async def _page(self, position: int) -> tuple[Record, ...]:
+        feed = self._reader.feed
+        records = await self._gateway.logs.page(feed, position, bytes_max=PULL_BYTES_MAX)
+        if not feed.retracted_after(position):
+            self._scrubber = None
+            return records
+        if self._scrubber is None or self._scrubber.newest != feed.retractions[-1][0]:
+            self._scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
+        try:
+            return tuple(self._scrubber.scrub(record) for record in records)
+        except OutOfSight as exc:
+            raise Unavailable("journal_unavailable", "What stands there was taken back; read from the start.") from exc

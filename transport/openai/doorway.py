@@ -1,0 +1,245 @@
+"""Begins the turns of HTTP clients: finds the session, makes the command, acquires the reader, sends it.
+
+Every request becomes one `turn.create` with an id of its own, or one that follows from its `Idempotency-Key`: then the
+same key and body find the same session and the same answer, whether that is still being written or long done (I5).
+Which session a stateless request goes to is remembered for its key in this process; where that is forgotten, the
+session that follows from the key is tried.
+
+A place that the history index gave is given back when the turn did not begin; with a key it stays with the key, because
+the same request may have been applied without our knowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from sessions import commands as cm
+from sessions.errors import Conflict, Gone, NotFound, SessileError, Unavailable
+from sessions.stored import ResponsePlace
+from sessions.types import (
+    CommandId,
+    ItemId,
+    Principal,
+    ResponseId,
+    Sampling,
+    SessionId,
+    SessionKey,
+    Tool,
+    derived_session_id,
+)
+from transport.gateway import Gateway
+from transport.openai.cursor import LogCursor
+from transport.openai.history import Found, HistoryIndex, Place, Unit, beginning, chains, find
+
+RETRIES_MAX: Final = 20_000
+
+log = structlog.get_logger(__name__)
+
+
+class Wanted(NamedTuple):
+    """What a stateless request asks for."""
+
+    model: str
+    user: str | None
+    instructions: str | None
+    tools: tuple[Tool, ...]
+    units: list[Unit]
+    sampling: Sampling
+    choices: int = 1
+    listed: bool = False
+
+
+class Begun(NamedTuple):
+    """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
+
+    cursor: LogCursor
+    responses: tuple[ResponseId, ...]
+    after: int
+    chain: bytes | None  # of the history up to the answer, where answers are to be found again
+
+
+class _Retry:
+    """What is known of an Idempotency-Key."""
+
+    __slots__ = ("body", "found", "lock")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.lock = asyncio.Lock()
+        self.found: Found | None | bool = False  # False: not decided
+
+
+class Doorway:
+    """One for all HTTP doors of a gateway."""
+
+    def __init__(self, gateway: Gateway, *, history: HistoryIndex, new_id: Callable[[], str]) -> None:
+        self.gateway = gateway
+        self.history = history
+        self._new_id = new_id
+        self._retries: OrderedDict[tuple[str, ...], _Retry] = OrderedDict()
+
+    def command_id(self, principal: Principal, door: str, idempotency_key: str | None) -> CommandId:
+        if idempotency_key is None:
+            return CommandId(f"http_{self._new_id()}")
+        digest = hashlib.sha256("\0".join((door, principal.tenant, principal.id, idempotency_key)).encode())
+        return CommandId(f"idem_{digest.hexdigest()[:40]}")
+
+    # -- stateless ------------------------------------------------------------------------------------------------
+
+    async def begin(self, principal: Principal, door: str, wanted: Wanted, body: bytes, key: str | None) -> Begun:
+        """Begins the turn of a client that brings its whole history. Raises SessileError."""
+        start = beginning(principal, wanted.user, wanted.model, wanted.tools, wanted.instructions)
+        behind = chains(start, wanted.units)
+        command_id = self.command_id(principal, door, key)
+        if key is None:
+            found = await self._find(behind, wanted.units)
+            return await self._begin(principal, command_id, wanted, found, behind, start, give_back=True)
+        retry = self._retry((door, principal.tenant, principal.id, key), hashlib.sha256(body).digest())
+        async with retry.lock:
+            if retry.found is False:
+                retry.found = await self._find(behind, wanted.units)
+            assert not isinstance(retry.found, bool)
+            return await self._begin(principal, command_id, wanted, retry.found, behind, start, give_back=False)
+
+    def _retry(self, name: tuple[str, ...], body: bytes) -> _Retry:
+        retry = self._retries.get(name)
+        if retry is None:
+            retry = self._retries[name] = _Retry(body)
+            if len(self._retries) > RETRIES_MAX:
+                self._retries.popitem(last=False)
+        if retry.body != body:
+            raise Conflict(
+                "idempotency_conflict", "This Idempotency-Key was used for another request.", param="idempotency_key"
+            )
+        return retry
+
+    async def _find(self, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
+        try:
+            return await find(self.history, behind, units)
+        except Unavailable as error:
+            log.warning("history_unavailable", error=error.code)
+            return None
+
+    async def _begin(
+        self,
+        principal: Principal,
+        command_id: CommandId,
+        wanted: Wanted,
+        found: Found | None,
+        behind: Sequence[bytes],
+        start: bytes,
+        *,
+        give_back: bool,
+    ) -> Begun:
+        chain = behind[-1] if behind else start
+        if found is not None:
+            try:
+                return await self._send(principal, self._turn(command_id, wanted, found), wanted, chain)
+            except (NotFound, Gone):
+                log.info("place_is_gone", session=found.place.session)
+            except SessileError:
+                if give_back:
+                    await self.history.put(found.chain, found.place)
+                raise
+        turn = self._turn(command_id, wanted, None, derived_session_id(principal, command_id))
+        return await self._send(principal, turn, wanted, chain)
+
+    def _turn(
+        self, command_id: CommandId, wanted: Wanted, found: Found | None, session: SessionId | None = None
+    ) -> cm.TurnCreate:
+        if found is not None:
+            session, parent, units = found.place.session, found.place.leaf, wanted.units[found.units :]
+            create = None
+        else:
+            parent, units = None, wanted.units
+            create = cm.SessionSettings(
+                model=wanted.model, instructions=wanted.instructions, tools=wanted.tools, listed=wanted.listed
+            )
+        assert session is not None
+        return cm.TurnCreate(
+            id=command_id,
+            session=session,
+            create=create,
+            items=tuple(item for unit in units for item in unit.items),
+            parent_id=parent,
+            **msgspec.structs.asdict(wanted.sampling),
+        )
+
+    async def _send(self, principal: Principal, turn: cm.TurnCreate, wanted: Wanted, chain: bytes) -> Begun:
+        begun = await self.send(principal, turn)
+        responses = begun.responses
+        try:
+            parent = turn.parent_id if begun.last is None else begun.last
+            for number in range(1, wanted.choices):
+                seed = turn.seed + number if turn.seed is not None else None
+                another = cm.ResponseCreate(
+                    id=CommandId(f"{turn.id}.{number}"),
+                    session=turn.session,
+                    parent_id=parent,
+                    **(msgspec.structs.asdict(wanted.sampling) | {"seed": seed}),
+                )
+                ok = await self.gateway.execute(principal, another)
+                assert ok.response_id is not None
+                responses += (ok.response_id,)
+        except BaseException:
+            begun.cursor.close()
+            raise
+        return Begun(begun.cursor, responses, begun.after, chain)
+
+    async def answered(self, begun: Begun, response_id: ResponseId, leaf: ItemId, answer: Unit) -> None:
+        """Notes where an answer lies, for the client's next request. Raises nothing for an index that is away."""
+        if begun.chain is None:
+            return
+        try:
+            await self.history.put(chains(begun.chain, [answer])[0], Place(begun.cursor.key.session, leaf))
+        except Unavailable as error:
+            log.warning("history_unavailable", error=error.code)
+
+    # -- any ------------------------------------------------------------------------------------------------------
+
+    class Sent(NamedTuple):
+        cursor: LogCursor
+        responses: tuple[ResponseId, ...]
+        after: int
+        last: ItemId | None
+
+    async def send(self, principal: Principal, turn: cm.TurnCreate) -> Sent:
+        """Sends a turn, with a reader already on its log. Whoever gets the cursor closes it."""
+        cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session))
+        try:
+            ok = await self.gateway.execute(principal, turn)
+        except BaseException:
+            cursor.close()
+            raise
+        assert ok.offset is not None
+        responses = () if ok.response_id is None else (ok.response_id,)
+        return Doorway.Sent(cursor, responses, ok.offset, ok.item_id)
+
+    async def find_response(self, principal: Principal, response_id: str) -> ResponsePlace:
+        """Raises NotFound, Unavailable."""
+        place = await self.gateway.find_response(principal, ResponseId(response_id))
+        if place is None:
+            raise NotFound("response_not_found", f"Response with id '{response_id}' not found.", param="response_id")
+        return place
+
+    def cancel_soon(self, principal: Principal, session: SessionId, responses: Sequence[ResponseId]) -> None:
+        """Cancels responses whose client has left, in a task of the gateway's."""
+
+        async def cancel() -> None:
+            for response_id in responses:
+                command = cm.ResponseCancel(
+                    id=CommandId(f"http_{self._new_id()}"), session=session, response_id=response_id
+                )
+                try:
+                    await self.gateway.execute(principal, command)
+                except SessileError as error:
+                    log.info("not_cancelled", session=session, response=response_id, error=error.code)
+
+        self.gateway.tasks.start(cancel())

@@ -1,0 +1,140 @@
+"""Sessions without asking: which session already holds the history that a stateless client resends.
+
+A history is named by a chain of hashes: the first over who asks (tenant, principal, end user), the model, the tools
+and the instructions, each next one over the one before it and one message. The index knows, for the chain as it stood
+behind an answer of ours, where that answer lies. So a place is found only by whoever could have been told its
+words: same principal, `user`, model and tools, and at least one answer that we produced.
+
+`take` gives a place away: of two requests with one history the first goes on in its session, the other finds nothing
+and begins a session of its own (a fork). Losing the index costs tokens, never a conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from sessions import commands as cm
+from sessions.types import ItemId, Principal, SessionId, Tool
+
+HISTORY_TTL_S: Final = 24 * 3600.0
+HISTORY_PLACES_MAX: Final = 200_000
+PLACES_PER_KEY_MAX: Final = 16
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Place(NamedTuple):
+    """The last item of an answer, and its session."""
+
+    session: SessionId
+    leaf: ItemId
+
+
+class HistoryIndex(Protocol):
+    """Places by the chain that leads to them. Bounded; a place is forgotten after `HISTORY_TTL_S`.
+
+    Both calls may raise Unavailable; callers go on as if nothing had been found."""
+
+    async def take(self, chain: bytes) -> Place | None:
+        """A place of this chain, which nobody else is given any more; the newest first."""
+        ...
+
+    async def put(self, chain: bytes, place: Place) -> None: ...
+
+
+class MemoryHistory:
+    """The index of one gateway, in memory."""
+
+    def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
+        self._clock = clock
+        self._places_max = places_max
+        self._places: OrderedDict[bytes, list[tuple[Place, float]]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def take(self, chain: bytes) -> Place | None:
+        found = self._places.get(chain)
+        if found is None:
+            return None
+        place, until = found.pop()
+        self._count -= 1
+        if until <= self._clock():  # the newest is too old: so are the others
+            self._count -= len(found)
+            found.clear()
+        if not found:
+            del self._places[chain]
+        return place if until > self._clock() else None
+
+    async def put(self, chain: bytes, place: Place) -> None:
+        places = self._places.setdefault(chain, [])
+        places.append((place, self._clock() + HISTORY_TTL_S))
+        self._places.move_to_end(chain)
+        self._count += 1
+        if len(places) > PLACES_PER_KEY_MAX:
+            del places[0]
+            self._count -= 1
+        while self._count > self._places_max:
+            _, forgotten = self._places.popitem(last=False)
+            self._count -= len(forgotten)
+
+
+class Unit(NamedTuple):
+    """One message of a client's history, as items. An answer is one unit with its calls."""
+
+    items: tuple[cm.NewItem, ...]
+    answer: bool = False
+
+
+def beginning(
+    principal: Principal, user: str | None, model: str, tools: Sequence[Tool], instructions: str | None
+) -> bytes:
+    """The chain before the first message."""
+    who: list[Any] = [principal.tenant, principal.id, user, model, list(tools), instructions]
+    return hashlib.sha256(_encode(who)).digest()
+
+
+def chained(chain: bytes, unit: Unit) -> bytes:
+    """The chain behind one more message."""
+    return hashlib.sha256(chain + _encode([_said(item) for item in unit.items])).digest()
+
+
+def chains(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
+    """The chain behind each message."""
+    behind = []
+    for unit in units:
+        chain = chained(chain, unit)
+        behind.append(chain)
+    return behind
+
+
+def _said(item: cm.NewItem) -> list[Any]:
+    match item:
+        case cm.NewMessage():
+            return [item.role, "".join(part.text for part in cm.content_parts(item.content))]
+        case cm.NewCall():
+            return ["call", item.call_id, item.name, item.arguments]
+        case cm.NewOutput():
+            return ["output", item.call_id, item.output]
+
+
+class Found(NamedTuple):
+    """How much of a history is in a session already: `units` messages, up to `place`."""
+
+    place: Place
+    units: int
+    chain: bytes
+
+
+async def find(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
+    """The place that holds most of the history, taken from the index."""
+    for number in range(len(units), 0, -1):
+        if units[number - 1].answer and (place := await index.take(behind[number - 1])) is not None:
+            return Found(place, number, behind[number - 1])
+    return None

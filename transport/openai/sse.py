@@ -1,0 +1,100 @@
+"""Server-sent events as an answer: written as they come, and its writer is told when the client has left.
+
+Starlette's own streaming leaves it to the server whether a client that goes away is noticed; here it is noticed at
+once, because closing a plain stream cancels its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+DONE = b"data: [DONE]\n\n"
+
+
+def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
+    """One event. `payload` is JSON on one line."""
+    head = (f"id: {id}\n" if id is not None else "") + (f"event: {event}\n" if event is not None else "")
+    return head.encode() + b"data: " + payload + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    return f": {text}\n\n".encode()
+
+
+class EventStream(Response):
+    """Sends what `chunks` yields. `left` (plain function) is called when the client goes away before the end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        *,
+        left: Callable[[], None] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(None, headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self._chunks = chunks
+        self._left = left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing = asyncio.create_task(self._write(send))
+        listening = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((writing, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done() and self._left is not None:
+                self._left()
+        finally:
+            writing.cancel()
+            listening.cancel()
+            await asyncio.wait((writing, listening))
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            raise error
+
+    async def _write(self, send: Send) -> None:
+        async with aclosing(self._chunks) as chunks:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """A stream whose first piece was taken already."""
+    async with aclosing(rest):
+        yield first
+        async for chunk in rest:
+            yield chunk
+
+
+async def unless_gone(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
+    """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
+    ClientDisconnect raised."""
+    working = asyncio.ensure_future(work)
+    listening = asyncio.create_task(_gone(request.receive))
+    try:
+        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            left()
+            raise ClientDisconnect
+        return await working
+    finally:
+        working.cancel()
+        listening.cancel()
+        await asyncio.wait((working, listening))
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

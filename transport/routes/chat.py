@@ -1,0 +1,87 @@
+"""`POST /v1/chat/completions`: OpenAI's shape exactly, on sessions that the client need not know of.
+
+A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` asks for ids. Closing a
+plain stream cancels its answer, but only if the request carried neither `Idempotency-Key` nor that header and nobody
+else reads the session here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from sessions.errors import BadInput
+from transport.gateway import Gateway
+from transport.openai import sse
+from transport.openai.completion import Completion
+from transport.openai.documented import STREAMED_OR_WHOLE
+from transport.openai.doorway import Doorway, Wanted
+from transport.openai.models import ModelCard, card
+from transport.openai.requests import asked, last_event_id
+from transport.openai.wanted import chat_history, chat_sampling, chat_tools
+from transport.openai.wire import ChatRequest
+from transport.routes.tickets import principal_of
+
+DOOR: Final = "chat"
+
+
+def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+    routes = APIRouter(tags=["chat"])
+
+    @routes.post("/v1/chat/completions", response_model=None, responses=STREAMED_OR_WHOLE)
+    async def create(request: Request, body: ChatRequest) -> Response:
+        """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
+        principal = principal_of(request, gateway)
+        gateway.check_draining()
+        headers = asked(request)
+        skip = last_event_id(request) if headers.event_ids else None
+        wanted = wanted_of(body, card(gateway.models, body.model))
+        begun = await doorway.begin(principal, DOOR, wanted, await request.body(), headers.idempotency_key)
+        session = begun.cursor.key.session
+        plain = headers.idempotency_key is None and not headers.event_ids
+
+        def left() -> None:
+            if plain and begun.cursor.alone:
+                doorway.cancel_soon(principal, session, begun.responses)
+
+        completion = Completion(
+            doorway,
+            begun,
+            model=wanted.model,
+            logprobs=wanted.sampling.logprobs,
+            usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        )
+        told = {"x-session-id": session}
+        if not body.stream:
+            whole = await sse.unless_gone(request, completion.whole(), left)
+            return JSONResponse(whole, headers=told)
+        chunks = completion.stream(with_ids=headers.event_ids, skip=skip)
+        # What is wrong before the first word is told by the status.
+        first = await sse.unless_gone(request, anext(chunks), left)
+        return sse.EventStream(sse.resumed(first, chunks), left=left, headers=told)
+
+    return routes
+
+
+def wanted_of(body: ChatRequest, model: ModelCard) -> Wanted:
+    """The request in our words. Raises BadInput."""
+    if body.stream_options is not None and not body.stream:
+        raise BadInput(
+            "invalid_request",
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+        )
+    instructions, units = chat_history(body.messages)
+    sampling = chat_sampling(body)
+    model.check(sampling, format_param="response_format")
+    return Wanted(
+        model=model.id,
+        user=body.user or body.safety_identifier,
+        instructions=instructions,
+        tools=chat_tools(body.tools),
+        units=units,
+        sampling=sampling,
+        choices=body.n or 1,
+    )
