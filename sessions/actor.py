@@ -146,7 +146,6 @@ class Actor:
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
         self._stop_turns()
-        self._wake_to_leave()
         await self._turns_gone()
         self._wake_to_leave()
         while self._drain is not None:

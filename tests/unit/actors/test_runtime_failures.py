@@ -317,6 +317,39 @@ def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) -> Non
     run(scenario())
 
 
+@pytest.mark.parametrize("number", range(2, 30, 3))
+def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> None:
+    """Stop strings that never come, but begin inside many words: at most moments the release ends inside a token."""
+
+    async def scenario() -> None:
+        whole = await undisturbed()
+        stops = tuple(whole[at : at + 3] + "#" for at in range(2, 90, 6))
+        async with Place(OPTIONS) as place:
+            first = await place.replica("r1")
+            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place, stop=stops)
+
+            async def die() -> None:
+                first.crash()
+
+            first.faults.next("append", *[done] * number, die)
+
+            async def client() -> None:
+                await first.do(create)
+                await first.do(asked)
+
+            talking = asyncio.create_task(client())
+            await until(lambda: first.crashed)
+            await advance(7.0)
+            talking.cancel()
+            heir = await place.replica("r2")
+            new = place.read(heir)
+            answer = await insist(heir, asked)
+            await new.ended(answer.response_id)
+            check_log(place, answer.response_id)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("call", ["claim", "grant", "load"])
 @pytest.mark.parametrize("cold", [False, True], ids=["open", "parked"])
 def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> None:
