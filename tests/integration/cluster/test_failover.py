@@ -285,6 +285,24 @@ async def test_a_gateway_that_is_cut_off_from_an_owner_takes_its_sessions_over()
 
 
 @virtual
+async def test_a_session_that_was_taken_from_a_living_owner_takes_its_other_readers_along() -> None:
+    """The old owner is idle and notices nothing; a gateway that still reaches it is told of the activation."""
+    async with cluster(replicas=2, gateways=2) as made:
+        near, far = made.gateways["g1"], made.gateways["g2"]
+        key = await near.create("one")
+        owner = made.owner(key)
+        reader = far.read(key)
+        await advance(0.1)
+        for lane in (made.lane("g1", owner), made.lane(owner, "g1")):
+            lane.hold()
+        await advance(2.5)
+        await near.say(key, tokens=30)
+        await until(lambda: made.top(key) >= 4)
+        await reader.reaches(4, limit_s=0.1)
+        await reader.reaches(await made.at_rest(key), limit_s=0.1)
+
+
+@virtual
 async def test_the_journal_is_away_and_nothing_is_shown_until_it_is_back() -> None:
     async with cluster(replicas=2, gateways=1) as made:
         key, reader = await answering(made, tokens=100)
@@ -298,6 +316,21 @@ async def test_the_journal_is_away_and_nothing_is_shown_until_it_is_back() -> No
         made.journal_away = False
         await reader.reaches(await made.at_rest(key))
         assert migrations(made, key) == []
+
+
+@virtual
+async def test_a_journal_restored_from_a_backup_gives_a_new_epoch_and_the_answer_ends_in_it() -> None:
+    async with cluster(replicas=2, gateways=2) as made:
+        made.checker.restored = True
+        key, reader = await answering(made, "g2", tokens=200)
+        backup = made.store.backup()
+        kept, epoch = made.top(key), reader.epoch
+        await made.writes(key, 20)
+        await reader.reaches(kept + 10)
+        made.store.restore(backup)
+        await until(lambda: reader.epoch not in ("", epoch), limit_s=30.0)
+        await reader.reaches(await made.at_rest(key))
+        assert made.store.head(key).epoch == reader.epoch  # type: ignore[union-attr]
 
 
 @virtual

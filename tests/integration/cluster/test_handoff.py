@@ -235,7 +235,7 @@ async def test_a_replica_with_fifty_open_answers_is_drained_and_nobody_notices()
         readers = {key: made.gateways["g2"].read(key) for key in keys}
         victim = made.replicas["r1"]
         for key in keys:
-            await gateway.say(key, tokens=400)
+            await gateway.say(key, tokens=150)
         await advance(0.5)
         held = [key for key in keys if made.owner(key) == "r1"]
         assert len(held) >= 40
