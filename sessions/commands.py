@@ -27,7 +27,7 @@ from sessions.types import (
     Tool,
 )
 
-Ulid = Annotated[CommandId, msgspec.Meta(min_length=1, max_length=64)]
+Ulid = Annotated[CommandId, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
 SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
 Title = Annotated[str, msgspec.Meta(max_length=256)]
 Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]

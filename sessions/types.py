@@ -27,7 +27,7 @@ ActivationId = NewType("ActivationId", str)
 UnixMs = NewType("UnixMs", int)
 
 INTEGER_MAX: Final = 2**53 - 1
-SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
+SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 Role = Literal["user", "assistant", "system", "developer", "tool"]

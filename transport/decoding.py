@@ -43,6 +43,11 @@ _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, SessionGet, SessionList, *get_args(ClientCommand))
 }
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_WORDS: Final = {
+    "id": "1 to 64 printable ASCII characters without spaces",
+    "session": "1 to 64 of A-Z, a-z, 0-9, _ and -",
+    "after": "1 to 64 of A-Z, a-z, 0-9, _ and -",
+}
 _FIELD: Final = re.compile(r"required field `(?P<name>\w+)`")
 
 
@@ -112,6 +117,8 @@ def invalid(error: msgspec.ValidationError) -> BadInput:
     assert found is not None
     what, path = found["what"], found["path"] or ""
     missing = _FIELD.search(what)
+    if "matching regex" in what:
+        what = f"Expected {_WORDS.get(path.rpartition('.')[2], what)}"
     if missing is not None:
         path = f"{path}.{missing['name']}" if path else missing["name"]
         return BadInput("invalid_request", f"{path} is missing.", param=path)

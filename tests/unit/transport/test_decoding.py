@@ -56,7 +56,8 @@ def test_commands_are_read_with_their_defaults() -> None:
     ("frame", "param", "words"),
     [
         ({"type": "subscribe", "id": "c"}, "session", "missing"),
-        ({"type": "subscribe", "id": "c", "session": "no spaces"}, "session", "regex"),
+        ({"type": "subscribe", "id": "c", "session": "no spaces"}, "session", "1 to 64 of A-Z"),
+        ({"type": "session.create", "id": "c", "tools": [{"name": "f", "type": "x"}]}, "tools[0].type", "x"),
         ({"type": "subscribe", "id": "c", "session": "s", "offset": -1}, "offset", ">= 0"),
         ({"type": "session.create", "id": "c", "tools": [{"name": "f"}, {"name": 3}]}, "tools[1].name", "`str`"),
         ({"type": "session.create", "id": "c", "tools": [{}]}, "tools[0].name", "missing"),
@@ -81,6 +82,14 @@ def test_an_id_that_cannot_be_read_is_left_out() -> None:
     for given_id in (3, None, "x" * 65, ["c"]):
         (refusal,) = decode(written({"type": "subscribe", "id": given_id, "session": "s"}), JSON)
         assert isinstance(refusal, Refusal) and refusal.id is None and refusal.error.param == "id"
+
+
+@pytest.mark.parametrize("name", ["a\n", "a\0", "", "é", "a b"])
+def test_names_hold_nothing_that_a_store_or_a_log_line_could_stumble_over(name: str) -> None:
+    (by_id,) = decode(written({"type": "session.get", "id": name, "session": "s"}), JSON)
+    assert isinstance(by_id, Refusal) and by_id.error.param == "id"
+    (by_session,) = decode(written({"type": "session.get", "id": "c", "session": name}), JSON)
+    assert isinstance(by_session, Refusal) and by_session.error.param == "session"
 
 
 def test_an_unknown_type_is_answered() -> None:
