@@ -285,9 +285,17 @@ def _add(state: State, item: Item) -> None:
     state.newest = item.id
 
 
+def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
+    """Whether `above` is `leaf`, or one of the items that lead to it."""
+    while leaf is not None and leaf != above:
+        leaf = state.items[leaf].parent_id
+    return leaf is not None
+
+
 def _tool_answered(state: State, item: FunctionCallOutput) -> None:
+    """An output on another branch, told again by a client that keeps its own history, answers nothing here."""
     for waiting in state.awaiting.values():
-        if item.call_id in waiting.missing:
+        if item.call_id in waiting.missing and stands_below(state, item.parent_id, waiting.last):
             waiting.missing.remove(item.call_id)
             waiting.last = item.id
             if not waiting.missing:

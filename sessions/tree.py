@@ -23,8 +23,11 @@ def _upwards(state: State, leaf: ItemId | None) -> Iterator[Item]:
         leaf = item.parent_id
 
 
-def blocker(state: State, parent: ItemId | None, *, implied: bool) -> tuple[ResponseId, str] | None:
-    """The open response or unfinished turn on the branch that ends in `parent`, with the code that says so.
+def blocker(
+    state: State, parent: ItemId | None, *, implied: bool, answering: ResponseId | None = None
+) -> tuple[ResponseId, str] | None:
+    """The open response or unfinished turn on the branch that ends in `parent`, with the code that says so; but not
+    the turn of `answering`, whose tool outputs are at hand.
 
     A parent that merely precedes an open response is free (a sibling), unless the client named none: then the
     newest item with an answer on the way counts as that answer's.
@@ -35,13 +38,16 @@ def blocker(state: State, parent: ItemId | None, *, implied: bool) -> tuple[Resp
         for open_ in state.open.values():
             if not open_.drafts and open_.body.parent_id == parent:
                 return last_in_line(state, open_.id), "response_in_progress"
-    waiting_tools = {waiting.last: waiting.response_id for waiting in state.awaiting.values()}
+    awaiting = {waiting.response_id: waiting.last for waiting in state.awaiting.values()}
+    if answering is not None:
+        del awaiting[answering]
+    waiting_tools = {last: response_id for response_id, last in awaiting.items()}
     at: ItemId | None = parent
     while at is not None:
         made_by = state.made_by.get(at)
         if made_by is not None and made_by in state.open:
             return last_in_line(state, made_by), "response_in_progress"
-        if made_by is not None and made_by in state.awaiting:
+        if made_by is not None and made_by in awaiting:
             return last_in_line(state, made_by), "tools_pending"
         if at in waiting_tools:
             return last_in_line(state, waiting_tools[at]), "tools_pending"

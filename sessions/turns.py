@@ -16,7 +16,7 @@ from sessions import events as ev
 from sessions import tree
 from sessions.errors import BadInput, Conflict, NotFound
 from sessions.responses import Responses, derive
-from sessions.state import State
+from sessions.state import State, stands_below
 from sessions.steps import Prepared
 from sessions.types import (
     FunctionCall,
@@ -65,12 +65,23 @@ class Turns(Responses):
         after = command.after_response
         parent = self._parent(command.parent_id) if after is None else self._last_of(after)
         answers = [item.call_id for item in command.items if isinstance(item, cm.NewOutput)]
-        turn = next((turn for turn in state.awaiting.values() if set(turn.missing) & set(answers)), None)
-        if turn is None:
-            blocked = tree.blocker(state, parent, implied=command.parent_id is UNSET)
-            if blocked is not None:
-                raise busy(blocked[1])
-        elif missing := set(turn.missing) - set(answers):
+        turn = next(
+            (
+                turn
+                for turn in state.awaiting.values()
+                if set(turn.missing) & set(answers) and stands_below(state, parent, turn.last)
+            ),
+            None,
+        )
+        blocked = tree.blocker(
+            state,
+            parent,
+            implied=command.parent_id is UNSET and after is None,
+            answering=turn.response_id if turn is not None else None,
+        )
+        if blocked is not None:
+            raise busy(blocked[1])
+        if turn is not None and (missing := set(turn.missing) - set(answers)):
             raise BadInput("invalid_request", f"No tool output found for function call {min(missing)}.", param="input")
         if state.info is None:
             assert command.create is not None
@@ -93,6 +104,8 @@ class Turns(Responses):
                 metadata=command.metadata,
                 request=command.request,
             )
+        elif turn is not None:
+            self._next_in_line(turn.response_id, parent)
         return cm.Ok(
             id=command.id,
             session=state.key.session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -62,7 +63,9 @@ class AnyHistory(RuleBasedStateMachine):
             return
         assert answer.offset is not None
         event = self.ground.records[answer.offset - 1].event
-        if answer.item_id is not None:
+        if isinstance(command, cm.TurnCreate):
+            assert answer.item_id is None or answer.item_id in self.ground.state.items
+        elif answer.item_id is not None:
             item = getattr(event, "item", None)
             assert item is not None and item.id == answer.item_id
         elif isinstance(command, cm.ResponseCreate):
@@ -120,6 +123,28 @@ class AnyHistory(RuleBasedStateMachine):
             if not lost:
                 assert self.accepted[-1][2].noop == ended
                 assert (len(self.ground.records) == before) == ended
+
+    @rule(data=st.data(), who=principals, respond=st.booleans(), answers=st.booleans(), lost=st.booleans())
+    def whole_turn(self, data: st.DataObject, who: Principal, respond: bool, answers: bool, lost: bool) -> None:
+        """What doors of our own send for clients without sessions: items and a response at once, anywhere."""
+        ground = self.ground
+        items: list[cm.NewItem] = [cm.NewMessage(content="so")] if data.draw(st.booleans()) else []
+        parent, after = self.some_parent(data), None
+        if answers and ground.state.awaiting:
+            turn = data.draw(st.sampled_from(list(ground.state.awaiting.values())))
+            items = [cm.NewOutput(call_id=call, output="42") for call in turn.missing] + items
+            parent = data.draw(st.sampled_from([turn.last, turn.last, parent]))
+        elif data.draw(st.booleans()):
+            after, parent = self.some_run(data)[0], UNSET
+        command = cm.TurnCreate(
+            id=ground.name(),
+            session=SESSION,
+            items=tuple(items),
+            parent_id=parent,
+            after_response=after,
+            respond=respond,
+        )
+        self.send(who, command, lost=lost)
 
     @precondition(lambda self: self.ground.state.awaiting)
     @rule(data=st.data(), who=principals, lost=st.booleans())
@@ -225,5 +250,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert not ground.state.busy
 
 
+# A failure is shrunk for minutes, and only then shown.
+pytestmark = pytest.mark.timeout(420)
 AnyHistory.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
 TestAnyHistory = AnyHistory.TestCase
