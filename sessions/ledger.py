@@ -31,6 +31,7 @@ from sessions.types import (
     Message,
     Role,
     Tokens,
+    Tool,
     pack_tokens,
     unpack_tokens,
 )
@@ -56,6 +57,12 @@ class Ledger:
         self._engine = engine
         self._made: dict[tuple[ItemId, ...], array[int]] = {}  # tokenised here because the log's ids do not fit
         self._opening: tuple[SessionInfo, array[int]] | None = None
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The functions that the model is told of."""
+        info = self._state.info
+        return info.tools if info is not None else ()
 
     async def prepare(self, message: ChatMessage) -> Prepared:
         """The ids of a new message. Raises BadInput when it could never fit the window."""

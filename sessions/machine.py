@@ -55,6 +55,7 @@ from sessions.types import (
     Message,
     Principal,
     ResponseId,
+    Sampling,
     UnixMs,
 )
 
@@ -384,13 +385,20 @@ class Machine(Turns):
         offset, response_id = state.top, None
         if not waiting.missing:
             response_id = self._response_id(principal, command.id)
-            self._begin(response_id, item.id, principal, waiting.sampling, after=waiting.response_id)
+            self._begin(response_id, item.id, principal, _freed(waiting.sampling), after=waiting.response_id)
         return cm.Ok(id=command.id, item_id=item.id, response_id=response_id, offset=offset)
 
     def _tool_deadline(self, response_id: ResponseId) -> None:
         waiting = self.state.awaiting.get(response_id)
         if waiting is not None:
             self._tools_missing(waiting, "tool_timeout")
+
+
+def _freed(sampling: Sampling) -> Sampling:
+    """A call that was asked for has been made: what follows its output is up to the model."""
+    if sampling.tool_choice in (None, "none", "auto"):
+        return sampling
+    return msgspec.structs.replace(sampling, tool_choice=None)
 
 
 def idempotency_conflict() -> Conflict:

@@ -25,7 +25,8 @@ from sessions.pipeline import OutputPipeline, Release
 from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
 from sessions.state import Open
 from sessions.steps import Broke, Finished, Fitted, Input, Output
-from sessions.types import Json, Principal, ResponseId, SessionKey, Usage, unpack_tokens
+from sessions.tools import Passed, ToolCalls, constrained, forced
+from sessions.types import Json, Message, Principal, ResponseId, Sampling, SessionKey, Tool, Usage, unpack_tokens
 
 RESTARTS_MAX = 16
 EndReason = Literal["stop", "max_output_tokens", "content_filter"]
@@ -84,6 +85,9 @@ class Turn:
         self._inbox = inbox
         self._limits = limits
         self._loop = asyncio.get_running_loop()
+        self._calls: ToolCalls | None = None  # the stage of this run, where tools may be called
+        self._said = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)
+        self._pieces: list[writer.Piece] = []  # what it let through
         self._texts: list[str] = []
         self._bytes = 0
         self._logprobs: list[Json] = []
@@ -132,13 +136,18 @@ class Turn:
 
     async def _generate(self, plan: Plan) -> None:
         """Runs the engine, again from the released text where a filter rewrote it."""
-        sampling = self._open.sampling
+        sampling = asked = self._open.sampling
+        if self._must_call:
+            asked = msgspec.structs.replace(sampling, text=constrained(sampling, self._must_call))
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
         withheld = recomputed = 0
         first_cached: int | None = None
         for attempt in range(RESTARTS_MAX):
             if left <= 0:
                 return self._end("max_output_tokens", plan, first_cached or 0, recomputed, withheld)
+            self._calls = self._stage(sampling)
+            if self._calls is not None and self._calls.ended:
+                return self._end("stop", plan, first_cached or 0, recomputed, withheld)
             pipeline = OutputPipeline(
                 sampling.stops,
                 self._filters.output_filters(self._principal),
@@ -150,7 +159,7 @@ class Turn:
                 response_id=self.response_id,
                 generation=self.generation,
                 prompt=prompt,
-                sampling=sampling,
+                sampling=asked,
                 seed=continuation_seed(sampling.seed or 0, self.response_id, len(emitted)),
                 max_tokens=left,
                 emitted=emitted,
@@ -169,7 +178,7 @@ class Turn:
                         release = pipeline.feed(part)
                     if release is not None:
                         self._accept(release)
-                        if release.ended is not None or release.restart:
+                        if release.ended is not None or release.restart or self._call_ended:
                             break
             if finish is not None:
                 if first_cached is None:
@@ -191,9 +200,31 @@ class Turn:
             prompt = plan.prompt[: len(plan.prompt) - len(plan.emitted)] + emitted
         return self._end("content_filter", plan, first_cached or 0, recomputed, withheld)
 
+    @property
+    def _must_call(self) -> tuple[Tool, ...]:
+        return forced(self._open.sampling, self._ledger.tools) if self._engine.info.tool_format == "hermes" else ()
+
+    @property
+    def _call_ended(self) -> bool:
+        return self._calls is not None and self._calls.ended
+
+    def _stage(self, sampling: Sampling) -> ToolCalls | None:
+        tools = self._ledger.tools
+        if not tools or sampling.tool_choice == "none" or self._engine.info.tool_format != "hermes":
+            return None
+        return ToolCalls(
+            tools,
+            tail=self._tail,
+            said=self._said,
+            bare=bool(self._must_call),
+            parallel=sampling.parallel_tool_calls,
+        )
+
     def _end(
         self, reason: EndReason, plan: Plan, cached: int, recomputed: int, withheld: int, refusal: str = ""
     ) -> None:
+        if self._calls is not None:
+            self._take_in(self._calls.finish(reason), ())
         self._flush()
         prompt_tokens = len(plan.prompt) - len(plan.emitted)
         usage = Usage(
@@ -215,7 +246,32 @@ class Turn:
 
     # -- roll-up -----------------------------------------------------------------------------------------------
 
+    def _take_in(self, passed: Passed, logprobs: tuple[Json, ...]) -> None:
+        """What the stage let through; texts of one kind are laid together."""
+        if passed.tokens:
+            self._tokens.append(passed.tokens)
+            self._written += passed.tokens
+        self._tail = passed.tail
+        for piece in passed.pieces:
+            last = self._pieces[-1] if self._pieces else None
+            if isinstance(piece, writer.Text):
+                piece, logprobs = msgspec.structs.replace(piece, logprobs=logprobs), ()
+                if isinstance(last, writer.Text):
+                    piece = writer.Text(last.text + piece.text, last.logprobs + piece.logprobs)
+                    self._pieces.pop()
+            elif isinstance(piece, writer.CallArguments) and isinstance(last, writer.CallArguments):
+                piece = writer.CallArguments(last.text + piece.text)
+                self._pieces.pop()
+            self._said = isinstance(piece, writer.Text)
+            self._pieces.append(piece)
+            self._bytes += 0 if isinstance(piece, writer.CallBegin) else len(piece.text)
+        if passed.pieces:
+            self._schedule()
+
     def _accept(self, release: Release) -> None:
+        if self._calls is not None:
+            self._take_in(self._calls.accept(release), release.logprobs)
+            return
         if release.tokens:
             self._tokens.append(release.tokens)
             self._written += release.tokens
@@ -225,6 +281,9 @@ class Turn:
             return
         self._texts.append(release.text)
         self._bytes += len(release.text)
+        self._schedule()
+
+    def _schedule(self) -> None:
         now = self._loop.time()
         due = self._flushed_at is None or now >= self._flushed_at + self._limits.rollup_s
         if due or self._bytes >= self._limits.rollup_bytes:
@@ -234,7 +293,7 @@ class Turn:
 
     def _flush(self) -> None:
         self._disarm()
-        if self._texts and not self._told:
+        if (self._texts or self._pieces) and not self._told:
             self._told = True
             self._flushed_at = self._loop.time()
             self._inbox.ready(self)
@@ -247,13 +306,16 @@ class Turn:
     def take(self) -> Output | None:
         """All that was released since the last take, as one output. Called by the actor when it can append."""
         self._told = False
-        if not self._texts:
+        if not self._texts and not self._pieces:
             return None
-        text = "".join(self._texts) if len(self._texts) > 1 else self._texts[0]
         tokens = b"".join(self._tokens) if len(self._tokens) > 1 else (self._tokens[0] if self._tokens else b"")
-        piece = writer.Text(text, tuple(self._logprobs))
+        pieces = tuple(self._pieces)
+        if self._texts:
+            text = "".join(self._texts) if len(self._texts) > 1 else self._texts[0]
+            pieces = (writer.Text(text, tuple(self._logprobs)),)
+        self._pieces.clear()
         self._texts.clear()
         self._tokens.clear()
         self._logprobs.clear()
         self._bytes = 0
-        return Output(self.response_id, self.generation, (piece,), tokens, self._tail)
+        return Output(self.response_id, self.generation, pieces, tokens, self._tail)

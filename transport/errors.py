@@ -81,6 +81,7 @@ CODES: Final[dict[str, Row]] = {
     "engine_unavailable": Row(503, "UNAVAILABLE"),
     "outcome_unknown": Row(503, "UNAVAILABLE"),
     "fenced": Row(503, "UNAVAILABLE"),
+    "tool_call_invalid": Row(500, "INTERNAL"),
     "internal_error": Row(500, "INTERNAL", INTERNAL),
     # The connection itself.
     "bad_frame": Row(400, "INVALID_ARGUMENT", BAD_FRAME),

@@ -18,8 +18,8 @@ from inference.simulated.engine import Stream
 from persistence.memory import MemoryJournal, MemoryStore
 from sessions.events import Record
 from sessions.filters import KeywordFilterSet
-from sessions.ports import EngineInfo, Member
-from sessions.types import Principal, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest, Member
+from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
 from transport.openai.models import ModelCard, card_of
@@ -34,7 +34,12 @@ class ScriptedEngine(SimulatedEngine):
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
         self.script: list[str] = []
+        self.asked: list[Sampling] = []  # of every run
         self._said: dict[Stream, bytes] = {}
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self.asked.append(request.sampling)
+        return super().generate(request)
 
     @property
     def info(self) -> EngineInfo:

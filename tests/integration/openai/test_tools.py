@@ -1,0 +1,105 @@
+"""Tool calls by OpenAI's own SDK: called, streamed, answered, forced, and refused where they do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.integration.openai.server import SIMULATED, Serving
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = 'Let me see. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+BARE = '{"name": "weather", "arguments": {"city": "Rome"}}'
+ASK: list[Any] = [{"role": "user", "content": "how is the weather"}]
+
+
+async def test_a_call_and_its_output_stay_in_one_session(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script += [CALL, "Sunny."]
+    messages = list(ASK)
+    first = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me see."
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and (call.function.name, call.function.arguments) == ("weather", '{"city": "Rome"}')
+    messages.append(choice.message.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": "18 degrees"})
+    second = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert second.choices[0].message.content == "Sunny." and len(server.sessions) == 1
+    assert second.usage is not None and second.usage.prompt_tokens_details is not None
+    assert second.usage.prompt_tokens_details.cached_tokens
+    messages[-1] = {**messages[-1], "tool_call_id": "call_other"}
+    with pytest.raises(openai.BadRequestError):
+        await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    with pytest.raises(openai.BadRequestError, match="did not have response messages"):
+        await client.chat.completions.create(model=SIMULATED, messages=messages[:-1], tools=[WEATHER])
+
+
+async def test_a_history_with_calls_of_somebody_else_is_taken(client: openai.AsyncOpenAI, server: Serving) -> None:
+    call = {"id": "call_x", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages: list[Any] = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_x", "content": "rain"},
+    ]
+    server.engine.script.append("It rains.")
+    done = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert done.choices[0].message.content == "It rains."
+
+
+async def test_a_streamed_call(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append(CALL)
+    stream = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], stream=True)
+    text, arguments, names, ends = "", "", [], []
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        text += choice.delta.content or ""
+        ends.append(choice.finish_reason)
+        for call in choice.delta.tool_calls or ():
+            assert call.index == 0 and call.function is not None
+            arguments += call.function.arguments or ""
+            if call.id is not None:
+                names.append(call.function.name)
+    assert (text, names, arguments, ends[-1]) == ("Let me see.", ["weather"], '{"city": "Rome"}', "tool_calls")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+async def test_a_call_that_must_be_made(client: openai.AsyncOpenAI, server: Serving, choice: Any) -> None:
+    server.engine.script.append(BARE)
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], tool_choice=choice)
+    message = done.choices[0].message
+    assert message.content is None and message.tool_calls is not None and len(message.tool_calls) == 1
+    (asked,) = server.engine.asked
+    assert asked.text is not None and asked.text.format is not None and asked.text.format["type"] == "json_schema"
+
+
+async def test_no_call_where_none_is_wanted(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append(CALL)
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], tool_choice="none")
+    assert done.choices[0].message.content == CALL and done.choices[0].message.tool_calls is None
+
+
+async def test_arguments_that_do_not_fit_are_an_error(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append(CALL.replace('"Rome"', "7"))
+    with pytest.raises(openai.InternalServerError) as caught:
+        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER])
+    assert caught.value.code == "tool_call_invalid"
+
+
+async def test_structured_output_reaches_the_engine(client: openai.AsyncOpenAI, server: Serving) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    server.engine.script.append('{"a": 1}')
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema, "strict": True}}
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, response_format=wanted)
+    assert done.choices[0].message.content == '{"a": 1}'
+    (asked,) = server.engine.asked
+    assert asked.text is not None and asked.text.format is not None and asked.text.format["schema"] == schema
