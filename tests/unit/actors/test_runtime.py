@@ -607,6 +607,49 @@ async def test_when_nobody_reads(policy: str) -> None:
         assert text_of(place.records(), answer.response_id) == await undisturbed(limits)
 
 
+@virtual
+async def test_readers_that_come_back_at_the_same_moment_lose_nothing() -> None:
+    """Stop and start of one response in one step: the engine that runs afterwards is the new one."""
+    limits = RuntimeLimits()
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.delta(answer.response_id, 5)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        actor.readers_gone(cancel=False)
+        actor.readers_back()
+        await settled()
+        stats = replica.engine.stats()
+        assert stats.running + stats.waiting == 1
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(limits)
+
+
+@virtual
+async def test_an_actor_that_was_sealed_goes_on_when_it_is_unsealed() -> None:
+    limits = RuntimeLimits()
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.delta(answer.response_id, 5)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.seal()
+        at_rest = place.head().top
+        late = asyncio.create_task(replica.do(update(place, "late")))
+        await advance(5.0)
+        assert place.head().top == at_rest and replica.engine.stats().running == 0 and not late.done()
+        actor.unseal()
+        await late
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(limits)
+
+
 async def undisturbed(limits: RuntimeLimits) -> str:
     """The text of the same answer, read all the time."""
     async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
