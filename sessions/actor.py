@@ -333,14 +333,20 @@ class Actor:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def _commit(self, step: Step, letter: Letter | None = None) -> None:
-        """Makes a step durable, shows it, then does what it asks for."""
+        """Makes a step durable, shows it, then does what it asks for.
+
+        Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
+        is thrown away with the actor if it is refused."""
+        effects = step.effects
+        if effects and all(isinstance(effect, steps.Start) for effect in effects):
+            self._perform_all(effects)
+            effects = []
         if step.durable:
             await self._persist(self._append(step, self._due_snapshot(step)), letter)
             self._durable += len(step.records)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
-        for effect in step.effects:
-            self._perform(effect)
+        self._perform_all(effects)
 
     def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
         return Append(
@@ -402,6 +408,10 @@ class Actor:
             self._log.info("journal_back")
 
     # -- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform_all(self, effects: list[steps.Effect]) -> None:
+        for effect in effects:
+            self._perform(effect)
 
     def _perform(self, effect: steps.Effect) -> None:
         match effect:
