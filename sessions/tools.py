@@ -95,12 +95,15 @@ class ToolCalls:
         self.ended = False
         self._said = said
         self._inside = bare
-        self._text = ""  # fed and not gone on yet
+        self._text = ""  # fed and not looked at, or held back
+        self._skipped = 0  # code points before it that have not gone on either: white space, the tag of an unknown call
         self._call: _Call | None = None  # inside, once the function is known
         self._tokens = b""  # released by the pipeline and not by us
         self._since = tail  # raw text behind the ledger
         self._tail = tail  # the end of it that the pipeline has not released tokens for
         self._feed(tail)
+        if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
+            self._text, self._said = "", True
 
     def accept(self, release: Release) -> Passed:
         self._tokens += release.tokens
@@ -117,11 +120,14 @@ class ToolCalls:
                 self._close(len(self._text), pieces)
         elif not self.ended and not self._inside and self._text.strip():
             pieces.append(writer.Text(self._text if self._said else self._text.lstrip()))
-        self._text, self._inside = "", False
+            self._text = ""
+        if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
+            self._text, self._skipped = "", 0
         return self._passed(pieces)
 
     def _passed(self, pieces: list[writer.Piece]) -> Passed:
-        held = len(self._text)
+        """What is not written is not remembered: the ledger ends with the last thing that went on."""
+        held = self._skipped + len(self._text)
         if self._inside or held:
             return Passed(tuple(pieces), b"", self._since[: len(self._since) - held])
         tokens, self._tokens, self._since = self._tokens, b"", self._tail
@@ -132,8 +138,6 @@ class ToolCalls:
         self._text += text
         while self._text and not self.ended and (self._go_on_inside(pieces) if self._inside else self._go_on(pieces)):
             pass
-        if self.ended:
-            self._text = ""
         return pieces
 
     def _go_on(self, pieces: list[writer.Piece]) -> bool:
@@ -146,6 +150,7 @@ class ToolCalls:
             pieces.append(writer.Text(shown if self._said else shown.lstrip()))
             self._said = True
         self._text = self._text[len(shown) :] if at < 0 else self._text[at + len(OPEN) :]
+        self._skipped = 0 if at < 0 else blank + len(OPEN)
         self._inside = at >= 0
         return self._inside
 
@@ -156,7 +161,7 @@ class ToolCalls:
             if head is not None and name in self._tools:
                 self._call = _Call(self._tools[name])
                 self._text = self._text[head.end() :]
-                self._said = False
+                self._said, self._skipped = False, 0
                 pieces.append(writer.CallBegin(name))
             else:
                 return self._close_at_tag(pieces)
@@ -185,7 +190,7 @@ class ToolCalls:
                 raise _invalid(call.tool.name, "they are not whole")
             _check(call.tool, call.text + "}")
             pieces.append(writer.CallArguments("}"))
-        self._call, self._inside, self._said = None, False, False
+        self._call, self._inside, self._said, self._skipped = None, False, False, 0
         self.ended = self._bare or not self._parallel
 
     def _close_unread(self, raw: str, pieces: list[writer.Piece]) -> None:
