@@ -171,6 +171,14 @@ class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
     request: dict[str, Json] | UnsetType = UNSET
 
 
+class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.erase"):
+    """Takes back all that a response said, as category `deleted`. It stays in the tree, empty."""
+
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId
+
+
 ClientCommand = (
     SessionCreate
     | MessageCreate
@@ -184,7 +192,7 @@ ClientCommand = (
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 
-ActorCommand = ClientCommand | TurnCreate
+ActorCommand = ClientCommand | TurnCreate | ResponseErase
 """What an actor answers."""
 
 

@@ -60,6 +60,7 @@ from sessions.types import (
 )
 
 ITEMS_MAX = 20_000
+_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase  # what a full session still takes
 QUEUE_MAX = 8
 
 
@@ -181,7 +182,7 @@ class Machine(Turns):
             raise not_found(state.key)
         if state.deleted:
             raise deleted(state.key)
-        if len(state.items) >= ITEMS_MAX and not isinstance(command, cm.SessionDelete | cm.ResponseCancel):
+        if len(state.items) >= ITEMS_MAX and not isinstance(command, _ALWAYS):
             raise Conflict("session_full", f"A session holds at most {ITEMS_MAX} items; start a new one.")
         match command:
             case cm.MessageCreate():
@@ -196,6 +197,8 @@ class Machine(Turns):
                 return self._cancel(command)
             case cm.ToolOutput():
                 return self._tool_output(principal, command, prepared)
+            case cm.ResponseErase():
+                return self._erase(command)
             case cm.SessionUpdate():
                 return self._update(command)
             case cm.SessionDelete():

@@ -26,8 +26,11 @@ from sessions.types import (
     Message,
     OutputText,
     Principal,
+    Refusal,
     ResponseId,
 )
+
+ERASED = "deleted"  # the category of what a client had erased
 
 
 class Turns(Responses):
@@ -141,6 +144,34 @@ class Turns(Responses):
                 "invalid_request", "This response has no output to go on from.", param="previous_response_id"
             )
         return answer.items[-1]
+
+    def _erase(self, command: cm.ResponseErase) -> cm.Ok:
+        state, response_id = self.state, command.response_id
+        if response_id in state.open:
+            raise busy("response_in_progress")
+        answer = state.answers.get(response_id)
+        if answer is None:
+            raise NotFound("response_not_found", f"There is no response {response_id!r} here.", param="response_id")
+        items = [state.items[item_id] for item_id in answer.items]
+        said = [
+            (item.id, index, len(part.refusal if isinstance(part, Refusal) else part.text))
+            for item in items
+            if isinstance(item, Message)
+            for index, part in enumerate(item.content)
+        ]
+        for item_id, index, length in said or [(items[0].id if items else ItemId(response_id), 0, 0)]:
+            self._put(
+                ev.ContentRetracted(
+                    response_id=response_id,
+                    item_id=item_id,
+                    content_index=index,
+                    start=0,
+                    end=length,
+                    replacement="",
+                    category=ERASED,
+                )
+            )
+        return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
 
     def _new_item(
         self, principal: Principal, command: cm.TurnCreate, index: int, new: cm.NewItem, parent: ItemId | None

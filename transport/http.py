@@ -24,7 +24,7 @@ from transport.gateway import Gateway
 from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
 from transport.openai.history import MemoryHistory
-from transport.routes import chat, health, models, page, tickets
+from transport.routes import chat, conversations, health, models, page, responses, sessions, tickets
 from transport.routes.health import Readiness
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -48,6 +48,9 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     doorway = Doorway(gateway, history=history, new_id=gateway.new_id)
     app.include_router(models.router(gateway))
     app.include_router(chat.router(gateway, doorway))
+    app.include_router(responses.router(gateway, doorway))
+    app.include_router(conversations.router(gateway, doorway))
+    app.include_router(sessions.router(gateway, doorway))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
     return Surroundings(

@@ -120,19 +120,19 @@ class Choice:
             "finish_reason": self.finish_reason,
         }
 
-    def told(self) -> tuple[ItemId, Unit] | None:
-        """The answer as its client will resend it, with its last item; None for one without output."""
-        assert self.body is not None
-        if not self.body.output:
-            return None
-        text = "".join(item.text for item in self.body.output if isinstance(item, Message))
-        calls = tuple(
-            cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
-            for item in self.body.output
-            if isinstance(item, FunctionCall)
-        )
-        words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
-        return self.body.output[-1].id, Unit((*words, *calls), answer=True)
+
+def told(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
+    """The answer as its client will resend it, with its last item; None for one without output."""
+    if not body.output:
+        return None
+    text = "".join(item.text for item in body.output if isinstance(item, Message))
+    calls = tuple(
+        cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
+        for item in body.output
+        if isinstance(item, FunctionCall)
+    )
+    words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
+    return body.output[-1].id, Unit((*words, *calls), answer=True)
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:

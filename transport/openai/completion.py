@@ -90,9 +90,7 @@ class Completion:
                 if entries:
                     yield record, entries, None
                 continue
-            told = choice.told()
-            if told is not None:
-                await self._doorway.answered(self._begun, choice.response_id, *told)
+            await self._doorway.answered(self._begun, choice.body)
             yield record, entries, choice.error
             left -= 1
             if not left:

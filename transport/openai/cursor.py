@@ -18,7 +18,7 @@ from sessions.types import Epoch, Principal, SessionKey
 from transport.feeds import PULL_BYTES_MAX, Reader
 from transport.frames import JSON
 from transport.gateway import Gateway
-from transport.reading import visible
+from transport.reading import Standing, visible
 from transport.scrub import OutOfSight, Scrubber
 
 
@@ -56,10 +56,15 @@ class LogCursor:
     def epoch(self) -> Epoch:
         return self._reader.feed.epoch
 
-    async def check(self) -> None:
-        """Raises NotFound, Gone, Unavailable when the log is not the principal's to read."""
+    async def standing(self, epoch: Epoch | None, offset: int | None) -> Standing:
+        """How a reader that stands at (epoch, offset) goes on. Raises NotFound, Gone, Unavailable."""
+        return await self._gateway.logs.standing(self._principal, self._reader.feed, epoch, offset)
+
+    async def check(self, after: int) -> None:
+        """Raises NotFound, Gone, Unavailable when the log is not the principal's to read. Afterwards everything that
+        was taken back behind `after` is known."""
         feed = self._reader.feed
-        await self._gateway.logs.page(feed, 0, bytes_max=1)
+        await self._gateway.logs.page(feed, after, bytes_max=1)
         visible(self._principal, self.key, feed.user, feed.deleted)
 
     def retracted(self, response_id: str, category: str) -> bool:

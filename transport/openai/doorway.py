@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,10 +23,12 @@ import structlog
 
 from sessions import commands as cm
 from sessions.errors import Conflict, Gone, NotFound, SessileError, Unavailable
+from sessions.events import ResponseBody
 from sessions.stored import ResponsePlace
 from sessions.types import (
     CommandId,
     ItemId,
+    Json,
     Principal,
     ResponseId,
     Sampling,
@@ -35,6 +38,7 @@ from sessions.types import (
     derived_session_id,
 )
 from transport.gateway import Gateway
+from transport.openai.chat import told
 from transport.openai.cursor import LogCursor
 from transport.openai.history import Found, HistoryIndex, Place, Unit, beginning, chains, find
 
@@ -53,7 +57,8 @@ class Wanted(NamedTuple):
     units: list[Unit]
     sampling: Sampling
     choices: int = 1
-    listed: bool = False
+    metadata: Mapping[str, Json] = MappingProxyType({})
+    request: Mapping[str, Json] = MappingProxyType({"store": False})
 
 
 class Begun(NamedTuple):
@@ -62,7 +67,7 @@ class Begun(NamedTuple):
     cursor: LogCursor
     responses: tuple[ResponseId, ...]
     after: int
-    chain: bytes | None  # of the history up to the answer, where answers are to be found again
+    chain: bytes  # of the history up to the answer
 
 
 class _Retry:
@@ -160,7 +165,7 @@ class Doorway:
         else:
             parent, units = None, wanted.units
             create = cm.SessionSettings(
-                model=wanted.model, instructions=wanted.instructions, tools=wanted.tools, listed=wanted.listed
+                model=wanted.model, instructions=wanted.instructions, tools=wanted.tools, listed=False
             )
         assert session is not None
         return cm.TurnCreate(
@@ -169,6 +174,8 @@ class Doorway:
             create=create,
             items=tuple(item for unit in units for item in unit.items),
             parent_id=parent,
+            metadata=dict(wanted.metadata),
+            request=dict(wanted.request),
             **msgspec.structs.asdict(wanted.sampling),
         )
 
@@ -193,12 +200,14 @@ class Doorway:
             raise
         return Begun(begun.cursor, responses, begun.after, chain)
 
-    async def answered(self, begun: Begun, response_id: ResponseId, leaf: ItemId, answer: Unit) -> None:
-        """Notes where an answer lies, for the client's next request. Raises nothing for an index that is away."""
-        if begun.chain is None:
+    async def answered(self, begun: Begun, body: ResponseBody) -> None:
+        """Notes where an answer lies, for its client's next request. Raises nothing for an index that is away."""
+        answer = told(body)
+        if answer is None:
             return
+        leaf, unit = answer
         try:
-            await self.history.put(chains(begun.chain, [answer])[0], Place(begun.cursor.key.session, leaf))
+            await self.history.put(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
         except Unavailable as error:
             log.warning("history_unavailable", error=error.code)
 
@@ -222,11 +231,11 @@ class Doorway:
         responses = () if ok.response_id is None else (ok.response_id,)
         return Doorway.Sent(cursor, responses, ok.offset, ok.item_id)
 
-    async def find_response(self, principal: Principal, response_id: str) -> ResponsePlace:
+    async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""
         place = await self.gateway.find_response(principal, ResponseId(response_id))
         if place is None:
-            raise NotFound("response_not_found", f"Response with id '{response_id}' not found.", param="response_id")
+            raise NotFound("response_not_found", f"Response with id '{response_id}' not found.", param=param)
         return place
 
     def cancel_soon(self, principal: Principal, session: SessionId, responses: Sequence[ResponseId]) -> None:

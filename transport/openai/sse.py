@@ -78,6 +78,24 @@ async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGener
             yield chunk
 
 
+async def kept_alive(chunks: AsyncGenerator[bytes, None], every_s: float) -> AsyncGenerator[bytes, None]:
+    """A stream with a comment whenever it has been silent for so long, which tells proxies and readers of its life."""
+    async with aclosing(chunks):
+        while True:
+            coming = asyncio.ensure_future(anext(chunks, None))
+            try:
+                while not (await asyncio.wait((coming,), timeout=every_s))[0]:
+                    yield comment("still here")
+            except BaseException:
+                coming.cancel()
+                await asyncio.wait((coming,))
+                raise
+            chunk = coming.result()
+            if chunk is None:
+                return
+            yield chunk
+
+
 async def unless_gone(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
     """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
     ClientDisconnect raised."""

@@ -223,3 +223,10 @@ def test_both_encodings_read_the_same(frames: list[dict[str, Any]]) -> None:
     except ValueError:
         return  # JSON has no infinity
     assert outcome(JSON, text) == outcome(MSGPACK, packed(frames))
+
+
+@pytest.mark.parametrize("kind", ["turn.create", "response.erase"])
+def test_commands_of_our_own_doors_are_not_taken_from_clients(kind: str) -> None:
+    frame = {"type": kind, "id": "c1", "session": "s1", "response_id": "resp_1"}
+    (refusal,) = decode(JSON.encode(frame), JSON)
+    assert isinstance(refusal, Refusal) and refusal.error.code == "unknown_type"

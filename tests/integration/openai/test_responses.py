@@ -1,0 +1,187 @@
+"""Responses and conversations by OpenAI's own SDK: kept, continued, in the background, resumed, cancelled, erased."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from inference.simulated import SimulatedOptions
+from tests.integration.openai.server import SIMULATED, Serving, serving
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": False,
+}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+async def test_a_response_is_kept(client: openai.AsyncOpenAI, server: Serving) -> None:
+    made = await client.responses.create(
+        model=SIMULATED, input="hello", instructions="be brief", metadata={"a": "b"}, temperature=0.5
+    )
+    assert made.status == "completed" and made.output_text and made.usage is not None
+    assert (made.instructions, made.metadata, made.temperature) == ("be brief", {"a": "b"}, 0.5)
+    again = await client.responses.retrieve(made.id)
+    assert again == made
+    items = [item async for item in client.responses.input_items.list(made.id)]
+    assert [getattr(item, "role", None) for item in items] == ["user"]
+    assert [head.listed for _, head in server.journal.store._heads()] == [True]
+
+
+async def test_a_response_goes_on_from_another(client: openai.AsyncOpenAI, server: Serving) -> None:
+    first = await client.responses.create(model=SIMULATED, input="hello")
+    second = await client.responses.create(model=SIMULATED, input="and then", previous_response_id=first.id)
+    beside = await client.responses.create(model=SIMULATED, input="or else", previous_response_id=first.id)
+    assert len(server.sessions) == 1 and second.previous_response_id == beside.previous_response_id == first.id
+    assert second.usage is not None and second.usage.input_tokens_details.cached_tokens > 0
+    items = [item async for item in client.responses.input_items.list(second.id)]
+    assert len(items) == 1
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.responses.create(model=SIMULATED, input="x", previous_response_id="resp_unknown")
+    assert caught.value.param == "previous_response_id"
+
+
+async def test_a_stream_ends_in_what_is_kept(client: openai.AsyncOpenAI) -> None:
+    async with client.responses.stream(model=SIMULATED, input="hello") as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    assert "response.output_text.delta" in kinds
+    assert final.output_text == (await client.responses.retrieve(final.id)).output_text
+
+
+async def test_a_background_response_is_resumed_where_its_reader_left(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    server.engine.script.append("word " * 80)
+    stream = await client.responses.create(model=SIMULATED, input="hello", background=True, stream=True)
+    events: list[Any] = []
+    async for event in stream:
+        events.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    await stream.close()
+    response_id = events[0].response.id
+    resumed = await client.responses.retrieve(response_id, stream=True, starting_after=events[-1].sequence_number)
+    events += [event async for event in resumed]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == "word " * 80 == (await client.responses.retrieve(response_id)).output_text
+    assert server.usage == 1
+
+
+async def test_a_background_response_is_polled_and_cancelled(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append("word " * 10_000)
+    made = await client.responses.create(model=SIMULATED, input="hello", background=True)
+    assert made.status == "in_progress" and made.background
+    assert (await client.responses.retrieve(made.id)).status == "in_progress"
+    assert (await client.responses.cancel(made.id)).status == "cancelled"
+    assert (await client.responses.cancel(made.id)).status == "cancelled"
+    whole = await client.responses.create(model=SIMULATED, input="hello")
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.cancel(whole.id)
+
+
+async def test_an_erased_response_is_gone(client: openai.AsyncOpenAI) -> None:
+    made = await client.responses.create(model=SIMULATED, input="hello")
+    await client.responses.delete(made.id)
+    for again in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            await again(made.id)
+
+
+async def test_what_is_not_stored_is_not_shown_again(client: openai.AsyncOpenAI, server: Serving) -> None:
+    history: list[Any] = [{"role": "user", "content": "hello"}]
+    for turn in range(3):
+        made = await client.responses.create(model=SIMULATED, input=history, store=False)
+        history += [item.model_dump(exclude_none=True) for item in made.output]
+        history.append({"role": "user", "content": f"turn {turn}"})
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+    assert len(server.sessions) == 1
+
+
+async def test_a_call_is_answered_by_the_next_response(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script += [CALL, "Sunny."]
+    first = await client.responses.create(model=SIMULATED, input="weather?", tools=[WEATHER])
+    (call,) = first.output
+    assert call.type == "function_call" and call.arguments == '{"city": "Rome"}'
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.responses.create(model=SIMULATED, input="well?", previous_response_id=first.id, tools=[WEATHER])
+    assert caught.value.status_code in (400, 409)
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    second = await client.responses.create(
+        model=SIMULATED, input=[output], previous_response_id=first.id, tools=[WEATHER]
+    )
+    assert second.output_text == "Sunny."
+
+
+async def test_the_same_key_gives_the_same_response(client: openai.AsyncOpenAI, server: Serving) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = await client.responses.create(model=SIMULATED, input="hello", extra_headers=key)
+    assert await client.responses.create(model=SIMULATED, input="hello", extra_headers=key) == first
+    assert server.usage == 1
+    with pytest.raises(openai.ConflictError):
+        await client.responses.create(model=SIMULATED, input="other", extra_headers=key)
+
+
+async def test_a_conversation(client: openai.AsyncOpenAI, server: Serving) -> None:
+    made = await client.conversations.create(
+        metadata={"topic": "x"}, items=[{"type": "message", "role": "user", "content": "before"}]
+    )
+    assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "x"}
+    response = await client.responses.create(model=SIMULATED, input="hello", conversation=made.id)
+    added: Any = [{"type": "message", "role": "user", "content": "after"}]
+    await client.conversations.items.create(made.id, items=added)
+    items = [item async for item in client.conversations.items.list(made.id, order="asc", limit=2)]
+    assert [getattr(item, "role", None) for item in items] == ["user", "user", "assistant", "user"]
+    first = await client.conversations.items.retrieve(str(items[0].id), conversation_id=made.id)
+    assert first == items[0]
+    updated = await client.conversations.update(made.id, metadata={"topic": "y"})
+    assert updated.metadata == {"topic": "y"}
+    assert (await client.responses.retrieve(response.id)).conversation is not None
+    assert (await client.conversations.delete(made.id)).deleted
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.conversations.retrieve(made.id)
+    assert caught.value.status_code in (404, 410)
+
+
+async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -> None:
+    from sessions.types import Principal, TenantId
+    from transport.access import key_digest
+
+    people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
+    others = {"eve": Principal(tenant=TenantId("other"), key_id="k")}
+    keys = {key_digest(name): who for name, who in (people | others).items()}
+    async with serving(options, keys=keys) as server, server.client("ann") as ann:
+        made = await ann.responses.create(model=SIMULATED, input="hello")
+        for name in ("bob", "eve"):
+            async with server.client(name) as other:
+                for call in (other.responses.retrieve, other.responses.cancel, other.responses.delete):
+                    with pytest.raises(openai.NotFoundError):
+                        await call(made.id)
+                with pytest.raises(openai.NotFoundError):
+                    await other.responses.create(model=SIMULATED, input="x", previous_response_id=made.id)
+        with pytest.raises(openai.AuthenticationError):
+            await server.client("nobody").models.list()
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"background": True, "store": False}, "background"),
+        ({"previous_response_id": "a", "conversation": "b"}, "conversation"),
+        ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+async def test_bad_input(client: openai.AsyncOpenAI, change: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.post("/responses", cast_to=object, body={"model": SIMULATED, "input": "x", **change})
+    assert caught.value.param == param

@@ -1,0 +1,92 @@
+"""Sessions over plain HTTP: listed, renamed, exported, deleted, and their logs as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.openai.server import SIMULATED, Serving
+
+
+@pytest.fixture
+async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.server.url) as made:
+        yield made
+
+
+async def a_session(client: openai.AsyncOpenAI, turns: int = 1) -> str:
+    conversation = await client.conversations.create()
+    for turn in range(turns):
+        await client.responses.create(model=SIMULATED, input=f"turn {turn}", conversation=conversation.id)
+    return conversation.id
+
+
+async def told(http: httpx.AsyncClient, path: str, **more: Any) -> list[dict[str, Any]]:
+    """What a stream tells up to `caught_up`."""
+    seen: list[dict[str, Any]] = []
+    async with http.stream("GET", path, **more) as stream:
+        assert stream.status_code == 200
+        event: dict[str, Any] = {}
+        async for line in stream.aiter_lines():
+            if not line:
+                seen.append(event)
+                if event["event"] == "caught_up":
+                    return seen
+                event = {}
+                continue
+            name, _, value = line.partition(": ")
+            event[name] = json.loads(value) if name == "data" else value
+    raise AssertionError("the stream ended before it had caught up")
+
+
+async def test_list_read_rename_delete(client: openai.AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    made = [await a_session(client) for _ in range(3)]
+    page = (await http.get("/v1/sessions", params={"limit": 2})).json()
+    rest = (await http.get("/v1/sessions", params={"limit": 2, "after": page["last_id"]})).json()
+    assert [each["id"] for each in page["data"] + rest["data"]] == made[::-1]
+    assert page["has_more"] and not rest["has_more"]
+    renamed = (await http.patch(f"/v1/sessions/{made[0]}", json={"title": "Rome"})).json()
+    assert renamed["title"] == "Rome" == (await http.get(f"/v1/sessions/{made[0]}")).json()["title"]
+    assert (await http.delete(f"/v1/sessions/{made[0]}")).json()["deleted"]
+    assert (await http.get(f"/v1/sessions/{made[0]}")).status_code == 410
+    assert (await http.get("/v1/sessions/unknown")).status_code == 404
+
+
+async def test_export(client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving) -> None:
+    server.engine.script.append("an answer with ```code```")
+    session = await a_session(client)
+    whole = (await http.get(f"/v1/sessions/{session}/export")).json()
+    assert [item["type"] for item in whole["state"]["items"]] == ["message", "message"]
+    text = await http.get(f"/v1/sessions/{session}/export", params={"format": "markdown"})
+    assert text.headers["content-type"].startswith("text/markdown")
+    assert "## User\n\nturn 0" in text.text and "## Assistant\n\nan answer" in text.text
+
+
+async def test_the_log_from_any_place(client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving) -> None:
+    session = await a_session(client, turns=2)
+    path = f"/v1/sessions/{session}/events"
+    whole = await told(http, path, params={"after": 0})
+    offsets = [each["data"]["offset"] for each in whole if each["event"] == "event"]
+    assert offsets == list(range(1, len(server.log(session)) + 1))
+    middle = whole[len(whole) // 2]
+    rest = await told(http, path, headers={"last-event-id": middle["id"]})
+    assert rest == whole[len(whole) // 2 + 1 :]
+    assert await told(http, path, params={"after": middle["data"]["offset"]}) == rest
+    snapshot, _ = await told(http, path)
+    assert snapshot["event"] == "snapshot" and len(snapshot["data"]["state"]["items"]) == 4
+    reset = (await told(http, path, headers={"last-event-id": "other:3"}))[0]
+    assert reset["event"] == "reset" and reset["data"]["reason"] == "epoch_changed"
+    assert (await http.get(path, headers={"last-event-id": "nonsense"})).status_code == 400
+    assert (await http.get("/v1/sessions/unknown/events")).status_code == 404
+
+
+async def test_the_documents_name_every_door(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/models", "/v1/sessions"):
+        assert path in paths
+    assert (await http.get("/docs")).status_code == 200

@@ -1,0 +1,104 @@
+"""Sessions without asking: whose history is found by whom, once each, for a day, within a bound."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sessions import commands as cm
+from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
+from transport.openai.history import HISTORY_TTL_S, MemoryHistory, Place, Unit, beginning, chains, find
+
+ASK = Unit((cm.NewMessage(content="hello"),))
+ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
+MORE = Unit((cm.NewMessage(content="more"),))
+TOOL = Tool(name="f")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def start(principal: Principal = LOCAL_PRINCIPAL, user: str | None = None, **more: object) -> bytes:
+    given: dict[str, object] = {"model": "m", "tools": (), "instructions": None, **more}
+    return beginning(principal, user, **given)  # type: ignore[arg-type]
+
+
+def place(name: str) -> Place:
+    return Place(SessionId(name), ItemId("msg_1"))
+
+
+async def test_the_longest_history_that_ends_in_an_answer_is_found_once() -> None:
+    index = MemoryHistory(Clock())
+    units = [ASK, ANSWER, MORE, ANSWER, MORE]
+    behind = chains(start(), units)
+    await index.put(behind[1], place("short"))
+    await index.put(behind[3], place("long"))
+    found = await find(index, behind, units)
+    assert found is not None and (found.place, found.units) == (place("long"), 4)
+    found = await find(index, behind, units)
+    assert found is not None and (found.place, found.units) == (place("short"), 2)
+    assert await find(index, behind, units) is None and len(index) == 0
+
+
+def test_whatever_differs_leads_elsewhere() -> None:
+    other = Principal(tenant=TenantId("other"), key_id="local", role="operator")
+    starts = [
+        start(),
+        start(other),
+        start(user="ann"),
+        start(user="bob"),
+        start(model="n"),
+        start(tools=(TOOL,)),
+        start(instructions=""),
+        start(instructions="be brief"),
+    ]
+    calls = Unit((cm.NewCall(call_id=CallId("c"), name="f", arguments="{}"),), answer=True)
+    said = [Unit((cm.NewMessage(role=role, content="hello"),)) for role in ("user", "system", "developer")]
+    ends = [chains(each, [ASK, ANSWER])[-1] for each in starts]
+    ends += [chains(start(), [each])[-1] for each in (ASK, MORE, ANSWER, calls)]
+    assert len(set(ends)) == len(ends)
+    assert len({chains(start(), [each])[-1] for each in said}) == 3
+    assert chains(start(), [ASK, ANSWER])[0] == chains(start(), [ASK, MORE])[0]
+
+
+async def test_two_users_of_one_key_never_meet() -> None:
+    index = MemoryHistory(Clock())
+    rng = random.Random(5)
+    at: dict[str, set[str]] = {"ann": set(), "bob": set()}
+    turns = {"ann": 1, "bob": 1}
+    for number in range(1_000):
+        user = rng.choice(["ann", "bob"])
+        units = [ASK, *[ANSWER, MORE] * (turns[user] - 1)]
+        behind = chains(start(user=user), units)
+        found = await find(index, behind, units)
+        session = found.place.session if found is not None else SessionId(f"{user}{number}")
+        at[user].add(session)
+        await index.put(chains(behind[-1], [ANSWER])[0], Place(session, ItemId(f"{number}")))
+        turns[user] = turns[user] % 5 + 1
+    assert not at["ann"] & at["bob"] and all(session.startswith(user) for user in at for session in at[user])
+
+
+async def test_a_place_is_forgotten_after_a_day() -> None:
+    clock = Clock()
+    index = MemoryHistory(clock)
+    await index.put(b"a", place("old"))
+    clock.now = HISTORY_TTL_S / 2
+    await index.put(b"a", place("new"))
+    clock.now = HISTORY_TTL_S
+    assert await index.take(b"a") == place("new")
+    assert await index.take(b"a") is None and len(index) == 0
+
+
+@pytest.mark.parametrize("keys", [1, 7, 1000])
+async def test_the_index_is_bounded(keys: int) -> None:
+    index = MemoryHistory(Clock(), places_max=50)
+    for number in range(500):
+        await index.put(f"{number % keys}".encode(), place(f"{number}"))
+        assert len(index) <= 50
+    assert await index.take(f"{499 % keys}".encode()) == place("499")

@@ -1,0 +1,55 @@
+"""A session as a document: JSON with everything in it, or Markdown of the present branch for people. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessions.types import FunctionCall, FunctionCallOutput, Item, Json, Message
+from transport.openai.items import upwards
+
+_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "Developer", "tool": "Tool"}
+
+
+def markdown(state: dict[str, Json]) -> str:
+    """The conversation as it would be read aloud, retractions applied."""
+    lines = [f"# {_one_line(state['title'] or 'Conversation')}", ""]
+    if state["instructions"]:
+        lines += [*_quoted(state["instructions"]), ""]
+    for item in upwards(state["items"], state["head"]):
+        lines += [*_item(item), ""]
+    return "\n".join(lines)
+
+
+def _item(item: Item) -> list[str]:
+    match item:
+        case Message():
+            refusals = [part.refusal for part in item.content if hasattr(part, "refusal")]
+            return [f"## {_NAMES[item.role]}", "", item.text, *[f"*{text}*" for text in refusals]]
+        case FunctionCall():
+            return [f"## Call of `{_one_line(item.name)}`", "", *_fenced(item.arguments, "json")]
+        case FunctionCallOutput():
+            return ["## Output" + (" (failed)" if item.is_error else ""), "", *_fenced(item.output)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"> {line}".rstrip() for line in text.splitlines()]
+
+
+def _fenced(text: str, kind: str = "") -> list[str]:
+    """A code block whose fence is longer than any in the text."""
+    longest = max((len(run) for run in _runs(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence + kind, text, fence]
+
+
+def _runs(text: str) -> list[str]:
+    return [run for run in "".join(c if c == "`" else " " for c in text).split() if run]
+
+
+def document(session: str, epoch: str, offset: int, state: dict[str, Json]) -> dict[str, Any]:
+    """Everything of a session, all branches included."""
+    return {"object": "session.export", "id": session, "epoch": epoch, "offset": offset, "state": state}
