@@ -55,7 +55,8 @@ class Ledger:
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
-        self._made: dict[tuple[ItemId, ...], array[int]] = {}  # tokenised here because the log's ids do not fit
+        # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
+        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], array[int]]] = {}
         self._opening: tuple[SessionInfo, array[int]] | None = None
 
     @property
@@ -154,44 +155,48 @@ class Ledger:
         stored = self._state.item_tokens.get(item.id)
         if stored is not None and stored[0] == self._tokenizer.fingerprint:
             return unpack_tokens(stored[1])
-        if (item.id,) not in self._made:
-            self._made[item.id,] = array("I", await self._tokenizer.message(self.rendered(item)))
-        return self._made[item.id,]
+        made = self._kept((item,))
+        if made is None:
+            made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
+        return made
 
     async def _told(self, items: tuple[Item, ...]) -> Tokens:
         """What a client told: a message, or an answer with calls that it brought along, rendered as a whole."""
         if not isinstance(items[-1], FunctionCall):
             return await self._message(items[0])
-        ids = tuple(item.id for item in items)
-        if ids not in self._made:
-            self._made[ids] = array("I", await self._tokenizer.message(_with_calls(items)))
-        return self._made[ids]
+        made = self._kept(items)
+        if made is None:
+            made = self._keep(items, await self._tokenizer.message(_with_calls(items)))
+        return made
 
-    async def _answer(self, items: Sequence[Item]) -> Tokens:
-        ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
-        made = self._made.get(ids)
+    async def _answer(self, items: tuple[Item, ...]) -> Tokens:
+        made = self._kept(items)
         if made is not None:
             return made
+        ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
         answer = self._state.answers.get(self._state.made_by[ids[0]])
-        opening, closing = self._tokenizer.answer_opening, self._tokenizer.answer_closing
+        whole = array("I", self._tokenizer.answer_opening)
         if answer is not None and answer.fingerprint == self._tokenizer.fingerprint and answer.items == ids:
-            whole = array("I", opening)
             whole.frombytes(answer.tokens)
             if answer.tail:
                 whole.extend(await self._tokenizer.text(answer.tail))
-            whole.extend(closing)
-            if answer.tail:
-                self._made[ids] = whole
-            return whole
+            whole.extend(self._tokenizer.answer_closing)
+            return self._keep(items, whole) if answer.tail else whole
         message = _with_calls(items)
         if message.calls:
-            self._made[ids] = array("I", await self._tokenizer.message(message))
-        else:
-            whole = array("I", opening)
-            whole.extend(await self._tokenizer.text(message.text))
-            whole.extend(closing)
-            self._made[ids] = whole
-        return self._made[ids]
+            return self._keep(items, await self._tokenizer.message(message))
+        whole.extend(await self._tokenizer.text(message.text))
+        whole.extend(self._tokenizer.answer_closing)
+        return self._keep(items, whole)
+
+    def _kept(self, items: tuple[Item, ...]) -> array[int] | None:
+        made = self._made.get(tuple(item.id for item in items))
+        return made[1] if made is not None and made[0] == items else None
+
+    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> array[int]:
+        kept = tokens if isinstance(tokens, array) else array("I", tokens)
+        self._made[tuple(item.id for item in items)] = (items, kept)
+        return kept
 
     def rendered(self, item: Item) -> ChatMessage:
         """An item that is not an answer of ours, as the template sees it."""

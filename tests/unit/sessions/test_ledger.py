@@ -10,14 +10,16 @@ from itertools import pairwise
 
 import pytest
 
-from inference.simulated import SimulatedTokenizer
+from inference.simulated import SimulatedTokenizer, decode
 from sessions import commands as cm
+from sessions import events as ev
 from sessions import steps, tree
 from sessions.errors import BadInput
 from sessions.filters import KeywordFilterSet
 from sessions.ledger import Ledger
 from sessions.ports import ChatMessage, EngineInfo
 from sessions.prepare import prepare
+from sessions.state import apply
 from sessions.types import (
     LOCAL_PRINCIPAL,
     FunctionCall,
@@ -260,6 +262,27 @@ async def test_another_tokenizer_renders_what_the_first_one_had_written() -> Non
     asked = len(desk.tokenizer.asked)
     assert await desk.prompt(second) == await desk.expected(second)
     assert len(desk.tokenizer.asked) == asked, "and only once"
+
+
+@pytest.mark.parametrize("tail", ["", " ow"])
+async def test_what_was_retracted_is_forgotten_at_once(tail: str) -> None:
+    """By the actor that has rendered it before, too: the ledger keeps nothing that the log has taken back."""
+    desk = Desk()
+    first = await desk.ask("the secret is owl")
+    await desk.says(first, "the secret is", tail=tail)
+    desk.finish(first)
+    second = await desk.ask("go on")
+    await desk.prompt(second)
+    answer = desk.state.answers[first].items[0]
+    asked = desk.state.items[answer].parent_id
+    assert asked is not None
+    for item_id in (asked, answer):
+        event = ev.ContentRetracted(
+            response_id=first, item_id=item_id, content_index=0, start=4, end=10, replacement="[x]", category="test"
+        )
+        apply(desk.state, ev.Record(desk.state.top + 1, desk.state.at, event))
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert "secret" not in decode(await desk.prompt(second))
 
 
 async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -> None:
