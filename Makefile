@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: help setup setup-dev model serve chat test static lint format types imports pytest node browser fmt check lock
+.PHONY: help setup setup-dev model serve cluster chat test static lint format types imports pytest node browser fmt check lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ model: setup ## fetch the small chat model into .cache/models
 # `exec`, so that a signal reaches the server itself and not a shell in between.
 serve: setup model ## run the server: make serve PORT=9000 ARGS="--engine sim"
 	@exec $(PY) app.py serve --port $(PORT) $(ARGS)
+
+cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engine sim"
+	@$(PYTHON) deploy/setup_env.py base cluster
+	@exec $(PY) deploy/cluster.py --port $(PORT) -- $(ARGS)
 
 chat: setup ## talk to a running server in the terminal
 	@exec $(PY) app.py chat $(ARGS)

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import secrets
 import signal
 import sys
@@ -27,19 +28,27 @@ import uvloop
 from msgspec import Meta
 
 from actors.directory.memory import MemoryDirectory
+from actors.directory.valkey import ValkeyDirectory
+from actors.peer_host import PeerHost
+from actors.peer_link import Connector
+from actors.placement import BoundedRendezvous
+from actors.replica import Replica, ReplicaLimits
+from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine
 from persistence import open_journal
 from sessions.errors import SessileError
 from sessions.filters import KeywordFilterSet
-from sessions.ports import Engine, Journal, Member
+from sessions.ports import Engine, Journal, Member, Sessions
 from sessions.turn import TurnLimits
 from sessions.types import Principal, ReplicaId, UnixMs
 from sessions.world import ActorLimits
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
-from transport.openai.models import card_of
+from transport.openai.models import Models, card_of
+from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.peer.operator import drained, members_of
 from transport.server import Server
 
 log = structlog.get_logger("sessile")
@@ -47,6 +56,7 @@ log = structlog.get_logger("sessile")
 VERSION = "0.1.0"
 ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
+READY_REPLICA = "Replica is ready: "
 GC_THRESHOLDS = (50_000, 20, 50)
 MODEL_PATH = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -61,7 +71,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: Annotated[str, setting("address to listen on; without keys only a loopback address")] = "127.0.0.1"
     port: Annotated[int, setting("port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)] = 8080
     data: Annotated[str, setting("folder for the journal and spilled KV", min_length=1)] = "data"
-    journal: Annotated[str, setting("sqlite (in the data folder) or memory, which forgets everything")] = "sqlite"
+    journal: Annotated[
+        str, setting("sqlite (in the data folder), postgresql://..., or memory, which forgets everything")
+    ] = "sqlite"
+    directory: Annotated[str, setting("of a cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://")] = ""
+    name: Annotated[str, setting("of this gateway or replica in its cluster; empty: one of its own making")] = ""
+    peer_host: Annotated[str, setting("address that a replica's peer link listens on")] = "127.0.0.1"
+    peer_port: Annotated[int, setting("its port; 0 picks a free one", ge=0, le=65535)] = 0
+    peer_token: Annotated[str, setting("what gateways and replicas show each other; the same on all")] = ""
     engine: Annotated[Literal["llama", "sim"], setting("what generates: llama.cpp, or simulated text for tests")] = (
         "llama"
     )
@@ -148,23 +165,32 @@ def allowed(hint: Any) -> str:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="app.py", description="Sessile: chat sessions as actors that own their KV.")
     roles = top.add_subparsers(dest="role", required=True)
-    serve = roles.add_parser("serve", help="run everything in one process")
-    serve.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    add_settings(roles.add_parser("serve", help="run everything in one process"))
+    add_settings(roles.add_parser("gateway", help="run a gateway of a cluster: clients connect to it"))
+    add_settings(roles.add_parser("replica", help="run a replica of a cluster: an engine with its actors"))
+    add_settings(roles.add_parser("replicas", help="show the replicas of a cluster"))
+    drain = roles.add_parser("drain", help="move everything off a replica")
+    drain.add_argument("replica", help="its name, as `replicas` shows it")
+    add_settings(drain)
+    chat = roles.add_parser("chat", help="talk to a server in the terminal", add_help=False)
+    chat.add_argument("arguments", nargs=argparse.REMAINDER)
+    return top
+
+
+def add_settings(role: argparse.ArgumentParser) -> None:
+    role.add_argument("--config", metavar="FILE", help="TOML file of settings")
     hints = get_type_hints(Settings, include_extras=True)
     defaults = Settings()
     for name in Settings.__struct_fields__:
         about = hints[name].__metadata__[0].description.replace("%", "%%")
         default = getattr(defaults, name)
         default = ",".join(default) if isinstance(default, tuple) else default
-        serve.add_argument(
+        role.add_argument(
             f"--{name.replace('_', '-')}",
             metavar="VALUE",
             default=argparse.SUPPRESS,
             help=f"{about} ({allowed(hints[name])}; default: {default!s}; SESSILE_{name.upper()})",
         )
-    chat = roles.add_parser("chat", help="talk to a server in the terminal", add_help=False)
-    chat.add_argument("arguments", nargs=argparse.REMAINDER)
-    return top
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -174,12 +200,24 @@ def main(arguments: Sequence[str]) -> int:
 
         return terminal.main(list(arguments[1:]))
     given = vars(parser().parse_args(arguments))
-    given.pop("role")
+    role = given.pop("role")
     config = given.pop("config", None)
+    target = given.pop("replica", "")
     try:
         settings = read_settings(given, dict(os.environ), config)
         configure_logs(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if role in ("gateway", "replica", "replicas", "drain") and not settings.directory:
+                raise BadSetting(f"directory: a {role} needs one, for example --directory redis://127.0.0.1:6379")
+            match role:
+                case "gateway":
+                    return runner.run(gateway_role(settings))
+                case "replica":
+                    return runner.run(replica_role(settings))
+                case "replicas":
+                    return runner.run(show_replicas(settings))
+                case "drain":
+                    return runner.run(drain_replica(settings, target))
             return runner.run(serve(settings))
     except (BadSetting, SessileError, BaseExceptionGroup) as error:
         cause: BaseException = error
@@ -235,6 +273,28 @@ def limits(settings: Settings) -> RuntimeLimits:
     )
 
 
+def filters_of(settings: Settings) -> KeywordFilterSet:
+    return KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
+
+
+def fingerprint_of(engine: Engine) -> str:
+    """What must be equal for a session to move from one replica to another."""
+    return f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}"
+
+
+def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models: Models = tuple) -> Gateway:
+    access = Access(read_keys(settings.keys), clock=asyncio.get_running_loop().time, origins=settings.origins)
+    return Gateway(
+        sessions=sessions,
+        journal=journal,
+        access=access,
+        limits=GatewayLimits(),
+        now_ms=now_ms,
+        new_id=new_id,
+        models=models,
+    )
+
+
 @contextlib.asynccontextmanager
 async def running(journal: Journal, engine: Engine) -> AsyncIterator[None]:
     """Journal and engine, opened; closed in the order that loses nothing."""
@@ -269,11 +329,7 @@ def read_keys(path: str) -> dict[str, Principal]:
 
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sign, stop.set)
-    access = Access(read_keys(settings.keys), clock=loop.time, origins=settings.origins)
+    stop = stop_signal()
     journal = open_journal(settings.journal, folder=Path(settings.data))
     engine = make_engine(settings)
     directory = MemoryDirectory()
@@ -285,22 +341,14 @@ async def serve(settings: Settings) -> int:
             journal=journal,
             directory=directory,
             engine=engine,
-            filters=KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords),
+            filters=filters_of(settings),
             limits=limits(settings),
             now_ms=now_ms,
             new_id=new_id,
         ) as runtime,
     ):
         started_at = now_ms() // 1000
-        gateway = Gateway(
-            sessions=runtime,
-            journal=journal,
-            access=access,
-            limits=GatewayLimits(),
-            now_ms=now_ms,
-            new_id=new_id,
-            models=lambda: (card_of(engine.info, created=started_at),),
-        )
+        gateway = gateway_of(settings, runtime, journal, lambda: (card_of(engine.info, created=started_at),))
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
         upkeep = Upkeep(
             runtime,
@@ -338,10 +386,119 @@ async def keep_announced(directory: MemoryDirectory, runtime: Runtime, engine: E
                 incarnation=runtime.incarnation,
                 address="",
                 model=engine.info.model,
-                fingerprint=f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}",
+                fingerprint=fingerprint_of(engine),
             )
         )
         await asyncio.sleep(ANNOUNCE_S)
+
+
+# -- a cluster -----------------------------------------------------------------------------------------------------
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C."""
+    stop = asyncio.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    return stop
+
+
+async def replica_role(settings: Settings) -> int:
+    """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
+    stop = stop_signal()
+    security = PeerSecurity(token=settings.peer_token)
+    journal = open_journal(settings.journal, folder=Path(settings.data))
+    engine = make_engine(settings)
+    name = settings.name or f"replica-{new_id()[:8]}"
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(journal, engine))
+        directory = ValkeyDirectory(settings.directory)
+        await directory.open()
+        stack.push_async_callback(directory.close)
+
+        async def listen(host: PeerHost) -> str:
+            server = PeerServer(host.accept, security=security)
+            port = await server.start(settings.peer_host, settings.peer_port)
+            stack.push_async_callback(server.stop, 0)
+            return f"{settings.peer_host}:{port}"
+
+        fingerprint = fingerprint_of(engine)
+        replica = await stack.enter_async_context(
+            Replica(
+                Member(
+                    replica=ReplicaId(name),
+                    incarnation=new_id(),
+                    address="",
+                    model=engine.info.model,
+                    fingerprint=fingerprint,
+                ),
+                journal=journal,
+                directory=directory,
+                engine=engine,
+                filters=filters_of(settings),
+                listen=listen,
+                connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
+                placement=BoundedRendezvous(session_load=1 / settings.slots),
+                limits=ReplicaLimits(
+                    runtime=limits(settings), upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400)
+                ),
+                now_ms=now_ms,
+                new_id=new_id,
+            )
+        )
+        print(f"{READY_REPLICA}{name}", flush=True)
+        await stop.wait()
+        log.info("draining", replica=name)
+        await replica.drain()
+    return 0
+
+
+async def gateway_role(settings: Settings) -> int:
+    """Where clients connect: holds no session, reads the journal, routes to replicas."""
+    stop = stop_signal()
+    security = PeerSecurity(token=settings.peer_token)
+    name = settings.name or f"gateway-{new_id()[:8]}"
+    async with contextlib.AsyncExitStack() as stack:
+        journal = open_journal(settings.journal, folder=None)
+        await journal.open()
+        stack.push_async_callback(journal.close)
+        directory = ValkeyDirectory(settings.directory)
+        await directory.open()
+        stack.push_async_callback(directory.close)
+        router = await stack.enter_async_context(
+            Router(
+                gateway=name,
+                directory=directory,
+                journal=journal,
+                placement=BoundedRendezvous(session_load=1 / settings.slots),
+                connect=Connector(GrpcDialer(security), kind="gateway", name=name),
+                rng=random.Random(),
+            )
+        )
+        server = Server(gateway_of(settings, router, journal), host=settings.host, port=settings.port, version=VERSION)
+        await server.start()
+        print(f"Sessile is ready: {server.url}/", flush=True)
+        await stop.wait()
+        await server.drain("restart", after_ms=GOODBYE_MS)
+        await server.stop()
+    return 0
+
+
+async def show_replicas(settings: Settings) -> int:
+    """Prints the cluster's members."""
+    view = await members_of(ValkeyDirectory(settings.directory))
+    print(f"view {view.version}, {len(view.members)} replicas")
+    for member in view.members:
+        state = "draining" if member.draining else "serving"
+        print(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}")
+    return 0
+
+
+async def drain_replica(settings: Settings, name: str) -> int:
+    """Tells a replica to hand everything off, and waits until it has."""
+    last = await drained(ValkeyDirectory(settings.directory), PeerSecurity(token=settings.peer_token), name)
+    print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
+    return 0
 
 
 if __name__ == "__main__":

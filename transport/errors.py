@@ -52,6 +52,7 @@ CODES: Final[dict[str, Row]] = {
     "session_not_found": Row(404, "NOT_FOUND"),
     "item_not_found": Row(404, "NOT_FOUND"),
     "response_not_found": Row(404, "NOT_FOUND"),
+    "replica_not_found": Row(404, "NOT_FOUND"),
     "call_not_found": Row(404, "NOT_FOUND"),
     "not_found": Row(404, "NOT_FOUND"),
     "method_not_allowed": Row(405, "UNIMPLEMENTED"),

