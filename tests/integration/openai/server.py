@@ -19,7 +19,7 @@ from persistence.memory import MemoryJournal, MemoryStore
 from sessions.events import Record
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest, Member
-from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
 from transport.openai.models import ModelCard, card_of
@@ -35,10 +35,12 @@ class ScriptedEngine(SimulatedEngine):
         super().__init__(options)
         self.script: list[str] = []
         self.asked: list[Sampling] = []  # of every run
+        self.prompts: list[Tokens] = []
         self._said: dict[Stream, bytes] = {}
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self.asked.append(request.sampling)
+        self.prompts.append(request.prompt)
         return super().generate(request)
 
     @property

@@ -8,7 +8,10 @@ import openai
 import pytest
 
 from inference.simulated import SimulatedOptions
+from inference.simulated.vocabulary import decode
+from sessions.types import Principal, TenantId
 from tests.integration.openai.server import SIMULATED, Serving, serving
+from transport.access import key_digest
 
 WEATHER: Any = {
     "type": "function",
@@ -151,9 +154,6 @@ async def test_a_conversation(client: openai.AsyncOpenAI, server: Serving) -> No
 
 
 async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -> None:
-    from sessions.types import Principal, TenantId
-    from transport.access import key_digest
-
     people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
     others = {"eve": Principal(tenant=TenantId("other"), key_id="k")}
     keys = {key_digest(name): who for name, who in (people | others).items()}
@@ -185,3 +185,15 @@ async def test_bad_input(client: openai.AsyncOpenAI, change: dict[str, Any], par
     with pytest.raises(openai.BadRequestError) as caught:
         await client.post("/responses", cast_to=object, body={"model": SIMULATED, "input": "x", **change})
     assert caught.value.param == param
+
+
+async def test_the_model_forgets_what_was_erased(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script += ["the secret is seven", "and so on"]
+    first = await client.responses.create(model=SIMULATED, input="hello")
+    second = await client.responses.create(model=SIMULATED, input="more", previous_response_id=first.id)
+    await client.responses.delete(first.id)
+    await client.responses.create(model=SIMULATED, input="what was it", previous_response_id=second.id)
+    assert "seven" in decode(server.engine.prompts[1]) and "seven" not in decode(server.engine.prompts[2])
+    (session,) = server.sessions
+    exported = await client.get(f"/sessions/{session}/export", cast_to=object)
+    assert "seven" not in str(exported) and "and so on" in str(exported)
