@@ -48,7 +48,7 @@ from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
 from transport.openai.models import Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
-from transport.peer.operator import drained, members_of
+from transport.peer.operator import described, drained, members_of
 from transport.server import Server
 
 log = structlog.get_logger("sessile")
@@ -486,11 +486,7 @@ async def gateway_role(settings: Settings) -> int:
 
 async def show_replicas(settings: Settings) -> int:
     """Prints the cluster's members."""
-    view = await members_of(ValkeyDirectory(settings.directory))
-    print(f"view {view.version}, {len(view.members)} replicas")
-    for member in view.members:
-        state = "draining" if member.draining else "serving"
-        print(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}")
+    print(described(await members_of(ValkeyDirectory(settings.directory))))
     return 0
 
 

@@ -25,6 +25,15 @@ async def members_of(directory: Leases) -> View:
         await directory.close()
 
 
+def described(view: View) -> str:
+    """A line for the view and one for each member."""
+    lines = [f"view {view.version}, {len(view.members)} replicas"]
+    for member in view.members:
+        state = "draining" if member.draining else "serving"
+        lines.append(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}")
+    return "\n".join(lines)
+
+
 async def drained(directory: Leases, security: PeerSecurity, name: str) -> Drained:
     """Has a replica hand everything off and returns its last report. Raises NotFound, Unavailable."""
     members = {str(member.replica): member for member in (await members_of(directory)).members}
