@@ -17,6 +17,7 @@ from typing import Final
 
 _PREFIX: Final = "sessile-kv-"
 _LOCK: Final = "owner.lock"
+_SHARE: Final = 0.8
 MEMORY_BACKED: Final = Path("/dev/shm")
 
 
@@ -33,6 +34,10 @@ class StagingFolder:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def room_bytes(self) -> int:
+        """How much may be put here without crowding out others: most of what is free now."""
+        return int(shutil.disk_usage(self.path).free * _SHARE)
 
     def close(self) -> None:
         if self._lock >= 0:

@@ -46,6 +46,7 @@ from sessions.types import SessionKey
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+SHARED: Final = "~"  # no session's id begins so: names of snapshots that are no session's own
 _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is given up
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is wanted
 
@@ -136,7 +137,10 @@ class Tiers:
 
     def has_others(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
-        return any(key not in resident and not all(s.parked for s in held) for key, held in self._host.items())
+        return any(
+            key not in resident and not key.session.startswith(SHARED) and not all(snapshot.parked for snapshot in held)
+            for key, held in self._host.items()
+        )
 
     @property
     def num_host(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -20,7 +21,7 @@ from inference.kv.tiers import Tiers
 from inference.llama.completion import Completion
 from inference.llama.gguf import Model, read_model
 from inference.llama.http import HttpClient
-from inference.llama.openings import Openings
+from inference.llama.openings import WORTH_TOKENS, Openings
 from inference.llama.options import LlamaOptions
 from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.sampling import HONOURED, completion_parameters
@@ -39,6 +40,8 @@ from sessions.types import INTEGER_MAX, Json, SessionKey, Tokens
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
 
+log = logging.getLogger(__name__)
+
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
 _WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
@@ -53,7 +56,7 @@ class _Turn:
         self.slot = slot
         self.run: Completion | None = None
         self.preparing: asyncio.Task[int] | None = None
-        self.cached_max = INTEGER_MAX  # what a trial of the schema found there, before it computed the rest
+        self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
         self.forgotten = False  # the session was deleted: nothing of it stays
 
 
@@ -129,7 +132,7 @@ class LlamaEngine:
             server = LlamaServer(self.options, window, staging.path)
             http = await server.start()
             undo.push_async_callback(server.stop)
-            tokenizer = LlamaTokenizer(http, vocabulary, template, model.fingerprint)
+            tokenizer = LlamaTokenizer(http, vocabulary, template)
             await tokenizer.start()
             letter = (await tokenizer.text(IMPOSSIBLE))[0]
             undo.pop_all()
@@ -181,7 +184,14 @@ class LlamaEngine:
         identity = Identity(BUILD, model.fingerprint, "f16", _LAYOUT)
         folder = self.options.disk_folder
         disk = DiskTier(folder, self.options.disk_bytes_max, identity) if folder is not None else None
-        return Tiers(identity, staging.path, self.options.host_bytes_max, disk)
+        host_bytes_max = min(self.options.host_bytes_max, staging.room_bytes())
+        if host_bytes_max < self.options.host_bytes_max:
+            log.warning(
+                "%s has room for %d MB of spilled KV only; containers get more by --shm-size",
+                staging.path.parent,
+                host_bytes_max // 1_000_000,
+            )
+        return Tiers(identity, staging.path, host_bytes_max, disk)
 
     # -- generating ------------------------------------------------------------------------------------
 
@@ -271,7 +281,7 @@ class LlamaEngine:
         parameters: dict[str, Json],
     ) -> Completion:
         """Brings the KV up and starts the run. `_leave` comes next, also when this fails."""
-        turn.preparing = asyncio.create_task(self._prepare(turn.slot, key, prompt, shared_prefix))
+        turn.preparing = asyncio.create_task(self._prepare(turn, key, prompt, shared_prefix))
         resident = await asyncio.shield(turn.preparing)
         if self._gone is not None:
             raise self._gone
@@ -281,8 +291,7 @@ class LlamaEngine:
             self._schemas.judge(trial["json_schema"], await run.next())
             await run.next()  # its Finish
             run.close()
-            self._count(run)
-            turn.cached_max, resident = run.cached_tokens, len(prompt)
+            turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
         return await self._run(turn, prompt, resident, parameters)
 
     async def _run(
@@ -297,10 +306,11 @@ class LlamaEngine:
         await turn.run.open(parameters)
         return turn.run
 
-    async def _prepare(self, slot: Slot, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> int:
+    async def _prepare(self, turn: _Turn, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> int:
         """Makes the slot `key`'s and restores its KV. Returns how many tokens of `prompt` it holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
+        slot = turn.slot
         if slot.key is not None and slot.key != key:
             await self._residency.save(slot)
         resident = 0
@@ -311,9 +321,10 @@ class LlamaEngine:
                 resident = shared
         self._table.assign(slot, key)
         resident = await self._residency.bring_up(slot, key, prompt, resident)
-        if resident >= min(shared_prefix, len(prompt) - 1) or slot.key != key:
+        if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
             return resident
-        return await self._openings.lay(slot, key.tenant, prompt[:shared_prefix])
+        laid, turn.cached_max = await self._openings.lay(slot, key.tenant, prompt[:shared_prefix])
+        return laid
 
     def _leave(self, turn: _Turn, key: SessionKey) -> None:
         """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
@@ -331,7 +342,7 @@ class LlamaEngine:
         if run is not None:
             run.close()
             slot.tokens = run.held
-            self._count(run)
+            self._count(turn, run)
         if turn.forgotten:
             self._table.forget(slot)
         self._scheduler.release(slot)
@@ -344,10 +355,11 @@ class LlamaEngine:
             return False
         return self._scheduler.num_waiting > 0 or self._residency.tiers.has_others({slot.key for slot in self._table})
 
-    def _count(self, run: Completion) -> None:
+    def _count(self, turn: _Turn, run: Completion) -> None:
         counters = self._counters
-        counters["prefilled_tokens"] += run.evaluated_tokens
-        counters["reused_tokens"] += run.cached_tokens
+        reused = min(run.cached_tokens, turn.cached_max)
+        counters["prefilled_tokens"] += run.evaluated_tokens + run.cached_tokens - reused
+        counters["reused_tokens"] += reused
         counters["decoded_tokens"] += run.emitted_tokens
         counters["guessed_tokens"] += run.ids_guessed
         counters["aborts"] += not run.finished

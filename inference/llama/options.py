@@ -17,7 +17,7 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 4
     context_window: int = 8192  # cut to what the model was trained for
     threads: int = 1  # llama.cpp's spinning threads starve where anything else wants the cores
-    batch_tokens: int = 128  # prefilled in one step: how long an abort or another stream's token may wait
+    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 64, with a GPU 512
     gpu_layers: int = 0
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64
@@ -28,10 +28,10 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes_max: int = 8 << 30
 
     def __post_init__(self) -> None:
-        for name in ("slots", "threads", "batch_tokens", "spill_tokens_min"):
+        for name in ("slots", "threads", "spill_tokens_min"):
             if getattr(self, name) < 1:
                 raise _bad(name, "at least 1")
-        for name in ("waiting_max", "gpu_layers", "host_bytes_max", "disk_bytes_max"):
+        for name in ("waiting_max", "batch_tokens", "gpu_layers", "host_bytes_max", "disk_bytes_max"):
             if getattr(self, name) < 0:
                 raise _bad(name, "at least 0")
         if self.context_window < 256:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -39,6 +40,7 @@ _WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a versio
 _COUNTERS: Final = (
     "spills",
     "restores",
+    "openings_laid",
     "restored_tokens",
     "saves_failed",
     "saves_of_others",
@@ -48,12 +50,12 @@ _COUNTERS: Final = (
 _SLACK_BYTES: Final = 1 << 16
 
 
-class Saved(msgspec.Struct, frozen=True):
+class _Saved(msgspec.Struct, frozen=True):
     n_saved: int
     n_written: int
 
 
-class Restored(msgspec.Struct, frozen=True):
+class _Restored(msgspec.Struct, frozen=True):
     n_restored: int
 
 
@@ -74,7 +76,8 @@ class Residency:
         gain = min(shared, len(prompt) - 1) - resident
         if snapshot is None or gain < self._worth_tokens:
             return resident
-        tokens = await self._restore(slot, snapshot)
+        tokens = await self.restore(slot, snapshot)
+        self.counters["restores"] += len(tokens) > 0
         if slot.key != key:
             return 0  # deleted meanwhile: the run goes on, on nothing of what it was
         slot.tokens = tokens
@@ -111,46 +114,55 @@ class Residency:
         key, expected = slot.key, slot.tokens
         if key is None:
             return
-        size = len(expected) * self._bytes_per_token + _SLACK_BYTES
-        if not await self.tiers.reserve(size):
-            return
-        path = self.tiers.new_path()
-        adopted = False
-        try:
-            if slot.key != key:
-                return  # deleted, or taken over, while room was made
-            saved = await self.command(slot, "save", path, Saved)
-            if saved is None:
-                self.counters["saves_failed"] += 1
-                return
-            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved)
-            if tokens is None or common_prefix(tokens, expected) != len(expected):
-                self.counters["saves_of_others"] += 1  # the slot had gone on with another session
-                return
-            if slot.key != key:
-                return
-            self.tiers.adopt(key, tokens, path, saved.n_written, size)
-            adopted = True
-            self._bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
+        tokens = await self.store(slot, key, expected, lambda: slot.key == key)
+        if tokens is not None:
             self.counters["spills"] += 1
             if slot.tokens is expected:
                 slot.tokens = tokens
             slot.saved_tokens = common_prefix(slot.tokens, tokens)
+
+    async def store(
+        self, slot: Slot, key: SessionKey, expected: array.array[int], still_wanted: Callable[[], bool]
+    ) -> array.array[int] | None:
+        """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
+
+        None when there is no room, the slot holds something else by now, or it is not wanted any more."""
+        size = len(expected) * self._bytes_per_token + _SLACK_BYTES
+        if not await self.tiers.reserve(size):
+            return None
+        path = self.tiers.new_path()
+        adopted = False
+        try:
+            if not still_wanted():
+                return None
+            saved = await self._command(slot, "save", path, _Saved)
+            if saved is None:
+                self.counters["saves_failed"] += 1
+                return None
+            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved)
+            if tokens is None or common_prefix(tokens, expected) != len(expected):
+                self.counters["saves_of_others"] += 1  # the slot had gone on with another session
+                return None
+            if not still_wanted():
+                return None
+            self.tiers.adopt(key, tokens, path, saved.n_written, size)
+            adopted = True
+            self._bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
+            return tokens
         finally:
             if not adopted:
                 self.tiers.unreserve(size)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def _restore(self, slot: Slot, snapshot: HostSnapshot | DiskSnapshot) -> array.array[int]:
+    async def restore(self, slot: Slot, snapshot: HostSnapshot | DiskSnapshot) -> array.array[int]:
         """The tokens that the slot holds afterwards; none when it went wrong, whatever it was."""
         try:
             async with self.tiers.payload(snapshot) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
                 if held != host.tokens:
                     raise Refused("bad_tokens")
-                restored = await self.command(slot, "restore", host.path, Restored)
+                restored = await self._command(slot, "restore", host.path, _Restored)
                 if restored is not None and restored.n_restored == len(host.tokens):
-                    self.counters["restores"] += 1
                     return host.tokens
         except Refused as exc:
             self.counters["restores_refused"] += 1
@@ -158,7 +170,7 @@ class Residency:
         self.counters["restores_failed"] += 1
         return array.array("I")
 
-    async def command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
+    async def _command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
         body = msgspec.json.encode({"filename": path.name})
         try:
             status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)

@@ -110,4 +110,5 @@ class SlotTable:
     def check_integrity(self) -> None:
         """Raises AssertionError where an invariant does not hold."""
         for slot in self._slots:
-            assert slot.key is not None or not slot.tokens, f"slot {slot.number} holds tokens of nobody"
+            nobodys = slot.key is None and not slot.busy
+            assert not (nobodys and slot.tokens), f"slot {slot.number} holds tokens of nobody"

@@ -35,11 +35,11 @@ _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 class LlamaTokenizer:
     """Implements `Tokenizer`. `start` comes first."""
 
-    def __init__(self, http: HttpClient, vocabulary: Vocabulary, template: ChatTemplate, vocabulary_hash: str):
+    def __init__(self, http: HttpClient, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self._http = http
         self._vocabulary = vocabulary
         self._template = template
-        digest = hashlib.blake2b(f"{vocabulary_hash}\0{template.source}".encode(), digest_size=12)
+        digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
         self._fingerprint = f"gguf-{digest.hexdigest()}"
         self._scaffold: dict[str, tuple[int, ...]] = {}
         self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
@@ -93,7 +93,8 @@ class LlamaTokenizer:
 
     async def message(self, message: ChatMessage) -> Tokens:
         around = self._template.scaffold.roles[message.role]
-        text = message.text + "".join(_call_text(name, arguments) for _, name, arguments in message.calls)
+        calls = (_call_text(name, arguments) for _, name, arguments in message.calls)
+        text = "\n".join([message.text, *calls] if message.text else calls)
         return (*self._scaffold[around.before], *await self.text(text), *self._scaffold[around.after])
 
     async def text(self, text: str) -> Tokens:
@@ -120,4 +121,4 @@ def _call_text(name: str, arguments: str) -> str:
         value = json.loads(arguments)
     except ValueError:
         value = arguments
-    return "\n<tool_call>\n" + json.dumps({"name": name, "arguments": value}, ensure_ascii=False) + "\n</tool_call>"
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": value}, ensure_ascii=False) + "\n</tool_call>"

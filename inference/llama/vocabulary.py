@@ -8,6 +8,7 @@ compares ids before it reuses KV.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -53,6 +54,7 @@ class Fragments:
 class Vocabulary(msgspec.Struct, frozen=True):
     """What of a tokenizer's metadata we use ourselves; encoding is llama.cpp's."""
 
+    digest: str  # of everything that decides how text becomes tokens
     fragments: Fragments
     specials: tuple[str, ...]  # spellings of control tokens
     bos_id: int | None
@@ -70,6 +72,7 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     return Vocabulary(
+        digest=_digest(metadata),
         fragments=Fragments(_pieces(tokens, kinds, model)),
         specials=tuple(token for token, kind in zip(tokens, kinds, strict=False) if kind in (3, 4) and token),
         bos_id=bos,
@@ -78,6 +81,14 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
         adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", model == "llama")),
         adds_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", model == "llama")),
     )
+
+
+def _digest(metadata: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(metadata):
+        if name.startswith("tokenizer.") and name != "tokenizer.chat_template":
+            digest.update(f"{name}\0{metadata[name]!r}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
 
 
 def _pieces(tokens: list[str], kinds: tuple[int, ...], model: str) -> Iterator[tuple[int, bytes]]:

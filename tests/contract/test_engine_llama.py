@@ -198,17 +198,26 @@ async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> No
     assert engine.stats().counters["refused_other_session"] == 2
 
 
-async def test_a_registered_prefix_is_shared_within_its_tenant_only(start: Start) -> None:
-    engine = await start(slots=1, disk_folder=None)
-    opening = await engine.tokenizer.opening("You are the captain of a small ship on a wide sea.", ())
-    prompts = [await prompt_of(engine, f"Who are you? {n}", before=opening) for n in range(3)]
-    await ask(engine, key("a"), prompts[0], shared_prefix=len(opening))
-    same = await ask(engine, key("b"), prompts[1], shared_prefix=len(prompts[1]))
-    assert same.finish.cached_tokens >= len(opening)
-    foreign = await ask(engine, key("c", tenant="other"), prompts[2], shared_prefix=len(prompts[2]))
+async def test_a_registered_opening_is_computed_once_for_its_tenant_and_for_nobody_else(start: Start) -> None:
+    engine = await start(slots=1)
+    opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea.", ()))
+    prompts = [await prompt_of(engine, f"{n} is my name. Who are you?", before=opening) for n in ("Ada", "Bob", "Cy")]
+    shared = {"shared_prefix": len(opening), "max_tokens": 4}
+    first = await ask(engine, key("a"), prompts[0], **shared)
+    assert first.finish.cached_tokens == 0  # it had to be computed, so nothing was there
+    second = await ask(engine, key("b"), prompts[1], **shared)
+    turn_opening = len(engine.tokenizer.turn_opening)
+    assert len(opening) <= second.finish.cached_tokens <= len(opening) + turn_opening
+    foreign = await ask(engine, key("c", tenant="other"), prompts[2], **shared)
     assert foreign.finish.cached_tokens == 0
-    unasked = await ask(engine, key("d", tenant="other"), prompts[1])
-    assert unasked.finish.cached_tokens == 0
+    back = await ask(engine, key("d"), prompts[2], **shared)  # the slot was the other tenant's in between
+    assert back.finish.cached_tokens == len(opening)
+    assert back.tokens == foreign.tokens
+    unasked = await ask(engine, key("e", tenant="third"), prompts[1], max_tokens=4)
+    assert unasked.finish.cached_tokens == 0 and unasked.tokens == second.tokens
+    counters = engine.stats().counters
+    assert counters["openings_laid"] == 1
+    assert counters["prefilled_tokens"] + counters["reused_tokens"] == sum(len(p) for p in (*prompts, *prompts[1:]))
 
 
 @pytest.mark.slow
