@@ -14,9 +14,9 @@ from sessions import events as ev
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.filters import KeywordFilterSet
 from sessions.ports import GenerationRequest, UsageRow
-from sessions.types import LOCAL_PRINCIPAL, FunctionCall, Principal, SessionId, TenantId, UnixMs
+from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs
 from sessions.world import ActorLimits
-from tests.support.replicas import KEY, SESSION, Place, Replica, text_of
+from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
@@ -732,51 +732,3 @@ async def test_what_a_store_cannot_hold_is_refused_with_its_own_error() -> None:
         refused = await outcome(replica.create(model="a\0b"))
         assert isinstance(refused, BadInput) and refused.code == "invalid_text"
         assert (await replica.create()).offset == 1
-
-
-# -- the client's tools ----------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_tool_that_does_not_answer_in_time_ends_the_turn() -> None:
-    """The simulated engine calls no tools, so the call is put where an engine would have put it: into the log."""
-    limits = RuntimeLimits(actor=ActorLimits(tool_deadline_s=30.0))
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica(limits=limits)
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(max_output_tokens=50)
-        await reader.delta(answer.response_id)
-        call = await with_a_call(replica, answer)
-        assert place.head().open and replica.runtime.actor(KEY) is not None
-        waiting = await replica.say("and now", queue=True, max_output_tokens=3)
-        await advance(29.0)
-        assert place.terminals(waiting.response_id) == []
-        await advance(2.0)
-        outputs = [r.event.item for r in reader.records if isinstance(r.event, ev.ItemCreated)]
-        assert [getattr(item, "output", None) for item in outputs] == [None, "tool_timeout", None]
-        assert getattr(outputs[1], "call_id", None) == call.call_id
-        await reader.ended(waiting.response_id)
-        assert not place.head().open
-
-
-async def with_a_call(replica: Replica, answer: cm.Ok) -> FunctionCall:
-    """Makes the running answer end in a call, as an engine with a tool format would."""
-    from sessions import steps
-
-    actor = replica.runtime.actor(KEY)
-    assert actor is not None and answer.response_id is not None
-    turn = actor._turns[answer.response_id]
-    pieces = (steps.writer.CallBegin("look"), steps.writer.CallArguments("{}"))
-    actor.post(steps.Output(answer.response_id, turn.generation, pieces, b""))
-    actor.post(steps.Finished(answer.response_id, turn.generation, "stop", usage=turn_usage()))
-    await settled()
-    actor._stop(answer.response_id)
-    calls = [item for item in replica.place.state().items.values() if isinstance(item, FunctionCall)]
-    return calls[-1]
-
-
-def turn_usage():  # type: ignore[no-untyped-def]
-    from sessions.types import Usage
-
-    return Usage(1, 1)

@@ -229,6 +229,23 @@ async def test_a_zombie_shows_nothing_though_its_append_was_under_way() -> None:
         check_log(place, answer.response_id)
 
 
+@virtual
+async def test_a_journal_that_was_restored_from_a_backup_is_another_continuity() -> None:
+    """Whoever held a session there goes on with nothing; its log begins a new epoch where the backup ends."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        first = await replica.say("hello", respond=False)
+        backup = place.store.backup()
+        await replica.say("lost", respond=False)
+        epoch = place.head().epoch
+        place.store.restore(backup)
+        again = await insist(replica, message(place, "after", respond=False))
+        assert place.head().epoch != epoch
+        created = [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)]
+        assert created == [first.item_id, again.item_id]
+
+
 # -- the replica dies ----------------------------------------------------------------------------------------------
 
 

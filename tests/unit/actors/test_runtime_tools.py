@@ -1,0 +1,241 @@
+"""Turns with the client's tools, from the model's own words to the answer that follows their outputs.
+
+The engine says what a script says, one byte a token, and goes on with it wherever a run before it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from actors.runtime import RuntimeLimits
+from inference.simulated import SimulatedEngine, decode
+from sessions import commands as cm
+from sessions import events as ev
+from sessions.errors import Conflict, NotFound, SessileError
+from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.types import FunctionCall, ResponseId, Tool, unpack_tokens
+from sessions.world import ActorLimits
+from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.virtual_time import advance, outcome, passed, run, settled, until, virtual
+
+LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
+TWO_CALLS = (
+    'I will look. <tool_call>{"name": "look", "arguments": {"at": "the sea"}}</tool_call>'
+    '<tool_call>{"name": "look", "arguments": {"at": "the sky"}}</tool_call>'
+)
+LIMITS = RuntimeLimits(actor=ActorLimits(tool_deadline_s=30.0))
+
+
+class Scripted(SimulatedEngine):
+    """Says the scripts in order, one for each response; shared by all replicas of a place."""
+
+    def __init__(self, scripts: list[str], given: dict[ResponseId, str]) -> None:
+        super().__init__()
+        self._scripts, self._given = scripts, given
+        self.prompts: list[str] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        return msgspec.structs.replace(super().info, tool_format="hermes")
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        script = self._given.setdefault(request.response_id, self._scripts[len(self._given)])
+        self.prompts.append(decode(request.prompt))
+        said = len(decode(request.emitted).encode())
+        for byte in script.encode()[said:]:
+            await passed(0.01)
+            yield Chunk((byte,), chr(byte))
+        yield Finish("stop", len(request.prompt), 0)
+
+
+class Stage:
+    """A place whose engines follow a script."""
+
+    def __init__(self, place: Place, *scripts: str) -> None:
+        self.place = place
+        self._scripts, self._given = list(scripts), dict[ResponseId, str]()
+
+    async def replica(self, name: str = "r1") -> tuple[Replica, Reader]:
+        engine = Scripted(self._scripts, self._given)
+        replica = await self.place.replica(name, engine=engine, limits=LIMITS)
+        return replica, self.place.read(replica)
+
+    def calls(self) -> list[FunctionCall]:
+        return [item for item in self.place.state().items.values() if isinstance(item, FunctionCall)]
+
+    def made_both(self) -> bool:
+        """The response that asks for two outputs has ended."""
+        return bool(self.place.records()) and len(self.calls()) == 2 and not self.place.state().open
+
+    def output(self, call: FunctionCall, text: str) -> cm.ToolOutput:
+        return cm.ToolOutput(id=self.place.name(), session=SESSION, call_id=call.call_id, output=text)
+
+
+@virtual
+async def test_calls_are_made_and_their_outputs_answered() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "It is blue.")
+        replica, reader = await stage.replica()
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        ended = await reader.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseCompleted)
+        assert reader.text(answer.response_id) == "I will look."
+        first, second = stage.calls()
+        assert (first.name, first.arguments, second.arguments) == ("look", '{"at": "the sea"}', '{"at": "the sky"}')
+        pending = await outcome(replica.say("well?"))
+        assert isinstance(pending, Conflict) and pending.code == "tools_pending" and pending.retryable
+        assert place.head().open
+        half = await replica.do(stage.output(second, "blue"))
+        assert half.response_id is None
+        last = stage.output(first, "green")
+        done = await replica.do(last)
+        assert done.response_id is not None
+        assert await replica.do(last) == done
+        await reader.ended(done.response_id)
+        assert reader.text(done.response_id) == "It is blue."
+        assert not place.head().open
+        again = await outcome(replica.do(stage.output(first, "red")))
+        assert isinstance(again, Conflict) and again.code == "call_answered"
+        prompt = replica.engine.prompts[-1]  # type: ignore[attr-defined]
+        assert TWO_CALLS in prompt and prompt.index("blue") < prompt.index("green"), "in the order of their coming"
+
+
+@virtual
+async def test_a_tool_that_does_not_answer_in_time_ends_the_turn() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "Never mind.")
+        replica, reader = await stage.replica()
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        await reader.ended(answer.response_id)
+        waiting = await replica.say("and now", queue=True)
+        await advance(29.0)
+        assert place.terminals(waiting.response_id) == []
+        await advance(2.0)
+        outputs = [r.event.item for r in reader.records if isinstance(r.event, ev.ItemCreated)]
+        assert [getattr(item, "output", None) for item in outputs] == [None, "tool_timeout", "tool_timeout", None]
+        await reader.ended(waiting.response_id)
+        assert reader.text(waiting.response_id) == "Never mind." and not place.head().open
+
+
+@virtual
+async def test_a_deadline_goes_on_over_a_death() -> None:
+    """Counted from when the turn began to wait, not from when somebody took it over."""
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS)
+        first, reader = await stage.replica("r1")
+        await first.create(tools=(LOOK,))
+        answer = await first.say("what colour is it")
+        await reader.ended(answer.response_id)
+        await advance(20.0)
+        first.crash()
+        await advance(7.0)
+        heir, _ = await stage.replica("r2")
+        await heir.runtime.recover(KEY)
+        await advance(2.0)
+        assert place.head().open
+        await advance(2.0)
+        assert not place.head().open
+
+
+@virtual
+async def test_a_cancelled_turn_wants_no_outputs() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS)
+        replica, reader = await stage.replica()
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        await reader.ended(answer.response_id)
+        cancelled = await replica.cancel(answer.response_id)
+        assert not cancelled.noop and not place.head().open
+        late = await outcome(replica.do(stage.output(stage.calls()[0], "blue")))
+        assert isinstance(late, Conflict) and late.code == "call_answered"
+        unknown = cm.ToolOutput(id=place.name(), session=SESSION, call_id=stage.calls()[0].call_id[:-1], output="")  # type: ignore[arg-type]
+        assert isinstance(await outcome(replica.do(unknown)), NotFound)
+
+
+@virtual
+async def test_a_call_with_arguments_that_do_not_fit_fails_the_response() -> None:
+    async with Place() as place:
+        stage = Stage(place, '<tool_call>{"name": "look", "arguments": {"at": 7}}</tool_call>', "Sorry.")
+        replica, reader = await stage.replica()
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        ended = await reader.ended(answer.response_id)
+        assert ended.response.error is not None and ended.response.error["code"] == "tool_call_invalid"
+        assert all(item.status == "incomplete" for item in ended.response.output)
+        assert not place.head().open, "nobody is asked for its output"
+        again = await replica.say("once more")
+        await reader.ended(again.response_id)
+        assert reader.text(again.response_id) == "Sorry."
+
+
+@pytest.mark.parametrize("number", range(2, 40, 3))
+def test_a_call_is_made_once_whichever_append_its_replica_dies_at(number: int) -> None:
+    async def scenario() -> None:
+        async with Place() as place:
+            stage = Stage(place, TWO_CALLS, "It is blue.")
+            first, _ = await stage.replica("r1")
+
+            async def die() -> None:
+                first.crash()
+
+            async def pass_() -> None:
+                return
+
+            first.faults.next("append", *[pass_] * number, die)
+            create = cm.SessionCreate(id=place.name(), session=SESSION, tools=(LOOK,))
+            asked = cm.MessageCreate(id=place.name(), session=SESSION, content="what colour is it")
+
+            async def client() -> None:
+                await first.do(create)
+                await first.do(asked)
+
+            talking = asyncio.create_task(client())
+            await until(
+                lambda: first.crashed or bool(place.records() and len(stage.calls()) == 2 and not _writing(place))
+            )
+            first.crash()
+            await advance(7.0)
+            talking.cancel()
+            heir, reader = await stage.replica("r2")
+            await heir.do(create)
+            answer = await heir.do(asked)
+            await heir.runtime.recover(KEY)
+            await until(lambda: bool(place.terminals(answer.response_id)))
+            assert [(call.name, call.arguments, call.status) for call in stage.calls()] == [
+                ("look", '{"at": "the sea"}', "completed"),
+                ("look", '{"at": "the sky"}', "completed"),
+            ]
+            ended = place.state().answers[answer.response_id]  # type: ignore[index]
+            assert decode(unpack_tokens(ended.tokens)) + ended.tail == TWO_CALLS
+            for call in stage.calls():
+                last = await heir.do(stage.output(call, "blue"))
+            await reader.ended(last.response_id)
+            assert TWO_CALLS in heir.engine.prompts[-1]  # type: ignore[attr-defined]
+
+    run(scenario())
+
+
+@virtual
+async def test_a_queued_message_that_a_tool_turn_precedes_is_refused_by_nothing() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "It is blue.", "You are welcome.")
+        replica, reader = await stage.replica()
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        thanks = await replica.say("thank you", queue=True)
+        await reader.ended(answer.response_id)
+        await settled()
+        for call in stage.calls():
+            done = await replica.do(stage.output(call, "blue"))
+        await reader.ended(thanks.response_id)
+        order = [r.event.response_id for r in reader.records if isinstance(r.event, ev.ResponseCompleted)]
+        assert order == [answer.response_id, done.response_id, thanks.response_id]
+        refused = await outcome(replica.do(stage.output(stage.calls()[0], "late")))
+        assert isinstance(refused, SessileError)
