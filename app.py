@@ -1,7 +1,6 @@
-"""Sessile's entry point: reads the configuration, wires the parts together and runs them.
+"""Sessile's entry point: the only module that knows every package, and the only one that reads the environment.
 
-The only module that knows every package and the only one that reads the environment. Nothing imports it. Settings come
-from flags, `SESSILE_*` variables and a TOML file, in this order of precedence; `python app.py serve --help` lists them.
+Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: `python app.py serve --help` lists them.
 """
 
 from __future__ import annotations
@@ -112,9 +111,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_format: Annotated[Literal["json", "console"], setting("json lines, or text for people")] = "json"
 
 
-LISTS = ("origins", "input_keywords", "output_keywords")
-
-
 # -- configuration -----------------------------------------------------------------------------------------------
 
 
@@ -140,7 +136,7 @@ def read_settings(flags: dict[str, str], environment: dict[str, str], config: st
     for name, value in values.items():
         if name not in known:
             raise BadSetting(f"{name} (in the configuration file) is not a setting; see --help for those that are")
-        if isinstance(value, str) and name in LISTS:
+        if isinstance(value, str) and name in ("origins", "input_keywords", "output_keywords"):
             given: Any = [part.strip() for part in value.split(",") if part.strip()]
         else:
             given = value
@@ -283,7 +279,11 @@ def fingerprint_of(engine: Engine) -> str:
 
 
 def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models: Models = tuple) -> Gateway:
-    access = Access(read_keys(settings.keys), clock=asyncio.get_running_loop().time, origins=settings.origins)
+    access = Access(
+        read_keys(settings.keys) if settings.keys else {},
+        clock=asyncio.get_running_loop().time,
+        origins=settings.origins,
+    )
     return Gateway(
         sessions=sessions,
         journal=journal,
@@ -311,8 +311,6 @@ async def running(journal: Journal, engine: Engine) -> AsyncIterator[None]:
 
 def read_keys(path: str) -> dict[str, Principal]:
     """The keys file: `[[keys]]` tables with `id`, `tenant`, `sha256` and, if wanted, `user` and `role`."""
-    if not path:
-        return {}
     try:
         tables = tomllib.loads(Path(path).read_text()).get("keys", [])
         keys: dict[str, Principal] = {}
