@@ -20,7 +20,6 @@ from sessions.types import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
-    InputText,
     Item,
     ItemId,
     Message,
@@ -313,7 +312,9 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     if isinstance(item, Message) and event.content_index < len(item.content):
         parts = list(item.content)
         part = parts[event.content_index]
-        if isinstance(part, InputText | OutputText):
+        if isinstance(part, Refusal):
+            parts[event.content_index] = Refusal(refusal=scrub(part.refusal, event))
+        else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
     state.item_tokens.pop(event.item_id, None)

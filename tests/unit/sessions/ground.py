@@ -261,8 +261,16 @@ class Ground:
                 assert isinstance(item, Message | FunctionCall) and item.status in ("completed", "incomplete")
                 if isinstance(terminal[0], ev.ResponseCompleted):
                     assert item.status == "completed"
-                assert self.state.items[item.id] == item
+                if response_id not in self.erased_responses():
+                    assert self.state.items[item.id] == item
+                elif isinstance(kept := self.state.items[item.id], Message):
+                    said = [p.refusal if isinstance(p, Refusal) else p.text for p in kept.content]
+                    assert "".join(said) == "", "what was erased is shown"
             assert list(body.output) == output
+
+    def erased_responses(self) -> set[ResponseId]:
+        events = [record.event for record in self.records]
+        return {event.response_id for event in events if isinstance(event, ev.ContentRetracted)}
 
     def _check_branches(self, state: State) -> None:
         for open_ in state.open.values():

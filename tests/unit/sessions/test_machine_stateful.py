@@ -154,6 +154,12 @@ class AnyHistory(RuleBasedStateMachine):
         command = cm.ToolOutput(id=self.ground.name(), session=SESSION, call_id=call_id, output="42")
         self.send(who, command, lost=lost)
 
+    @rule(data=st.data(), who=principals)
+    def erase(self, data: st.DataObject, who: Principal) -> None:
+        known = [*self.ground.state.answers, *self.ground.state.open, ResponseId("resp_none")]
+        response_id = data.draw(st.sampled_from(known))
+        self.send(who, cm.ResponseErase(id=self.ground.name(), session=SESSION, response_id=response_id))
+
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
