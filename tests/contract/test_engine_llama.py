@@ -152,6 +152,7 @@ def damaged(data: bytes, kind: int, chance: random.Random) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(start: Start, tmp_path: Path) -> None:
     chance = random.Random(50)
     engine = await start()
@@ -221,6 +222,7 @@ async def test_a_registered_opening_is_computed_once_for_its_tenant_and_for_nobo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(start: Start) -> None:
     """Canaries: every answer is compared with the one that the session gives alone."""
     chance = random.Random(300)
