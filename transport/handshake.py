@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
+from websockets.protocol import Protocol
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -36,14 +37,28 @@ class Agreed(NamedTuple):
     principal: Principal | None
 
 
-def select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The first of the client's that we speak. A client that offers none at all speaks JSON."""
-    for name in offered:
-        if name in ENCODINGS:
-            return name
-    if any(not name.startswith(BEARER_PREFIX) for name in offered):
-        raise NegotiationError(f"none of the offered subprotocols is one of {', '.join(ENCODINGS)}")
-    return None
+class HandshakeParser(ServerProtocol):
+    """`websockets`' parser, choosing among our subprotocols: the first of the client's that we speak.
+
+    A client that offers none at all speaks JSON.
+    """
+
+    def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
+        for name in subprotocols:
+            if name in ENCODINGS:
+                return name
+        if any(not name.startswith(BEARER_PREFIX) for name in subprotocols):
+            raise NegotiationError(f"none of the offered subprotocols is one of {', '.join(ENCODINGS)}")
+        return None
+
+
+def retire(ws: Protocol) -> None:
+    """Frees what a parser holds. It and its generator refer to each other: left alone they would keep what they last
+    read, a megabyte perhaps, until the garbage collector comes by."""
+    ws.reader.discard()
+    ws.parser.close()
+    ws.events.clear()
+    ws.parser_exc = ws.handshake_exc = None
 
 
 def shake_hands(ws: ServerProtocol, request: Request, access: Access) -> tuple[Response, Agreed | None]:

@@ -77,6 +77,7 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._until(None)
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
 
     def _until(self, seconds: float | None) -> None:
         if self._deadline is not None:

@@ -24,7 +24,6 @@ import structlog
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as Handshake
 from websockets.protocol import OPEN, SERVER, Protocol
-from websockets.server import ServerProtocol
 
 from sessions.commands import ClientCommand
 from sessions.errors import Internal, Limited, SessileError
@@ -32,7 +31,7 @@ from sessions.types import Principal
 from transport.channel import Channel
 from transport.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
 from transport.gateway import Gateway
-from transport.handshake import Agreed, refusal, select_subprotocol, shake_hands
+from transport.handshake import Agreed, HandshakeParser, refusal, retire, shake_hands
 from transport.protocol import Action, Close, Connection, Drop, Limits, Phase, Request, Send
 from transport.timers import Wheel
 
@@ -87,7 +86,7 @@ class WebSocketConnection(asyncio.Protocol):
     def __init__(self, shared: Shared) -> None:
         self.slot = 0
         self._shared = shared
-        self._ws: Protocol = ServerProtocol(select_subprotocol=select_subprotocol, logger=_parser_log)
+        self._ws: Protocol = HandshakeParser(logger=_parser_log)
         self._core: Connection | None = None
         self._channel: Channel | None = None
         self._principal: Principal | None = None
@@ -111,8 +110,10 @@ class WebSocketConnection(asyncio.Protocol):
             self._core.closing(self._shared.loop.time())
         if self._channel is not None:
             self._channel.close()
+            self._channel = None
         self._out.clear()
         self._unread = self._message = None
+        retire(self._ws)
 
     def data_received(self, data: bytes) -> None:
         if self._unread is not None:
@@ -236,7 +237,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _shake_hands(self, request: Handshake) -> None:
         ws, shared = self._ws, self._shared
-        assert isinstance(ws, ServerProtocol)
+        assert isinstance(ws, HandshakeParser)
         agreed: Agreed | None = None
         try:
             shared.gateway.check_draining()
@@ -250,6 +251,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._write_for_parser()
         if agreed is not None:
             # The handshake's parser holds on to the request for life. Frames need less.
+            retire(ws)
             self._ws = Protocol(SERVER, state=OPEN, max_size=shared.limits.frame_bytes_max, logger=_parser_log)
             self._principal = agreed.principal
             self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
