@@ -17,6 +17,7 @@ from contextlib import aclosing
 from typing import Literal, Protocol
 
 import msgspec
+import structlog
 
 from sessions import writer
 from sessions.errors import Internal, SessileError
@@ -27,6 +28,8 @@ from sessions.state import Open
 from sessions.steps import Broke, Finished, Fitted, Input, Output
 from sessions.tools import Passed, ToolCalls, constrained, forced
 from sessions.types import Json, Message, Principal, ResponseId, Sampling, SessionKey, Tool, Usage, unpack_tokens
+
+log = structlog.get_logger(__name__)
 
 RESTARTS_MAX = 16
 EndReason = Literal["stop", "max_output_tokens", "content_filter"]
@@ -113,7 +116,8 @@ class Turn:
             await self._generate(plan)
         except SessileError as error:
             self._broke(error, usage)
-        except Exception as error:  # noqa: BLE001 - whatever an engine does becomes this response's failure
+        except Exception as error:  # whatever an engine does becomes this response's failure
+            log.exception("engine_failed", session=self._key.session, response=self.response_id)
             failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
             failure.__cause__ = error
             self._broke(failure, usage)
@@ -194,10 +198,10 @@ class Turn:
                 if finish is not None and finish.reason == "length" and (release is None or release.ended is None):
                     reason = "max_output_tokens"
                 return self._end(reason, plan, first_cached or 0, recomputed, withheld)
-            left -= self._seen - seen_before
             emitted = unpack_tokens(bytes(self._written))
             emitted.extend(await self._engine.tokenizer.text(self._tail))
             prompt = plan.prompt[: len(plan.prompt) - len(plan.emitted)] + emitted
+            left = min(left - (self._seen - seen_before), self._engine.info.context_window - len(prompt))
         return self._end("content_filter", plan, first_cached or 0, recomputed, withheld)
 
     @property

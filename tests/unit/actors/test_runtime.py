@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
 from actors.runtime import RuntimeLimits
-from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.filters import KeywordFilterSet
-from sessions.ports import GenerationRequest, UsageRow
-from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs
+from sessions.ports import Chunk, FilterSet, Finish, GenerationRequest, UsageRow
+from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
+from tests.unit.sessions.test_pipeline import Redactor
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
@@ -461,6 +464,74 @@ async def test_a_forbidden_phrase_never_reaches_the_log() -> None:
         assert not any(phrase.lower() in str(record).lower() for record in place.records())
 
 
+class Redacting:
+    """A policy that replaces a phrase in every answer."""
+
+    def __init__(self, phrase: str, replacement: str) -> None:
+        self._phrase, self._replacement = phrase, replacement
+
+    def input_filters(self, principal: Principal) -> tuple[()]:
+        return ()
+
+    def output_filters(self, principal: Principal) -> tuple[Redactor]:
+        return (Redactor(self._phrase, self._replacement),)
+
+
+class Watched(SimulatedEngine):
+    """Notes how much room each run leaves in the window."""
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        super().__init__(options)
+        self.rooms: list[int] = []
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self.rooms.append(self.info.context_window - len(request.prompt) - request.max_tokens)
+        async for part in super().generate(request):
+            yield part
+
+
+SMALL = SimulatedOptions(answer_tokens_mean=0, context_window=160)
+
+
+async def answer_under(filters: FilterSet, engine: SimulatedEngine) -> ev.Terminal:
+    """The end of an answer under a policy; its ledger stands for its text."""
+    async with Place(SMALL) as place:
+        replica = await place.replica(filters=filters, engine=engine)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("where is the river")
+        ended = await reader.ended(answer.response_id)
+        ledger = place.state().answers[answer.response_id]  # type: ignore[index]
+        assert decode(unpack_tokens(ledger.tokens)) + ledger.tail == reader.text(answer.response_id)
+        return ended
+
+
+def text_in(ended: ev.Terminal) -> str:
+    return ended.response.output[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("replacement", ["[x]", "…and a great deal more than there was before it…"])
+@virtual
+async def test_a_redacted_answer_goes_on_from_its_replacement(replacement: str) -> None:
+    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
+    phrase, engine = untouched[40:45], Watched(SMALL)
+    text = text_in(await answer_under(Redacting(phrase, replacement), engine))
+    at = untouched.index(phrase)
+    assert text.startswith(untouched[:at] + replacement)
+    assert phrase not in text and len(text) > at + len(replacement)
+    assert len(engine.rooms) > 1 and min(engine.rooms) >= 0, "no run is asked for more than the window has room for"
+
+
+@virtual
+async def test_a_model_that_insists_on_what_is_redacted_is_ended() -> None:
+    """Nothing in its place: the same model says the same again, and not for ever."""
+    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
+    phrase = untouched[40:45]
+    ended = await answer_under(Redacting(phrase, ""), SimulatedEngine(SMALL))
+    assert ended.response.incomplete_details == {"reason": "content_filter"}
+    assert text_in(ended) == untouched[: untouched.index(phrase)]
+
+
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
@@ -696,9 +767,13 @@ async def test_a_bug_in_the_engine_is_the_responses_failure() -> None:
         replica = await place.replica(engine=Broken(place.options))
         reader = place.read(replica)
         await replica.create()
-        answer = await replica.say()
-        ended = await reader.ended(answer.response_id)
+        with capture_logs() as logs:
+            answer = await replica.say()
+            ended = await reader.ended(answer.response_id)
         assert ended.response.error is not None and ended.response.error["code"] == "engine_failed"
+        assert [each["event"] for each in logs if each["log_level"] == "error"] == ["engine_failed"], (
+            "and is told to us"
+        )
 
 
 @virtual
