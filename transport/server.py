@@ -24,6 +24,7 @@ from transport.door import Door
 from transport.gateway import Gateway
 from transport.http import make_app
 from transport.http_connection import HttpConnection
+from transport.memory import return_large_blocks
 from transport.protocol import Limits
 
 BACKLOG: Final = 4096
@@ -89,6 +90,7 @@ class Server:
                 "configure keys to listen elsewhere.",
                 param="host",
             )
+        return_large_blocks()
         door = self._door = Door(self.gateway, self._limits.connection, self._limits.connections_max)
         config = uvicorn.Config(
             cast(Any, self._app),

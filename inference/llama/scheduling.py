@@ -32,8 +32,12 @@ class Scheduler:
         self._waiting_max = waiting_max
         self._heap: list[_Waiter] = []
         self._arrivals = 0
-        self.num_waiting = 0
         self.num_shed = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Counted, not kept: a cancelled task has left the queue before it has run once more to say so."""
+        return sum(not waiter.future.done() for waiter in self._heap)
 
     async def acquire(self, key: SessionKey, prompt: array.array[int], priority: int) -> Slot:
         """A busy slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full."""
@@ -47,13 +51,13 @@ class Scheduler:
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._arrivals += 1
         heapq.heappush(self._heap, _Waiter(priority, self._arrivals, key, prompt, future))
-        self.num_waiting += 1
         try:
             return await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self.num_waiting -= 1
-            else:  # the slot came in the very moment of the cancellation
+                self._heap = [waiter for waiter in self._heap if waiter.future is not future]
+                heapq.heapify(self._heap)
+            elif future.exception() is None:  # the slot came in the very moment of the cancellation
                 self.release(future.result())
             raise
 
@@ -69,7 +73,6 @@ class Scheduler:
                 free = self.table.acquire(first.key, first.prompt)
                 if free is None:
                     return
-                self.num_waiting -= 1
                 first.future.set_result(free)
             heapq.heappop(self._heap)
 
@@ -77,6 +80,5 @@ class Scheduler:
         """Ends everybody's wait with `error`."""
         for waiter in self._heap:
             if not waiter.future.done():
-                self.num_waiting -= 1
                 waiter.future.set_exception(error)
         self._heap.clear()

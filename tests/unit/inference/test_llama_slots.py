@@ -144,6 +144,17 @@ async def test_a_full_queue_sheds() -> None:
     scheduler.release(await waiter)
 
 
+async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_free_slot() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    slot = await take(scheduler, "holder")
+    waiter = asyncio.create_task(take(scheduler, "b"))
+    await turns()
+    waiter.cancel()
+    scheduler.release(slot)
+    async with asyncio.timeout(5):  # no task in between: the cancelled one must not have its turn first
+        await take(scheduler, "c")
+
+
 async def test_a_waiter_cancelled_in_the_moment_of_its_turn_gives_the_slot_back() -> None:
     scheduler = Scheduler(SlotTable(1), 10)
     slot = await take(scheduler, "a")
