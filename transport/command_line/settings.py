@@ -1,0 +1,130 @@
+"""What can be set, with its limits, and how flags, variables and a file become one `Settings`.
+
+Sources in rising order: the TOML file, `SESSILE_*` variables, flags. Pure but for reading the file that is named: the
+environment comes as an argument, because nothing but `app.py` reads it. A value that is not allowed is refused with its
+name and with what is allowed. What a setting does is not known here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from sessions.types import Principal
+
+MODEL_PATH: Final = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def setting(about: str, **limits: Any) -> Meta:
+    return Meta(description=about, **limits)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set, with its limits. Field names are the flags', the variables' and the file's."""
+
+    host: Annotated[str, setting("address to listen on; without keys only a loopback address")] = "127.0.0.1"
+    port: Annotated[int, setting("port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)] = 8080
+    data: Annotated[str, setting("folder for the journal and spilled KV", min_length=1)] = "data"
+    journal: Annotated[
+        str, setting("sqlite (in the data folder), postgresql://..., or memory, which forgets everything")
+    ] = "sqlite"
+    directory: Annotated[str, setting("of a cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://")] = ""
+    name: Annotated[str, setting("of this gateway or replica in its cluster; empty: one of its own making")] = ""
+    peer_host: Annotated[str, setting("address that a replica's peer link listens on")] = "127.0.0.1"
+    peer_port: Annotated[int, setting("its port; 0 picks a free one", ge=0, le=65535)] = 0
+    peer_token: Annotated[str, setting("what gateways and replicas show each other; the same on all")] = ""
+    engine: Annotated[Literal["llama", "sim"], setting("what generates: llama.cpp, or simulated text for tests")] = (
+        "llama"
+    )
+    model: Annotated[str, setting("path of a GGUF file")] = MODEL_PATH
+    chat_template: Annotated[str, setting("the model's own chat template, or chatml")] = "model"
+    threads: Annotated[int, setting("engine threads; 0: one less than the cores", ge=0, le=1024)] = 0
+    slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
+    context: Annotated[int, setting("context window per session in tokens; 0: the model's", ge=0)] = 0
+    kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: no spill", ge=0)] = 2048
+    idle_s: Annotated[float, setting("a session leaves memory after idling for so long", gt=0)] = 600.0
+    actors: Annotated[int, setting("sessions in memory at most", ge=1)] = 20_000
+    tool_deadline_s: Annotated[float, setting("how long a turn waits for its tools", gt=0)] = 600.0
+    orphan_policy: Annotated[
+        Literal["continue", "pause", "cancel"], setting("what an answer does when nobody reads it any more")
+    ] = "continue"
+    orphan_after_s: Annotated[float, setting("how long nobody must have read for that", ge=0)] = 30.0
+    rollup_ms: Annotated[float, setting("deltas are rolled up for so long", ge=0, le=1000)] = 25.0
+    content_bytes: Annotated[int, setting("size of one message at most", ge=1)] = 1_000_000
+    retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0
+    drain_s: Annotated[float, setting("how long open answers may go on after SIGTERM", ge=0)] = 10.0
+    keys: Annotated[str, setting("TOML file of API keys; empty: loopback only, one local principal")] = ""
+    origins: Annotated[
+        tuple[str, ...], setting("browser origins that may connect, beside the server's own; comma-separated")
+    ] = ()
+    input_keywords: Annotated[tuple[str, ...], setting("phrases that a message must not contain")] = ()
+    output_keywords: Annotated[tuple[str, ...], setting("phrases that an answer is withheld from")] = ()
+    sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0
+    sim_prefill_per_s: Annotated[float, setting("simulated engine: prefill rate", gt=0)] = 20_000.0
+    sim_answer_tokens: Annotated[int, setting("simulated engine: mean length of an answer", ge=0)] = 64
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], setting("least level that is logged")] = "info"
+    log_format: Annotated[Literal["json", "console"], setting("json lines, or text for people")] = "json"
+
+
+class BadSetting(Exception):
+    """A setting has a value that is not allowed; the message names it and says what is."""
+
+
+def read_settings(flags: dict[str, str], environment: dict[str, str], config: str | None) -> Settings:
+    """Merges the sources. Raises BadSetting."""
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            values.update(tomllib.loads(Path(config).read_text()))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise BadSetting(f"--config {config}: {error}") from error
+    known = set(Settings.__struct_fields__)
+    for name, value in environment.items():
+        field = name.removeprefix("SESSILE_").lower()
+        if name.startswith("SESSILE_") and field in known:
+            values[field] = value
+    values.update(flags)
+    hints = get_type_hints(Settings, include_extras=True)
+    for name, value in values.items():
+        if name not in known:
+            raise BadSetting(f"{name} (in the configuration file) is not a setting; see --help for those that are")
+        if isinstance(value, str) and name in ("origins", "input_keywords", "output_keywords"):
+            given: Any = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            given = value
+        try:
+            values[name] = msgspec.convert(given, hints[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise BadSetting(f"{name} = {value!r}: {error}. Allowed: {allowed(hints[name])}") from error
+    return Settings(**values)
+
+
+def allowed(hint: Any) -> str:
+    """What a setting takes, for people."""
+    base, meta = hint.__origin__, hint.__metadata__[0]
+    if hasattr(base, "__args__") and getattr(base, "__origin__", None) is Literal:
+        return " | ".join(base.__args__)
+    limits = {"ge": "at least", "gt": "above", "le": "at most", "min_length": "length at least"}
+    bounds = [f"{words} {getattr(meta, name)}" for name, words in limits.items() if getattr(meta, name) is not None]
+    name = getattr(base, "__name__", str(base))
+    return ", ".join([{"int": "a whole number", "float": "a number", "str": "text"}.get(name, "a list"), *bounds])
+
+
+def read_keys(path: str) -> dict[str, Principal]:
+    """The keys file: `[[keys]]` tables with `id`, `tenant`, `sha256` and, if wanted, `user` and `role`."""
+    try:
+        tables = tomllib.loads(Path(path).read_text()).get("keys", [])
+        keys: dict[str, Principal] = {}
+        for number, table in enumerate(tables, 1):
+            digest = table.pop("sha256", "")
+            if len(digest) != 64:
+                raise BadSetting(f"keys = {path!r}: key {number} needs `sha256`, 64 hex digits")
+            table["key_id"] = table.pop("id", "")
+            keys[digest.lower()] = msgspec.convert(table, Principal)
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadSetting(f"keys = {path!r}: {error}") from error
+    return keys
