@@ -270,7 +270,7 @@ async def replica_role(settings: Settings) -> int:
             server = PeerServer(host.accept, security=security)
             port = await server.start(settings.peer_host, settings.peer_port)
             stack.push_async_callback(server.stop, 0)
-            return f"{settings.peer_host}:{port}"
+            return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint = fingerprint_of(engine)
         replica = await stack.enter_async_context(

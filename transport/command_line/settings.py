@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: Annotated[str, setting("of this gateway or replica in its cluster; empty: one of its own making")] = ""
     peer_host: Annotated[str, setting("address that a replica's peer link listens on")] = "127.0.0.1"
     peer_port: Annotated[int, setting("its port; 0 picks a free one", ge=0, le=65535)] = 0
+    peer_address: Annotated[str, setting("host:port at which others reach that link; empty: where it listens")] = ""
     peer_token: Annotated[str, setting("what gateways and replicas show each other; the same on all")] = ""
     engine: Annotated[Literal["llama", "sim"], setting("what generates: llama.cpp, or simulated text for tests")] = (
         "llama"
