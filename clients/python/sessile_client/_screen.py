@@ -6,6 +6,7 @@ It does NOT know commands or input (``terminal``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TextIO
 
@@ -62,6 +63,10 @@ class Follower:
         self.asked: list[tuple[Response, str | None]] = []
         #: items that this terminal said: they stand on the screen already
         self.mine: set[str] = set()
+        #: set when it is known what stood in the session before: whatever ends from then on is drawn
+        self.begun = asyncio.Event()
+        #: nothing more will be drawn: the session is gone, or could not be followed
+        self.over = False
         self._screen = screen
         self._idle = idle
         self._history = history
@@ -91,8 +96,12 @@ class Follower:
 
     @property
     def busy(self) -> bool:
+        """An answer is asked for, being written, or not yet on the screen."""
+        if self.over:
+            return False
         self.asked = [(response, text) for response, text in self.asked if not response.begun]
-        return bool(self.session.view.open) or bool(self.asked)
+        responses = self.session.view.responses.values()
+        return bool(self.asked) or any(r.id not in self._seen for r in responses)
 
     def _ours(self, item: Item) -> bool:
         return item.id in self.mine or any(item.text == text for _, text in self.asked)
@@ -108,6 +117,7 @@ class Follower:
         self._seen = {r.id for r in view.responses.values() if r.ended}
         if self._history:
             self.show_history()
+        self.begun.set()
 
     def _take(self, event: Event) -> None:
         item = event.data.get("item")

@@ -209,6 +209,7 @@ class Chat:
         await self._leave()
         self._follower = Follower(session, self._screen, self._became_idle, history=history)
         self._following = asyncio.create_task(self._watch(self._follower))
+        await self._follower.begun.wait()
 
     async def _watch(self, follower: Follower) -> None:
         try:
@@ -216,7 +217,9 @@ class Chat:
         except SessileError as exc:
             self._screen.end()
             self._screen.note(str(exc))
+        follower.over = True
         follower.asked.clear()
+        follower.begun.set()
         self._idle.set()
 
     async def _leave(self) -> None:
