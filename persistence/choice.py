@@ -1,9 +1,11 @@
-"""Which journal a setting names. Only makes it: `open` is the caller's, and so is `close`."""
+"""Which journal and which key store settings name. Only makes them: `open` is the caller's, and so is `close`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
+from persistence.master_key import read_master_key
 from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
@@ -28,3 +30,16 @@ def open_journal(where: str, *, folder: Path | None) -> Journal:
             raise BadInput(
                 "unknown_journal", "The journal is `sqlite`, `memory` or `postgresql://...`.", param="journal"
             )
+
+
+def open_keys(where: str, *, folder: Path, master_key: str) -> MemoryKeys | SqliteKeys | PostgresKeys:
+    """The key store that goes with a journal: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
+
+    `master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read each
+    other's KV are given the same one. Raises BadInput. Blocking."""
+    if where == "memory":
+        return MemoryKeys()
+    master = read_master_key(Path(master_key) if master_key else folder / "master.key", make=not master_key)
+    if where == "sqlite":
+        return SqliteKeys(folder / "keys.db", master)
+    return PostgresKeys(where, master)

@@ -190,11 +190,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Freshly decoded tokens with their text. Text never ends inside a character: bytes that do wait for the
-    token that completes them, so `text` may be empty and then stand for several tokens."""
+    token that completes them, so `text` may be empty and then stand for several tokens. `cached_tokens` of the prompt
+    were not computed (as in `Finish`): each chunk says so, for a run may be broken off after any."""
 
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[Json, ...] = ()
+    cached_tokens: int = 0
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -276,6 +278,39 @@ class Engine(Protocol):
     def stats(self) -> EngineStats: ...
 
 
+# == keys =========================================================================================================
+
+
+class DataKey(msgspec.Struct, frozen=True):
+    """What one session's bytes at rest are encrypted under. `id` names it beside them and is never used again."""
+
+    id: str
+    secret: bytes  # 32 bytes
+
+    def __repr__(self) -> str:
+        return f"DataKey({self.id!r})"
+
+
+class Keys(Protocol):
+    """The key store: one data key per session, kept apart from what it encrypts, wrapped by a master key.
+
+    A session may be one that only names something shared within a tenant. Every call raises Unavailable when the
+    store is away; what needs a key is not written then, and not read.
+    """
+
+    async def current(self, key: SessionKey) -> DataKey:
+        """The session's key, made durable before it is returned for the first time."""
+        ...
+
+    async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
+        """The key that `key_id` named; None once it is destroyed, or when this master key cannot unwrap it."""
+        ...
+
+    async def destroy(self, key: SessionKey) -> None:
+        """The session is purged: whatever was encrypted under its key cannot be read any more. Idempotent."""
+        ...
+
+
 # == filters ======================================================================================================
 
 
@@ -336,6 +371,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     load: float = 0.0  # 0 idle ... 1 full; may exceed 1
     draining: bool = False
     protocol: int = 1
+    engine: EngineInfo | None = None  # what it serves, for those who tell clients
 
 
 class View(msgspec.Struct, frozen=True):
