@@ -149,7 +149,7 @@ class Lane:
             commands += [("ASKING",), call.words] if call.asking else [call.words]
         try:
             async with asyncio.timeout(self._timeout_s):
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                await send(connection, commands)
                 for call in batch:
                     if call.asking:
                         await connection.read_response()
@@ -208,7 +208,24 @@ class Lane:
 
 
 async def connect(connection: AbstractConnection) -> None:
-    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
+    """Raises RedisError or OSError."""
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
+    except RuntimeError as error:
+        raise _closed_under_us(error) from error
+
+
+async def send(connection: AbstractConnection, commands: list[tuple[Word, ...]]) -> None:
+    """Writes commands in one go. Raises RedisError or OSError."""
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    except RuntimeError as error:
+        raise _closed_under_us(error) from error
+
+
+def _closed_under_us(error: RuntimeError) -> RedisConnectionError:
+    """uvloop's word for writing to a connection that the other side has reset: redis-py lets it pass as it is."""
+    return RedisConnectionError(str(error))
 
 
 async def end(task: asyncio.Task[None]) -> None:

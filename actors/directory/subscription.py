@@ -16,7 +16,7 @@ import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from actors.directory.lane import NotSent, connect, end
+from actors.directory.lane import NotSent, connect, end, send
 from actors.directory.servers import Servers
 
 QUIET_S: Final = 2.0
@@ -82,8 +82,7 @@ class Subscription:
         try:
             await connect(connection)
             # One command per channel: in a cluster each may be in a slot of its own.
-            commands = [("SSUBSCRIBE", channel) for channel in channels]
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            await send(connection, [("SSUBSCRIBE", channel) for channel in channels])
             await self._read(connection)
         finally:
             await connection.disconnect(nowait=True)
@@ -96,7 +95,7 @@ class Subscription:
                 case None if asked:
                     raise Broken("the server is silent")
                 case None:
-                    await connection.send_command("PING", check_health=False)
+                    await send(connection, [("PING",)])
                     asked = True
                     continue
                 case [b"smessage", _, bytes() as message]:

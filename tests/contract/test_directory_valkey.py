@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -221,6 +222,28 @@ async def test_a_dead_server_is_unavailable_at_once_and_an_empty_one_is_filled_a
         await eventually(watched)
         await directory.activated(key(1), owner())
         assert await asyncio.wait_for(anext(told), PATIENCE_S) == (key(1), owner())
+
+
+def test_a_reset_at_any_moment_ends_in_a_clear_answer_on_uvloop_too(server: Server) -> None:
+    """It raises RuntimeError where asyncio's own loop raises ConnectionError, and that once ended whole replicas."""
+
+    async def ask_and_reset() -> None:
+        async with Proxy(("127.0.0.1", server.port)) as proxy, opened(f"redis://127.0.0.1:{proxy.port}") as directory:
+            for turns_later in range(12):
+                await eventually(lambda: seen(directory))  # what is not Unavailable ends the test here
+                proxy.reset()
+                for _ in range(turns_later):
+                    await asyncio.sleep(0)
+                with contextlib.suppress(Unavailable):
+                    await directory.view()
+            await eventually(lambda: seen(directory))
+
+    async def seen(directory: ValkeyDirectory) -> bool:
+        await directory.view()
+        return True
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask_and_reset())
 
 
 async def test_a_subscription_that_went_silent_is_found_out(server: Server) -> None:
