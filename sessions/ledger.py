@@ -47,6 +47,10 @@ class Plan(msgspec.Struct, frozen=True):
     dropped: int
     cut: ItemId | None  # set when the cut is new
 
+    @property
+    def num_input(self) -> int:
+        return len(self.prompt) - len(self.emitted)
+
 
 class Ledger:
     """The token ids of one session's branches. Belongs to its actor."""

@@ -62,7 +62,7 @@ class Responses:
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
-        self._prompts.setdefault(response_id, Usage(input_tokens, 0, cached_tokens))
+        self._prompts[response_id] = Usage(input_tokens, 0, cached_tokens)
 
     def _put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
         record = ev.Record(self.state.top + 1, self._now, event, private)

@@ -111,7 +111,7 @@ class Turn:
             plan = await self._ledger.plan(self._open)
             if plan.cut is not None:
                 self._inbox.post(Fitted(self.response_id, self.generation, plan.dropped, plan.cut))
-            usage = Usage(len(plan.prompt) - len(plan.emitted), len(plan.emitted))
+            usage = Usage(plan.num_input, len(plan.emitted))
             self._inbox.prompted(self.response_id, usage.input_tokens, 0)
             await self._generate(plan)
         except SessileError as error:
@@ -172,8 +172,16 @@ class Turn:
             seen_before = self._seen
             release: Release | None = None
             finish: Finish | None = None
+            told = False  # what this run found of its prompt
             async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
                 async for part in stream:
+                    if not told:
+                        told = True
+                        if first_cached is None:
+                            first_cached = part.cached_tokens
+                            self._inbox.prompted(self.response_id, plan.num_input, first_cached)
+                        if attempt or len(plan.emitted):
+                            recomputed += len(prompt) - part.cached_tokens
                     if isinstance(part, Finish):
                         finish = part
                         release = pipeline.finish()
@@ -184,11 +192,6 @@ class Turn:
                         self._accept(release)
                         if release.ended is not None or release.restart or self._call_ended:
                             break
-            if finish is not None:
-                if first_cached is None:
-                    first_cached = finish.cached_tokens
-                if attempt or len(plan.emitted):
-                    recomputed += finish.prompt_tokens - finish.cached_tokens
             if release is not None:
                 withheld += release.withheld_tokens
             if release is not None and release.ended == "content_filter":
@@ -230,11 +233,10 @@ class Turn:
         if self._calls is not None:
             self._take_in(self._calls.finish(reason), ())
         self._flush()
-        prompt_tokens = len(plan.prompt) - len(plan.emitted)
         usage = Usage(
-            input_tokens=prompt_tokens,
+            input_tokens=plan.num_input,
             output_tokens=len(plan.emitted) + self._seen - withheld,
-            cached_tokens=min(cached, prompt_tokens),
+            cached_tokens=min(cached, plan.num_input),
         )
         self._inbox.post(
             Finished(

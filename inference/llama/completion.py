@@ -19,7 +19,7 @@ from inference.llama.sampling import public_logprobs
 from inference.llama.vocabulary import Fragments
 from sessions.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.ports import Chunk, Finish
-from sessions.types import Json, Tokens
+from sessions.types import INTEGER_MAX, Json, Tokens
 
 
 class _Progress(msgspec.Struct, frozen=True):
@@ -66,8 +66,10 @@ class Completion:
         slot_number: int,
         prompt: array.array[int],
         resident: int,
+        cached_max: int = INTEGER_MAX,
     ) -> None:
-        """`resident`: how many leading tokens of `prompt` the slot holds before the run; 0 forbids any reuse."""
+        """`resident`: how many leading tokens of `prompt` the slot holds before the run; 0 forbids any reuse.
+        `cached_max`: how many of those were there before anything was computed ahead of this run."""
         self._http = http
         self._fragments = fragments
         self._encode = encode
@@ -81,6 +83,7 @@ class Completion:
         self._predicted = 0
         self._silent: tuple[int, ...] = ()  # tokens without text: the last may prove to be the end of sequence
         self._top = 0
+        self._cached_max = cached_max
         self.cached_tokens = 0
         self.ids_guessed = 0
 
@@ -149,7 +152,7 @@ class Completion:
                 self._finish = Finish("stop" if ended else "length", len(self._prompt), self.cached_tokens)
                 if self._silent and not ended:
                     self._emitted.extend(self._silent)
-                    return Chunk(self._silent, "")
+                    return Chunk(self._silent, "", cached_tokens=min(self.cached_tokens, self._cached_max))
                 return self._finish
             else:
                 self._evaluated = len(self._prompt)
@@ -162,7 +165,8 @@ class Completion:
                 if self._silent:
                     tokens, self._silent = self._silent + tokens, ()
                 self._emitted.extend(tokens)
-                return Chunk(tokens, event.content, self._logprobs(event))
+                cached_tokens = min(self.cached_tokens, self._cached_max)
+                return Chunk(tokens, event.content, self._logprobs(event), cached_tokens)
 
     async def _next_event(self) -> _Event:
         stream = self._stream

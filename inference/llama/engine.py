@@ -301,7 +301,13 @@ class LlamaEngine:
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
         turn.run = Completion(
-            self._http, self._vocabulary.fragments, self._tokenizer.text, slot.number, prompt, resident
+            self._http,
+            self._vocabulary.fragments,
+            self._tokenizer.text,
+            slot.number,
+            prompt,
+            resident,
+            turn.cached_max,
         )
         await turn.run.open(parameters)
         return turn.run

@@ -393,7 +393,7 @@ class SimulatedEngine:
         if not text or stream.unfinished:
             text = stream.utf8.feed(TOKEN_BYTES[token])
             stream.unfinished = stream.utf8.pending
-        stream.outbox.append(Chunk((token,), text))
+        stream.outbox.append(Chunk((token,), text, cached_tokens=stream.cached_tokens))
         if stream.decoded == stream.max_tokens or len(stream.tokens) >= self.options.context_window:
             self._finish(stream, "length")
             return

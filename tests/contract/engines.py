@@ -144,6 +144,7 @@ async def collect(stream: AsyncIterator[Chunk | Finish]) -> Answer:
     *chunks, finish = items
     assert isinstance(finish, Finish)
     assert all(isinstance(chunk, Chunk) for chunk in chunks)
+    assert {chunk.cached_tokens for chunk in chunks} <= {finish.cached_tokens}, "each chunk says what the end says"
     return Answer(tuple(chunk for chunk in chunks if isinstance(chunk, Chunk)), finish)
 
 

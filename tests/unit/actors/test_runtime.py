@@ -149,6 +149,23 @@ async def test_no_delta_follows_the_answer_to_a_cancel_and_the_slot_is_free() ->
 
 
 @virtual
+@pytest.mark.parametrize("end", ["cancel", "stop"])
+async def test_an_answer_that_ends_early_still_says_what_was_reused(end: str) -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=40)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        await reader.ended((await replica.say("where is the river")).response_id)
+        answer = await replica.say("and the sea", stop=" " if end == "stop" else None)
+        if end == "cancel":
+            await reader.delta(answer.response_id, 1)
+            await replica.cancel(answer.response_id)
+        ended = await reader.ended(answer.response_id)
+        assert ended.response.usage is not None
+        assert ended.response.usage["input_tokens_details"]["cached_tokens"] > 20
+
+
+@virtual
 async def test_the_tokens_of_a_cancelled_answer_stand_for_its_text() -> None:
     async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
         replica = await place.replica()

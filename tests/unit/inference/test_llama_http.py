@@ -165,7 +165,8 @@ def test_a_stream_reads_the_same_however_it_is_cut(sizes: list[int]) -> None:
         token("", 2, 3) + end("eos", 3),
     )
     items, completion = asyncio.run(run(data, sizes=tuple(sizes)))
-    assert items == [Chunk((5,), "Hé"), Chunk((6,), "llo"), Finish("stop", 3, 2)]
+    said = [Chunk((5,), "Hé", cached_tokens=2), Chunk((6,), "llo", cached_tokens=2)]
+    assert items == [*said, Finish("stop", 3, 2)]
     assert completion.held == as_tokens([7, 8, 9, 5])
     assert (completion.cached_tokens, completion.evaluated_tokens) == (2, 1)
 
@@ -174,7 +175,7 @@ async def test_tokens_without_text_travel_with_the_next_text_or_at_the_end() -> 
     items, completion = await run(chunked(token("a", 5, 1), token("", 70, 2), token("b", 6, 3), end("limit", 3)))
     assert items == [Chunk((5,), "a"), Chunk((70, 6), "b"), Finish("length", 3, 2)]
     items, completion = await run(chunked(token("a", 5, 1), token("", 70, 2), end("limit", 2)))
-    assert items == [Chunk((5,), "a"), Chunk((70,), ""), Finish("length", 3, 2)]
+    assert items == [Chunk((5,), "a"), Chunk((70,), "", cached_tokens=2), Finish("length", 3, 2)]
     assert completion.held == as_tokens([7, 8, 9, 5])
 
 
