@@ -267,6 +267,7 @@ class PostgresJournal:
             log.error("journal.commit_failed", code=failure.code, cause=repr(exc), writes=len(writes))
             self._unsure = self._unsure or isinstance(failure, OutcomeUnknown)
             self._drop_writer()
+            await self._mistrust(exc)
             return [failure] * len(writes)
         if not row["mine"]:
             # Somebody moved our row: the store went back under us, or a twin of this process runs.
@@ -335,12 +336,19 @@ class PostgresJournal:
                 except FAILURES as exc:
                     if isinstance(exc, NO_ANSWER):
                         connection.terminate()
+                        await self._mistrust(exc)
                     failure = translate(exc)
                     if isinstance(failure, OutcomeUnknown):
                         failure = away(exc)
                     if last or isinstance(exc, TimeoutError) or failure.code != "journal_away":
                         raise failure from exc
         raise AssertionError("unreachable")
+
+    async def _mistrust(self, exc: BaseException) -> None:
+        """Where one connection turned out to be dead without a word, those of the pool that rest may be too: they are
+        made anew before they are used, or each would take its own time-out to be found out."""
+        if isinstance(exc, TimeoutError) and self._pool is not None:
+            await self._pool.expire_connections()
 
     async def _sure(self) -> None:
         """After a batch without an answer: passes only when it is settled what became of it."""

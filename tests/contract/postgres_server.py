@@ -60,6 +60,11 @@ class PostgresServer:
         return f"postgresql://postgres@/postgres?host={self._folder}"
 
     @property
+    def socket(self) -> str:
+        """The path that it listens on."""
+        return str(self._folder / ".s.PGSQL.5432")
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -20,6 +20,7 @@ from persistence.writes import AppendWrite
 from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.stored import Append, Head
 from sessions.types import Epoch
+from tests.chaos.proxy import Proxy
 from tests.contract.postgres_server import PostgresServer
 from tests.unit.persistence.support import NOW, append, delta, key, top_of
 
@@ -288,6 +289,27 @@ async def test_what_a_silent_server_does_with_a_batch_is_settled_before_anything
         await append(journal, head, top)
         page = await journal.read(key(), after=0, limit=9, bytes_max=10**6)
         assert page is not None and page.records == tuple(delta(n) for n in range(1, top + 2))
+
+
+async def test_connections_that_died_without_a_word_cost_one_timeout_together(
+    server: PostgresServer, schema: str
+) -> None:
+    """As a gateway in between leaves them that has forgotten them: open, and nobody at the other end."""
+    async with Proxy(server.socket) as proxy:
+        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+        journal = PostgresJournal(dsn, schema=schema, timeout_s=1.0)
+        await journal.open()
+        try:
+            head = await grant(journal)
+            await append(journal, head, 0)
+            await asyncio.gather(*(top_of(journal) for _ in range(4)))
+            proxy.half_open("client")
+            with pytest.raises(OutcomeUnknown):
+                await append(journal, head, 1)
+            assert await asyncio.gather(*(top_of(journal) for _ in range(4))) == [1] * 4
+            await append(journal, head, 1)
+        finally:
+            await journal.close()
 
 
 async def until_read(journal: PostgresJournal) -> int:
