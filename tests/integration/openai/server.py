@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import msgspec
 import openai
 
 from actors.directory.memory import MemoryDirectory
@@ -28,8 +29,24 @@ from transport.server import Server
 SIMULATED = "simulated"
 
 
+def smallest(schema: Mapping[str, Any]) -> Any:
+    """A value that fits a schema as these tests write them."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][0])
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        return {name: smallest(properties[name]) for name in schema.get("required", ())}
+    return {"integer": 1, "number": 0.5, "boolean": True, "array": [], "string": "x"}[schema["type"]]
+
+
 class ScriptedEngine(SimulatedEngine):
-    """The simulated engine, except that the next answers are the texts in `script`, byte by byte."""
+    """The simulated engine, except that the next answers are the texts in `script`, byte by byte.
+
+    Without a script an answer under a schema is the smallest value that fits it."""
 
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
@@ -37,10 +54,13 @@ class ScriptedEngine(SimulatedEngine):
         self.asked: list[Sampling] = []  # of every run
         self.prompts: list[Tokens] = []
         self._said: dict[Stream, bytes] = {}
+        self._schemas: dict[SessionKey, Mapping[str, Any] | None] = {}
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self.asked.append(request.sampling)
         self.prompts.append(request.prompt)
+        wanted = request.sampling.text.format if request.sampling.text is not None else None
+        self._schemas[request.key] = None if wanted is None else wanted.get("schema")
         return super().generate(request)
 
     @property
@@ -52,15 +72,19 @@ class ScriptedEngine(SimulatedEngine):
             model_fingerprint=info.model_fingerprint,
             context_window=info.context_window,
             slots=info.slots,
-            sampling=info.sampling | {"text", "logprobs"},
+            sampling=info.sampling | {"text"},
             tool_format="hermes",
         )
 
     def draw(self, stream: Stream) -> int | None:
         if stream not in self._said:
-            if not self.script:
+            schema = self._schemas.get(stream.key)
+            if self.script:
+                self._said[stream] = self.script.pop(0).encode()
+            elif schema is not None:
+                self._said[stream] = msgspec.json.encode(smallest(schema))
+            else:
                 return super().draw(stream)
-            self._said[stream] = self.script.pop(0).encode()
         said = self._said[stream]
         return said[stream.decoded] if stream.decoded < len(said) else None
 
