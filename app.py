@@ -40,11 +40,11 @@ from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, UnixMs
 from sessions.world import ActorLimits
 from transport.access import Access
-from transport.command_line.arguments import parser
-from transport.command_line.operator import described, drained, members_of
+from transport.command_line.arguments import check_role, parser, taken_sessions
+from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
-from transport.openai.models import Models, card_of
+from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.server import Server
 
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str]) -> int:
     given = vars(parser().parse_args(arguments))
     role = given.pop("role")
     config = given.pop("config", None)
-    target = given.pop("replica", "")
     try:
+        wanted, as_json = taken_sessions(given) if role == "sessions" else (Wanted(), False)
+        target = given.pop("replica", "")
         settings = read_settings(given, dict(os.environ), config)
         configure_logs(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            if role in ("gateway", "replica", "replicas", "drain") and not settings.directory:
-                raise BadSetting(f"directory: a {role} needs one, for example --directory redis://127.0.0.1:6379")
+            check_role(role, settings)
             match role:
                 case "gateway":
                     return runner.run(gateway_role(settings))
@@ -80,6 +80,8 @@ def main(arguments: Sequence[str]) -> int:
                     return runner.run(replica_role(settings))
                 case "replicas":
                     return runner.run(show_replicas(settings))
+                case "sessions":
+                    return runner.run(show_sessions(settings, wanted, as_json=as_json))
                 case "drain":
                     return runner.run(drain_replica(settings, target))
             return runner.run(serve(settings))
@@ -261,10 +263,10 @@ async def replica_role(settings: Settings) -> int:
     engine = make_engine(settings)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(running(journal, engine))
         directory = ValkeyDirectory(settings.directory)
-        await directory.open()
+        await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
+        await stack.enter_async_context(running(journal, engine))
 
         async def listen(host: PeerHost) -> str:
             server = PeerServer(host.accept, security=security)
@@ -325,7 +327,11 @@ async def gateway_role(settings: Settings) -> int:
                 rng=random.Random(),
             )
         )
-        server = Server(gateway_of(settings, router, journal), host=settings.host, port=settings.port, version=VERSION)
+        models = Catalog(
+            lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
+        )
+        gateway = gateway_of(settings, router, journal, models)
+        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
         await server.start()
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
@@ -338,6 +344,14 @@ async def show_replicas(settings: Settings) -> int:
     """Prints the cluster's members."""
     print(described(await members_of(ValkeyDirectory(settings.directory))))
     return 0
+
+
+async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
+    """Prints a page of who has which session, and why."""
+    security = PeerSecurity(token=settings.peer_token)
+    found = await sessions_of(ValkeyDirectory(settings.directory), security, wanted)
+    print(in_json(found) if as_json else tabled(found))
+    return 1 if found.silent else 0
 
 
 async def drain_replica(settings: Settings, name: str) -> int:

@@ -267,5 +267,15 @@ def last_replica(head: Head) -> str:
     return head.owner.rpartition("/")[0]
 
 
+def came(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
+    """Why a session is activated at `replica`, in words: by its head before the grant, and by whom it is taken from."""
+    if head is None or head.top == 0:
+        return "new"
+    if instead_of is not None:
+        return f"{'handed off by' if handed_off else 'taken over from'} {instead_of.replica}"
+    last = last_replica(head)
+    return "woken where it was last" if last == replica else f"woken, was last at {last or 'nobody'}"
+
+
 def changing_hands() -> Unavailable:
     return Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)

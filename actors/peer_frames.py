@@ -273,6 +273,43 @@ class Drained(Frame, frozen=True, tag=41):
     left: int
 
 
+class Resident(Frame, frozen=True):
+    """A session in a replica's memory, or on its way there (`actors.survey`)."""
+
+    key: SessionKey
+    replica: str
+    state: str
+    fence: int
+    epoch: str
+    top: int
+    open: tuple[str, ...]  # the responses that are being written
+    kv_tier: str
+    kv_tokens: int
+    readers: int
+    idle_s: float
+    reason: str
+
+
+class Survey(Frame, frozen=True, tag=42):
+    """Which sessions are in memory there? Those behind `after`; an empty filter lets everything through."""
+
+    id: int
+    after: SessionKey | None = None
+    limit: int = 100
+    tenant: str = ""
+    session: str = ""
+    state: str = ""
+
+
+class Surveyed(Frame, frozen=True, tag=43):
+    """In order of their keys; `total` pass the filter, on all pages."""
+
+    id: int
+    residents: tuple[Resident, ...]
+    total: int
+    has_more: bool
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -303,6 +340,8 @@ AnyFrame = (
     | Abort
     | Drain
     | Drained
+    | Survey
+    | Surveyed
 )
 
 HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort

@@ -62,6 +62,12 @@ class Drainer(Protocol):
         ...
 
 
+class Surveyor(Protocol):
+    """Says which sessions are in memory here (`actors.survey`)."""
+
+    def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
+
+
 class PeerHost:
     """What a replica's peer server hands its carriers to."""
 
@@ -72,12 +78,14 @@ class PeerHost:
         fingerprint: str,
         reception: Reception | None = None,
         drainer: Drainer | None = None,
+        surveyor: Surveyor | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
         self.limits = limits or LinkLimits()
         self.reception = reception
         self.drainer = drainer
+        self.surveyor = surveyor
         self._fingerprint = fingerprint
         self._guests: dict[Guest, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
@@ -208,6 +216,8 @@ class Guest:
                     self._visit.arrive(frame)
                 case pf.Drain() if self.host.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.host.drainer))
+                case pf.Survey() if self.host.surveyor is not None:
+                    self.post(self.host.surveyor.answer(frame))
                 case pf.Beat():
                     pass
                 case _:

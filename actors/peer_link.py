@@ -22,7 +22,7 @@ from sessions.errors import Overloaded
 from sessions.ports import Member, Owner
 from sessions.types import Principal, SessionKey
 
-Answer = pf.Done | pf.Taken | pf.Failed | pf.MovedTo | pf.Drained
+Answer = pf.Done | pf.Taken | pf.Failed | pf.MovedTo | pf.Surveyed
 
 
 class _Watch:
@@ -163,6 +163,15 @@ class Link:
         finally:
             del self._drains[number]
 
+    async def survey(
+        self, *, after: SessionKey | None, limit: int, tenant: str = "", session: str = "", state: str = ""
+    ) -> pf.Surveyed:
+        """A page of the sessions in memory there. Raises SessileError, LinkDown."""
+        number = self._number()
+        answer = await self._ask(number, pf.Survey(number, after, limit, tenant, session, state))
+        assert isinstance(answer, pf.Surveyed)
+        return answer
+
     # -- what arrives -----------------------------------------------------------------------------------------------
 
     def _deliver(self, frames: list[pf.AnyFrame]) -> None:
@@ -171,7 +180,7 @@ class Link:
             match frame:
                 case pf.Events():
                     self._events(frame, credit)
-                case pf.Done() | pf.MovedTo():
+                case pf.Done() | pf.MovedTo() | pf.Surveyed():
                     self._answer(frame.id, frame)
                 case pf.Taken() if frame.id in self._handoffs:
                     self._handoffs[frame.id].put_nowait(frame)

@@ -20,14 +20,17 @@ import structlog
 
 from actors.directory import Leases, partition_of
 from actors.drain import Drain, DrainLimits, Report
+from actors.kinship import check_kinship
 from actors.links import Connect, LinkLimits, Links
 from actors.membership import Change, Membership
 from actors.migration import HandoffLimits, Migration
+from actors.peer_frames import PEER_PROTOCOL
 from actors.peer_host import PeerHost
 from actors.placement import BoundedRendezvous
 from actors.rebalance import RebalanceLimits, Rebalancer
 from actors.reception import Reception
 from actors.runtime import Runtime, RuntimeLimits
+from actors.survey import Surveyor
 from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
 from sessions.ports import Engine, FilterSet, Journal, Member
@@ -70,7 +73,10 @@ class Replica:
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
+        member = msgspec.structs.replace(member, protocol=PEER_PROTOCOL, engine=engine.info)
         self.engine = engine
+        self._member = member
+        self._directory = directory
         self.membership = Membership(
             directory, member, load=self.load, lease_ttl_s=limits.lease_ttl_s, renew_s=limits.renew_s
         )
@@ -103,6 +109,7 @@ class Replica:
             fingerprint=member.fingerprint,
             reception=Reception(self.runtime, engine),
             drainer=self._drain,
+            surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
             limits=limits.links,
         )
         self.upkeep = Upkeep(
@@ -119,6 +126,8 @@ class Replica:
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
     async def __aenter__(self) -> Replica:
+        """Raises BadInput for a replica that is not like those that are there (`actors.kinship`)."""
+        check_kinship(self._member, await self._directory.view())
         await self.runtime.__aenter__()
         try:
             self.membership.change(address=await self._listen(self.host))

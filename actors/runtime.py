@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from actors.ownership import TICK_S, Moved, Ownership, changing_hands, last_replica
+from actors.ownership import TICK_S, Moved, Ownership, came, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
 from actors.single_flight import SingleFlight
 from sessions import commands as cm
@@ -112,6 +112,7 @@ class Runtime:
         self._sinks: dict[SessionKey, dict[Callable[[Published], None], None]] = {}
         self._leavers: dict[SessionKey, dict[Left, None]] = {}
         self._successors: dict[SessionKey, Owner] = {}
+        self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
         self._orphan_timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._paused: set[SessionKey] = set()
         self._tasks = asyncio.TaskGroup()
@@ -295,6 +296,13 @@ class Runtime:
         """Sessions in memory here, or on their way."""
         return len(self._actors) + len(self._activating)
 
+    def keys_present(self) -> list[SessionKey]:
+        return list(dict.fromkeys((*self._actors, *self._activating)))
+
+    def reason(self, key: SessionKey) -> str:
+        """Why a session is in memory here."""
+        return self._reasons.get(key, "on its way")
+
     def readers(self, key: SessionKey) -> int:
         """How many watch the session through this replica."""
         return len(self._sinks.get(key, ()))
@@ -404,6 +412,7 @@ class Runtime:
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
             self._actors[key] = actor
+            self._reasons[key] = came(head, self.replica, instead_of, handed_off=cause is not None)
             same = head is not None and last_replica(head) == self.replica
             actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
             log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
@@ -461,6 +470,7 @@ class Runtime:
     def _ended(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
+            self._reasons.pop(actor.key, None)
             self._paused.discard(actor.key)
             self._gate.done(actor.key)
             owner = self.ownership.let_go(actor.key)

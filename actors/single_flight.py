@@ -7,7 +7,7 @@ attempt's cancellation for its own: it is told `interrupted` instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
 from sessions.types import SessionKey
@@ -26,6 +26,9 @@ class SingleFlight(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def __iter__(self) -> Iterator[SessionKey]:
+        return iter(self._tasks)
 
     def __contains__(self, key: SessionKey) -> bool:
         return key in self._tasks

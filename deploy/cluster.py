@@ -87,7 +87,8 @@ def main(arguments: argparse.Namespace) -> None:
         print("starting Valkey and PostgreSQL", flush=True)
         directory, journal = valkey(data / "valkey", stack), postgres(data / "postgres", stack)
         print(f"directory: {directory}\njournal: {journal}", flush=True)
-        shared = ["--directory", directory, "--journal", journal, "--peer-token", secrets.token_hex(16)]
+        token = secrets.token_hex(16)
+        shared = ["--directory", directory, "--journal", journal, "--peer-token", token]
         shared += arguments.flags
         for number in range(1, arguments.replicas + 1):
             name = f"replica-{number}"
@@ -95,6 +96,7 @@ def main(arguments: argparse.Namespace) -> None:
         for number in range(1, arguments.gateways + 1):
             port = arguments.port + number - 1 if arguments.port else 0
             member(stack, "gateway", f"gateway-{number}", [*shared, "--port", str(port)])
+        print(f"look: {sys.executable} app.py sessions --directory {directory} --peer-token {token}", flush=True)
         print("The cluster is ready. Ctrl-C stops it.", flush=True)
         signal.pause()
 

@@ -153,6 +153,7 @@ STARTUP: Final = frozenset(
         "journal_newer",
         "journal_sqlite_old",
         "journal_unusable",
+        "replica_differs",
         "unknown_journal",
     }
 )

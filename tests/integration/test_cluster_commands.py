@@ -1,4 +1,7 @@
-"""The cluster as its commands start it: real processes, Valkey, PostgreSQL; an owner is killed in mid-answer."""
+"""The cluster as its commands start it: real processes, Valkey, PostgreSQL.
+
+OpenAI's own SDK speaks to a gateway, operators look at who has what, and an owner is killed in mid-answer.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,31 @@ import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 
+from actors.directory.valkey import ValkeyDirectory
 from bench.support import Wire, connected, text_of
 from persistence import open_journal
 from sessions.types import LOCAL_PRINCIPAL, SessionId, SessionKey
+from transport.command_line.operator import Found, Wanted, sessions_of
+from transport.peer import PeerSecurity
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "a token for the tests alone"
+NOWHERE = "postgresql://127.0.0.1:1/nothing"
+STRANGER = """
+import sys, app
+from inference.simulated import SimulatedEngine
+info = SimulatedEngine.info.fget
+def other(self):
+    import msgspec
+    return msgspec.structs.replace(info(self), model_fingerprint="other")
+SimulatedEngine.info = property(other)
+sys.exit(app.main(sys.argv[1:]))
+"""
 pytestmark = pytest.mark.cluster
 
 
@@ -30,13 +50,14 @@ class Cluster:
         text = "\n".join(lines)
         self.ports = [int(port) for port in re.findall(r"gateway-\d+: .*127\.0\.0\.1:(\d+)/", text)]
         self.journal = next(line.removeprefix("journal: ") for line in lines if line.startswith("journal: "))
+        self.directory = next(line.removeprefix("directory: ") for line in lines if line.startswith("directory: "))
         self.replicas = {name: int(pid) for name, pid in re.findall(r"(replica-\d+): .*\(pid (\d+)\)", text)}
 
     def url(self, gateway: int) -> str:
         return f"ws://127.0.0.1:{self.ports[gateway]}/v1/ws"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder() -> Iterator[str]:
     """One that PostgreSQL may enter under an account of its own, which it needs where the tests run as root."""
     with tempfile.TemporaryDirectory(prefix="sessile-cluster-") as path:
@@ -44,9 +65,20 @@ def folder() -> Iterator[str]:
         yield path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(folder: str) -> Iterator[Cluster]:
-    flags = ["--engine", "sim", "--sim-tokens-per-s", "20", "--log-level", "error"]
+    flags = [
+        "--engine",
+        "sim",
+        "--sim-tokens-per-s",
+        "20",
+        "--sim-answer-tokens",
+        "0",
+        "--peer-token",
+        TOKEN,
+        "--log-level",
+        "error",
+    ]
     process = subprocess.Popen(
         [sys.executable, "deploy/cluster.py", "--port", "0", "--replicas", "2", "--data", folder, "--", *flags],
         cwd=ROOT,
@@ -68,6 +100,101 @@ def cluster(folder: str) -> Iterator[Cluster]:
 
 async def subscribed(wire: Wire, session: str) -> None:
     await wire.command("subscribe", session=session, offset=0)
+
+
+def app(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours, run to its end."""
+    command = [sys.executable, "app.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+async def sessions(cluster: Cluster, **wanted: Any) -> Found:
+    return await sessions_of(ValkeyDirectory(cluster.directory), PeerSecurity(token=TOKEN), Wanted(**wanted))
+
+
+async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
+    """Each gateway answers for all: what one made, the other has."""
+    near, far = (
+        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+        for port in cluster.ports
+    )
+    async with near, far, asyncio.timeout(60):
+        (model,) = [each async for each in near.models.list()]
+        assert (await far.models.retrieve(model.id)).id == model.id
+        messages: Any = [{"role": "user", "content": "Hello"}]
+        chat = await near.chat.completions.create(model=model.id, messages=messages, max_tokens=5)
+        assert chat.choices[0].message.content and chat.usage and chat.usage.completion_tokens == 5
+        deltas = [
+            chunk.choices[0].delta.content or ""
+            async for chunk in await near.chat.completions.create(
+                model=model.id, messages=messages, max_tokens=5, stream=True
+            )
+            if chunk.choices
+        ]
+        assert "".join(deltas)
+        first = await near.responses.create(model=model.id, input="Hello", max_output_tokens=5)
+        again = await far.responses.create(
+            model=model.id, input="Go on", previous_response_id=first.id, max_output_tokens=5
+        )
+        assert (await near.responses.retrieve(again.id)).output_text == again.output_text != ""
+        with pytest.raises(openai.NotFoundError) as refused:
+            await near.responses.create(model="no-such-model", input="Hello")
+        assert refused.value.code == "model_not_found"
+
+
+async def test_operators_see_who_has_what_and_why(cluster: Cluster) -> None:
+    async with connected(cluster.url(0)) as writer:
+        idle, talking = await writer.create(), await writer.create()
+        answer = await writer.command("message.create", session=talking, content="Hello", max_output_tokens=2000)
+        (shown,) = (await sessions(cluster, session=talking)).residents
+        assert shown.replica == await owner(cluster, talking)
+        assert (shown.state, shown.open, shown.readers, shown.fence) == ("turn", (answer["response_id"],), 1, 1)
+        assert shown.reason.startswith("new; choice ") and shown.reason.endswith(" of 2")
+        resting = await sessions(cluster, state="idle", replica=await owner(cluster, idle))
+        assert SessionId(idle) in {each.key.session for each in resting.residents} and not resting.silent
+        every = await sessions(cluster)
+        paged: list[SessionKey] = []
+        while len(paged) < every.total:
+            page = await sessions(cluster, limit=1, after="/".join(paged[-1]) if paged else "")
+            paged += [each.key for each in page.residents]
+            assert len(page.residents) == 1 and page.has_more == (len(paged) < every.total)
+        assert paged == [each.key for each in every.residents]
+        said = app("sessions", "--directory", cluster.directory, "--peer-token", TOKEN, "--session", talking).stdout
+        assert talking in said and answer["response_id"] in said and "1 of 1 sessions in memory" in said
+        await writer.command("response.cancel", session=talking, response_id=answer["response_id"])
+
+
+def test_an_unreachable_directory_is_said_at_the_start() -> None:
+    done = app("replica", "--directory", "redis://127.0.0.1:1", "--journal", NOWHERE, "--engine", "sim")
+    assert done.returncode == 2 and "127.0.0.1:1 does not answer" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unreachable_journal_is_said_at_the_start(cluster: Cluster) -> None:
+    done = app("gateway", "--directory", cluster.directory, "--journal", NOWHERE)
+    assert done.returncode == 2 and "PostgreSQL at 127.0.0.1/nothing cannot be used" in done.stderr, done.stderr
+
+
+def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, folder: str) -> None:
+    """The same name for a model with another window is fine; with other weights it is not."""
+    flags = ("--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN)
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, "replica", "--name", "stranger", *flags, "--engine", "sim"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "stranger cannot join replica-1: both serve 'simulated', but its model is " in done.stderr
+    shown = app("replicas", "--directory", cluster.directory)
+    assert "stranger" not in shown.stdout and "2 replicas" in shown.stdout
+
+
+async def test_an_operator_with_another_token_is_told(cluster: Cluster) -> None:
+    stranger = PeerSecurity(token="not the token of these")
+    found = await sessions_of(ValkeyDirectory(cluster.directory), stranger, Wanted())
+    assert not found.residents and "the cluster's token is missing or wrong" in found.silent["replica-1"]
 
 
 async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) -> None:

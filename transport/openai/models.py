@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from sessions.errors import BadInput, NotFound
-from sessions.ports import EngineInfo
+from sessions.errors import BadInput, NotFound, Unavailable
+from sessions.ports import EngineInfo, Member, View
 from sessions.types import Json, Sampling
 
 
@@ -63,9 +63,52 @@ def card_of(info: EngineInfo, *, created: int = 0) -> ModelCard:
     )
 
 
+class Catalog:
+    """The models of a cluster, as the view of one gateway tells them: `Models`.
+
+    Replicas of one model are alike but for their engines' settings: what one of them lacks is not promised. A model
+    whose replicas are all gone stays for `keep_s`, so that a restart of its only replica is `no_replica`, which is to
+    be retried, and not `model_not_found`.
+    """
+
+    def __init__(self, view: Callable[[], View], *, clock: Callable[[], float], created: int, keep_s: float = 600.0):
+        self._view = view
+        self._clock = clock
+        self._created = created
+        self._keep_s = keep_s
+        self._looked_at: View | None = None
+        self._cards: dict[str, tuple[ModelCard, float]] = {}  # with the time when it was served last
+
+    def __call__(self) -> Sequence[ModelCard]:
+        view, now = self._view(), self._clock()
+        if view is not self._looked_at:
+            self._looked_at = view
+            served: dict[str, list[Member]] = {}
+            for member in view.members:
+                served.setdefault(member.model, []).append(member)
+            for model in sorted(served):
+                self._cards[model] = (self._common(model, served[model]), now)
+            self._cards = {name: (card, at) for name, (card, at) in self._cards.items() if now - at < self._keep_s}
+        return [card for card, _ in self._cards.values()]
+
+    def _common(self, model: str, members: Sequence[Member]) -> ModelCard:
+        engines = [member.engine for member in members if member.engine is not None]
+        if len(engines) < len(members):
+            return ModelCard(id=model, created=self._created)
+        return ModelCard(
+            id=model,
+            created=self._created,
+            context_window=min(engine.context_window for engine in engines),
+            sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
+            tools=all(engine.tool_format != "none" for engine in engines),
+        )
+
+
 def card(models: Models, name: str | None) -> ModelCard:
-    """The card of a model by name, or of the first. Raises NotFound."""
+    """The card of a model by name, or of the first. Raises NotFound, or Unavailable where nothing is served yet."""
     cards = models()
+    if not cards:
+        raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
     for each in cards:
         if name is None or each.id == name:
             return each

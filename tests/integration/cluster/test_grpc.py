@@ -126,7 +126,8 @@ async def test_a_gateway_without_a_token_is_refused() -> None:
 
 async def test_another_model_is_refused_saying_what_differs() -> None:
     async with real_cluster(1) as made:
-        await made.add_replica("r2", fingerprint="other/model")
+        with pytest.raises(BadInput, match="r2 cannot join r1: both serve 'simulated', but its model is other"):
+            await made.add_replica("r2", fingerprint="other/model")
         member = made.replicas["r1"].member
         connect = Connector(GrpcDialer(made.security), kind="replica", name="r2", fingerprint="other/model")
         with pytest.raises(LinkDown) as down:
