@@ -232,6 +232,17 @@ def check_file(path: Path, manifest: Manifest) -> None:
     check.finish()
 
 
+def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk: int) -> None:
+    """Checks whole chunks that were read from the middle of a payload. Raises Refused."""
+    cipher = _cipher(snapshot_id)
+    for index, start in enumerate(range(0, len(data), CHUNK_BYTES), first_chunk):
+        try:
+            tag = tags[index * _HASH_BYTES : (index + 1) * _HASH_BYTES]
+            cipher.decrypt(_nonce(index), tag, data[start : start + CHUNK_BYTES])
+        except (InvalidTag, ValueError) as exc:
+            raise Refused("bad_chunk") from exc
+
+
 class PayloadCheck:
     """Checks a payload that comes in pieces of any size, and hands it on in whole chunks that are right."""
 

@@ -194,18 +194,36 @@ class Tiers:
         """The checked payload as a file in the staging folder, for as long as the context lasts.
 
         Raises Refused; then the snapshot has been dropped and counted."""
+        async with self.held(snapshot) as host:
+            if host is snapshot:  # else it was checked on its way up
+                await self._check(host)
+            yield host
+
+    @contextlib.asynccontextmanager
+    async def held(self, snapshot: HostSnapshot | DiskSnapshot) -> AsyncIterator[HostSnapshot]:
+        """The payload as a file, not evicted for as long as the context lasts, with its manifest.
+
+        For a reader that checks what it reads itself and says `refuse` where that failed. Raises Refused."""
         if isinstance(snapshot, DiskSnapshot):
             host = await asyncio.shield(self._spawn(self._promote(snapshot)))
         else:
             host = snapshot
         host.users += 1
         try:
-            if host is snapshot:
-                await self._check(host)
+            if host.tagging is not None:
+                await asyncio.shield(host.tagging)
+            if host.gone or host.manifest is None:
+                raise Refused("no_snapshot")
             self._touch(host)
             yield host
         finally:
             host.users -= 1
+
+    async def refuse(self, snapshot: HostSnapshot, reason: str) -> None:
+        """Drops a snapshot that a reader found to be no good."""
+        self.counters[f"refused_{reason}"] += 1
+        log.warning("saved KV refused (%s), it will be recomputed", reason)
+        await self._drop(snapshot)
 
     def park(self, key: SessionKey) -> None:
         """Its snapshots go first when room is wanted."""
@@ -341,8 +359,6 @@ class Tiers:
         snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)
 
     async def _check(self, snapshot: HostSnapshot) -> None:
-        if snapshot.tagging is not None:
-            await asyncio.shield(snapshot.tagging)
         if snapshot.gone:
             raise Refused("no_snapshot")
         try:
@@ -350,9 +366,7 @@ class Tiers:
                 raise Refused("unreadable")
             await asyncio.to_thread(check_file, snapshot.path, snapshot.manifest)
         except Refused as exc:
-            self.counters[f"refused_{exc.reason}"] += 1
-            log.warning("saved KV refused (%s), it will be recomputed", exc.reason)
-            await self._drop(snapshot)
+            await self.refuse(snapshot, exc.reason)
             raise
 
     async def _promote(self, snapshot: DiskSnapshot) -> HostSnapshot:

@@ -29,7 +29,7 @@ from inference.llama.scheduling import Scheduler
 from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
 from inference.llama.server import BUILD, LlamaServer
 from inference.llama.slots import Slot, SlotTable
-from inference.llama.template import BUILT_IN, ChatTemplate
+from inference.template import BUILT_IN, ChatTemplate
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
 from inference.tokens import as_tokens, common_prefix

