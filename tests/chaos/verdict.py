@@ -147,7 +147,7 @@ def judge_commands(commands: Iterable[Sent], logs: dict[str, Log], *, restored: 
         ended = sum(each["type"] in TERMINAL and each["response_id"] == response for each in events)
         if (items, begun, ended) != (1, 1, 1) and not (restored and items == begun == ended == 0):
             findings.append(
-                f"{sent.session}: {sent.frame['id']} was accepted; it stands {items} ×, begun {begun} ×, ended {ended} ×"
+                f"{sent.session}: {sent.frame['id']} accepted, stands {items} ×, begun {begun} ×, ended {ended} ×"
             )
     return findings
 

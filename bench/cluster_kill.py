@@ -1,0 +1,188 @@
+"""The owner of a session is killed (kill -9), or stopped for a while, in mid-answer, again and again: real processes.
+
+    python -m bench.cluster_kill --rounds 25 --seed 1 [--how kill|sleep] [--engine llama|sim]
+
+Each round: a new session with a prompt of another length; at a random moment of its answer the owner is killed, or gets
+SIGSTOP and, 10 s later, SIGCONT. Two devices record every frame; what they were sent is held against the journal.
+Measured is the time from the signal to the next piece of text at the device that asked.
+
+What the survivor had to prefill again is measured in the same round, on the same survivor with the same processes
+running: the time to the first token of a session that nobody has seen, with as many tokens as the broken answer had by
+then (scaled by the token counts where they differ). It contains a command's way there and back, a few ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from bench.support import filler, percentile, report
+from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
+from tests.chaos.device import TERMINAL, Device, device
+
+LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")
+SLEEP_S = 10.0
+EARLY = 2  # pieces of text before the earliest kill
+
+
+class Round(msgspec.Struct):
+    next_token_s: float
+    prefill_s: float
+    context_tokens: int
+    findings: list[str]
+    moves: list[str]
+
+    @property
+    def beyond_s(self) -> float:
+        return self.next_token_s - self.prefill_s
+
+
+async def one_round(
+    cluster: ChaosCluster, speaker: Device, reader: Device, rng: random.Random, *, how: str, tokens: int, number: int
+) -> Round:
+    words = rng.randint(40, 500)
+    session = await speaker.create()
+    await reader.read(session)
+    cursor = speaker.cursors[session]
+    prompt = f"Continue this as a long story: {filler(words, seed=number)}"
+    response = await speaker.say(session, prompt, tokens=tokens)
+    await speaker.grows(session, rng.randint(EARLY, 20))
+    await asyncio.sleep(rng.random() * 0.05)
+    owner = await cluster.owner(session)
+    at = time.monotonic()
+    if how == "kill":
+        await owner.kill()
+    else:
+        owner.signal(signal.SIGSTOP)
+    try:
+        # What was on its way still arrives; the first text of the new owner stands behind the move.
+        await speaker.until(lambda: bool(cursor.moves) and cursor.deltas[-1].at >= cursor.moves[0][0])
+        moved_at = cursor.moves[0][0]
+        next_at, resumed_at = next((delta.at, delta.offset) for delta in cursor.deltas if delta.at >= moved_at)
+        if how == "kill":
+            await speaker.ends(session, response)
+            prefill_s, context = await measured_prefill(cluster, speaker, session, response, resumed_at, number)
+        else:
+            prefill_s, context = await measured_prefill(cluster, speaker, session, response, resumed_at, number)
+            await asyncio.sleep(max(0.0, SLEEP_S - (time.monotonic() - at)))
+    finally:
+        if how == "sleep":
+            owner.signal(signal.SIGCONT)
+    await speaker.ends(session, response)
+    head = await cluster.journal.head(key_of(session))
+    assert head is not None
+    for each in (speaker, reader):
+        end = each.cursors[session]
+        await each.until(lambda end=end: end.position == head.top)  # type: ignore[misc]
+    findings = await cluster.findings([speaker, reader], [session])
+    if how == "kill":
+        await cluster.start(owner.name)
+    return Round(next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
+
+
+async def measured_prefill(
+    cluster: ChaosCluster, speaker: Device, session: str, response: str, resumed_at: int, number: int
+) -> tuple[float, int]:
+    """Seconds that the survivor takes for as many tokens as it had to prefill again, and how many those were."""
+    events = [
+        (frame.body["offset"], frame.body["event"])
+        for frame in speaker.frames
+        if frame.body["type"] == "event" and frame.body["session"] == session
+    ]
+    prompt = next(event["item"]["content"] for _, event in events if event["type"] == "item.created")
+    shown = "".join(
+        event["delta"]
+        for offset, event in events
+        if event["type"] == "response.output_text.delta" and offset < resumed_at
+    )
+    text = " ".join(part["text"] for part in prompt) if isinstance(prompt, list) else prompt
+    words = len(text.split()) + len(shown.split())
+    control = await speaker.create()
+    asked_at = time.monotonic()
+    answer = await speaker.say(control, filler(words, seed=10_000 + number), tokens=2)
+    await speaker.ends(control, answer)
+    first_at = speaker.cursors[control].deltas[0].at
+    used = usage(speaker, control, answer)
+    # The prompt's tokens are known when the broken answer has ended; else its share of words stands for them.
+    ended = response in speaker.cursors[session].ended
+    context = used if not ended else usage(speaker, session, response) + tokens_of(shown)
+    return (first_at - asked_at) * context / used, context
+
+
+def usage(speaker: Device, session: str, response: str) -> int:
+    """A response's input tokens."""
+    for frame in speaker.frames:
+        event = frame.body.get("event", {})
+        if event.get("type") in TERMINAL and event["response_id"] == response and frame.body["session"] == session:
+            return int(event["response"]["usage"]["input_tokens"])
+    raise AssertionError(f"{response} has not ended")
+
+
+def tokens_of(text: str) -> int:
+    """About how many: English has four characters a token."""
+    return len(text) // 4
+
+
+@contextlib.asynccontextmanager
+async def devices(cluster: ChaosCluster) -> AsyncIterator[tuple[Device, Device]]:
+    urls = cluster.urls
+    async with device(*urls) as speaker, device(*urls[1:], *urls[:1], seed=1) as reader:
+        yield speaker, reader
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    rng = random.Random(arguments.seed)
+    flags = LLAMA if arguments.engine == "llama" else SIMULATED
+    done: list[Round] = []
+    async with chaos_cluster(*flags, names=("r1", "r2", "g1")) as cluster, devices(cluster) as (speaker, reader):
+        for number in range(arguments.rounds):
+            seed = arguments.seed * 1_000 + number
+            done.append(
+                await one_round(cluster, speaker, reader, rng, how=arguments.how, tokens=arguments.tokens, number=seed)
+            )
+            last = done[-1]
+            print(
+                f"{number}: next token after {last.next_token_s:.3f} s, prefill of {last.context_tokens} tokens "
+                f"{last.prefill_s:.3f} s, {last.moves}, {len(last.findings)} findings",
+                flush=True,
+            )
+    findings = [each for one in done for each in one.findings]
+    report(
+        f"cluster_{arguments.how}",
+        {
+            "engine": arguments.engine,
+            "rounds": len(done),
+            "seed": arguments.seed,
+            "lost, repeated or changed": len(findings),
+            "next token p50 s": percentile([one.next_token_s for one in done], 0.5),
+            "next token p95 s": percentile([one.next_token_s for one in done], 0.95),
+            "next token max s": max(one.next_token_s for one in done),
+            "prefill p50 s": percentile([one.prefill_s for one in done], 0.5),
+            "prefill p95 s": percentile([one.prefill_s for one in done], 0.95),
+            "beyond prefill p50 s": percentile([one.beyond_s for one in done], 0.5),
+            "beyond prefill p95 s": percentile([one.beyond_s for one in done], 0.95),
+            "beyond prefill max s": max(one.beyond_s for one in done),
+            "beyond, each ms": [round(one.beyond_s * 1000) for one in done],
+        },
+    )
+    for each in findings[:20]:
+        print("  finding:", each)
+    if findings:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=25)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--how", choices=("kill", "sleep"), default="kill")
+    options.add_argument("--engine", choices=("llama", "sim"), default="llama")
+    options.add_argument("--tokens", type=int, default=120)
+    asyncio.run(main(options.parse_args()))
