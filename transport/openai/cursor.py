@@ -22,6 +22,11 @@ from transport.reading import Standing, visible
 from transport.scrub import OutOfSight, Scrubber
 
 
+class Stale(Unavailable):
+    """The log cannot be gone on with behind this position: it has another epoch, or what stands there was taken back.
+    `standing` says how it goes on."""
+
+
 class LogCursor:
     """One cursor on one log. A context: leaving it takes the reader off its feed."""
 
@@ -72,28 +77,46 @@ class LogCursor:
         found = self._reader.feed.retractions
         return any(event.response_id == response_id and event.category == category for _, event in found)
 
+    @property
+    def top(self) -> int:
+        """The newest offset that is known here."""
+        return self._reader.feed.top
+
+    def expect(self, offset: int) -> None:
+        """The log is known to reach that far, though nobody published it here: then the journal has it."""
+        feed = self._reader.feed
+        if offset > feed.top:
+            feed.top = offset
+            self._readable.set()
+
     async def records(self, after: int, *, live: bool = True) -> AsyncIterator[Record]:
+        """The records of `batches`, one by one."""
+        async for batch in self.batches(after, live=live):
+            for record in batch:
+                yield record
+
+    async def batches(self, after: int, *, live: bool = True) -> AsyncIterator[tuple[Record, ...]]:
         """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
 
-        Ends behind `session.deleted`. Raises NotFound, Unavailable, and Unavailable when the log has another epoch."""
+        Ends behind `session.deleted`. Raises NotFound, Unavailable, and Stale where it cannot go on."""
         feed, position = self._reader.feed, after
         epoch = feed.epoch
         while True:
             self._readable.clear()
             if epoch and feed.epoch != epoch:
-                raise Unavailable("journal_unavailable", "The log of this session was restored; ask again.")
+                raise Stale("journal_unavailable", "The log of this session was restored; ask again.")
             entries = feed.after(position)
             if entries is None or (not entries and not feed.top):
                 records = await self._page(position)
             else:
                 records = tuple(entry.record for entry in entries)
             epoch = epoch or feed.epoch
-            for record in records:
-                position = record.offset
-                yield record
-                if isinstance(record.event, SessionDeleted):
+            if records:
+                position = records[-1].offset
+                yield records
+                if isinstance(records[-1].event, SessionDeleted):
                     return
-            if not records:
+            else:
                 if not live:
                     return
                 await self._readable.wait()
@@ -109,4 +132,4 @@ class LogCursor:
         try:
             return tuple(self._scrubber.scrub(record) for record in records)
         except OutOfSight as exc:
-            raise Unavailable("journal_unavailable", "What stands there was taken back; read from the start.") from exc
+            raise Stale("journal_unavailable", "What stands there was taken back; read from the start.") from exc
