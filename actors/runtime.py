@@ -433,10 +433,15 @@ class Runtime:
             actor.lost()
 
     async def _keep_vigil(self) -> None:
-        """Notices when this process stood still: others may have taken its sessions, so it looks at all of them."""
+        """Notices when this process stood still, or the journal went back (a restored backup): what is here may have
+        other owners, or another log, so it looks at all of it."""
+        incarnation = self._journal.incarnation
         while True:
             if self.ownership.tick():
                 self.doubt("stood_still")
+            if self._journal.incarnation != incarnation:
+                incarnation = self._journal.incarnation
+                self.doubt("journal_went_back")
             await asyncio.sleep(TICK_S)
 
     def doubt(self, why: str) -> None:

@@ -373,14 +373,16 @@ class Watches:
             watch.check = False
             if head is not None:
                 watch.reaches(head.epoch, head.top)
-                if head.open and head.deleted_at is None and watch.live and not watch.recovering:
+                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers are told.
+                wanted = head.open or head.incarnation != self._journal.incarnation
+                if wanted and head.deleted_at is None and watch.live and not watch.recovering:
                     watch.recovering = True
                     self._spawn(self._recover(watch, head, lost))
                     return
         self._look_in(watch, self._ttl_s)
 
     async def _recover(self, watch: Watch, head: Head, lost: Owner | None) -> None:
-        """Has a session with an open turn activated somewhere else."""
+        """Has a session activated somewhere else: it has an open turn, or its log went back."""
         try:
             async with self._takeovers:
                 if watch.live:

@@ -334,6 +334,38 @@ async def test_a_journal_restored_from_a_backup_gives_a_new_epoch_and_the_answer
 
 
 @virtual
+async def test_an_answer_that_a_restored_journal_has_half_of_is_told_anew_although_it_had_ended() -> None:
+    async with cluster(replicas=2, gateways=2) as made:
+        made.checker.restored = True
+        key, reader = await answering(made, "g2", tokens=20)
+        backup, kept = made.store.backup(), made.top(key)
+        await reader.reaches(await made.at_rest(key))
+        await made.gateways["g1"].say(key, "And then?", tokens=20)
+        lost = await made.at_rest(key)
+        await reader.reaches(lost)
+        epoch = reader.epoch
+        assert lost > kept
+        made.store.restore(backup)
+        await until(lambda: reader.epoch != epoch, limit_s=10.0)
+        await reader.reaches(await made.at_rest(key))
+
+
+@virtual
+async def test_readers_of_a_session_whose_last_turn_was_lost_are_told_although_nothing_is_open() -> None:
+    async with cluster(replicas=2) as made:
+        made.checker.restored = True
+        key, reader = await answering(made, tokens=10)
+        await reader.reaches(await made.at_rest(key))
+        backup, kept, epoch = made.store.backup(), made.top(key), reader.epoch
+        await made.gateways["g1"].say(key, "And then?", tokens=10)
+        await reader.reaches(await made.at_rest(key))
+        made.store.restore(backup)
+        await until(lambda: reader.epoch != epoch, limit_s=10.0)
+        assert made.store.head(key).epoch == reader.epoch  # type: ignore[union-attr]
+        assert made.top(key) >= kept
+
+
+@virtual
 async def test_with_nobody_left_a_command_ends_with_a_retryable_error() -> None:
     async with cluster(replicas=1, gateways=1) as made:
         gateway = made.gateways["g1"]
