@@ -108,7 +108,8 @@ async def measured_prefill(
     asked_at = time.monotonic()
     answer = await speaker.say(control, filler(words, seed=10_000 + number), tokens=2)
     await speaker.ends(control, answer)
-    first_at = speaker.cursors[control].deltas[0].at
+    deltas = speaker.cursors[control].deltas
+    first_at = deltas[0].at if deltas else speaker.cursors[control].ended[answer]  # it may have nothing to say
     used = usage(speaker, control, answer)
     # The prompt's tokens are known when the broken answer has ended; else its share of words stands for them.
     ended = response in speaker.cursors[session].ended

@@ -64,7 +64,7 @@ class Cursor:
         self.epoch = ""
         self.position: int | None = None
         self.attached = False
-        self.ended: set[str] = set()
+        self.ended: dict[str, float] = {}  # responses, and when their end was told
         self.resets = 0
         self.deltas: list[Delta] = []
         self.moves: list[tuple[float, str]] = []  # arrival and cause of every `session.migrated`
@@ -224,7 +224,7 @@ class Device:
             case "event":
                 await self._event(at, body)
             case "resumed":
-                self._resumed(body)
+                self._resumed(at, body)
             case "ok" | "error":
                 self._answered(body)
             case "ping":
@@ -241,7 +241,7 @@ class Device:
         elif event["type"] == "session.migrated":
             cursor.moves.append((at, event["cause"]))
         elif event["type"] in TERMINAL:
-            cursor.ended.add(event["response_id"])
+            cursor.ended[event["response_id"]] = at
         self._untaken += 1
         if self._untaken >= ACK_EVENTS:
             self._untaken = 0
@@ -249,7 +249,7 @@ class Device:
                 if each.position:
                     await self._write({"type": "ack", "session": name, "offset": each.position})
 
-    def _resumed(self, body: dict[str, Any]) -> None:
+    def _resumed(self, at: float, body: dict[str, Any]) -> None:
         session = body["session"]
         cursor = self.cursors[session]
         match body["mode"]:
@@ -260,7 +260,7 @@ class Device:
                 cursor.resets += body["mode"] == "reset"
                 for item in body["state"]["items"]:
                     if item.get("role") == "assistant" and item["status"] != "in_progress":
-                        cursor.ended.add(response_of(item["id"]))
+                        cursor.ended.setdefault(response_of(item["id"]), at)
             case "gone":
                 cursor.attached = False
                 if body["error"]["retryable"]:
