@@ -1,0 +1,166 @@
+"""Whether the answer to a command may be the answer: what it promises must stand, what it denies must not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sessions.types import FunctionCallOutput, Message
+from tests.simulation.books import Account
+from tests.simulation.nodes import ALICE, MALLORY
+
+if TYPE_CHECKING:
+    from tests.simulation.client import Ask, Client
+
+# Somebody is away, or something moves: the command is sent again by its id. Never while nothing is broken.
+AWAY = frozenset(
+    {
+        "session_unavailable", "journal_unavailable", "session_moving", "shutting_down", "replica_unreachable",
+        "no_replica", "lease_missing", "draining", "directory_unavailable", "directory_unknown", "outcome_unknown",
+    }
+)  # fmt: skip
+FULL = frozenset({"rate_limited", "overloaded", "mailbox_full"})
+BUSY = frozenset({"response_in_progress", "tools_pending", "queue_full"})
+QUERIES = frozenset({"session.get", "session.list", "session.warm"})
+
+
+def judge(client: Client, ask: Ask, message: dict[str, Any], position: int | None) -> None:
+    """`position`: what the asking device has been shown, if it reads the session without a break since it asked."""
+    if message["type"] == "ok":
+        _ok(client, ask, message, position)
+    else:
+        _error(client, ask, message["error"])
+
+
+def _finish(ask: Ask) -> None:
+    if not ask.answered.done():
+        ask.answered.set_result(None)
+
+
+def _ok(client: Client, ask: Ask, ok: dict[str, Any], position: int | None) -> None:
+    world = client.world
+    if ask.ok is not None and ask.body["type"] not in QUERIES:
+        world.check(ok == ask.ok, f"{ask.id} is answered {ok}, and was {ask.ok}")
+    world.check(ask.error is None or bool(ask.error["retryable"]), f"{ask.id} is refused and then answered")
+    ask.ok = ok
+    kind = ask.body["type"]
+    world.check(client.principal is ALICE or kind == "session.list", f"{client.name} may not do {ask.body}")
+    if world.faultless and world.loop.now - ask.sent_at > 3.0:
+        world.violation(f"{ask.id} took {world.loop.now - ask.sent_at:.1f} s while nothing was broken")
+    if ask.key is not None:
+        account = client.cluster.books.account(ask.key)
+        if kind == "session.get":
+            world.check(ok["offset"] >= ask.top, f"{ask.id}: what was there before is missing")
+        elif kind not in QUERIES:
+            problem = _promised(client, ask, ok, account, position)
+            if problem:
+                world.violation(f"{ask.body} answered with {ok}: {problem}")
+    _finish(ask)
+
+
+def _promised(client: Client, ask: Ask, ok: dict[str, Any], account: Account, position: int | None) -> str:
+    body, rules = ask.body, account.rules
+    applied = account.applied.get((client.principal.id, ask.id))
+    if applied is None:
+        return "it is not in the journal"
+    stands: dict[str, Any] = msgspec.to_builtins(applied.answer)
+    if {name: value for name, value in ok.items() if name != "epoch"} != stands:
+        return f"the journal says {stands}"
+    if "epoch" in ok and ok["epoch"] != account.epoch:
+        return "another epoch"
+    offset, item_id, response_id = ok.get("offset"), ok.get("item_id"), ok.get("response_id")
+    if offset is None or offset > rules.top:
+        return "its offset is not durable"
+    if position is not None and position < offset:
+        return f"before its events: the device has seen {position}"
+    if ok.get("noop"):
+        return ""
+    if item_id is not None:
+        item = rules.items.get(item_id)
+        if item is None:
+            waiting = next((w for w in rules.responses.values() if w.queued_item and w.queued_item.id == item_id), None)
+            item = waiting.queued_item if waiting is not None else None
+        if item is None:
+            return "its item is nowhere"
+        text = item.text if isinstance(item, Message) else getattr(item, "output", "")
+        if text != body.get("content", body.get("output")):
+            return f"its item says {text!r}"
+        if (at := rules.created.get(item_id)) is not None and at <= ask.top:
+            return "its item is older than the command"
+    if response_id is not None:
+        response = rules.responses.get(response_id)
+        if response is None:
+            return "its response is nowhere"
+        if body["type"] == "response.cancel":
+            if response.open or response in rules.queue or response_id in rules.awaiting:
+                return "it goes on"
+        elif rules.first_response[response_id] <= ask.top:
+            return "its response is older than the command"
+        elif (wanted := body.get("max_output_tokens")) is not None and response.sampling is not None:
+            if response.sampling.max_output_tokens != wanted:
+                return "its response has another limit"
+    if body["type"] == "session.delete" and not rules.deleted:
+        return "it is not deleted"
+    if body.get("title") is not None and body["type"] == "session.update" and offset == rules.top:
+        assert rules.info is not None
+        if rules.info.title != body["title"]:
+            return f"the title is {rules.info.title!r}"
+    return ""
+
+
+def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:
+    world, code, body = client.world, error["code"], ask.body
+    account = client.cluster.books.account(ask.key) if ask.key is not None else None
+    ask.error = error
+    world.count("refused_" + code)
+    world.check(ask.ok is None or code in AWAY or code in FULL, f"{ask.id} was answered and is refused: {error}")
+    if code in AWAY or code in FULL:
+        world.check(bool(error["retryable"]), f"{code} is not retryable")
+        if world.faultless and code not in FULL:
+            world.violation(f"{body} is refused with {error} while nothing is broken")
+        if not ask.answered.done():
+            pause_s = min(error.get("retry_after_ms", 100) / 1000, 0.4) * (0.5 + client.rng.random())
+            world.loop.call_later(pause_s, client.send, ask)
+        return
+    if account is not None:
+        if (client.principal.id, ask.id) in account.applied and code != "idempotency_conflict":
+            world.violation(f"{body} is refused with {code}, and was applied")
+        if problem := _unfounded(client, ask, code, account):
+            world.violation(f"{body} is refused with {error}: {problem}")
+    _finish(ask)
+
+
+def _unfounded(client: Client, ask: Ask, code: str, account: Account) -> str:
+    """Why a refusal has no reason; "" where it has."""
+    rules, body = account.rules, ask.body
+    if client.principal is MALLORY:
+        return "" if code == "session_not_found" else "it exists for her"
+    moved_on = any(response.ended_at > ask.top for response in rules.responses.values())
+    match code:
+        case "response_in_progress" | "queue_full":
+            return "" if moved_on or rules.open or rules.queue else "nothing is in progress"
+        case "tools_pending":
+            waited = any(isinstance(record.event.item, FunctionCallOutput) for record in account.records[ask.top :] if hasattr(record.event, "item"))
+            return "" if moved_on or waited or rules.awaiting else "nobody waits for tools"
+        case "session_deleted":
+            return "" if rules.deleted else "it is not deleted"
+        case "session_not_found":
+            return "" if not ask.top else "it is there"
+        case "session_exists":
+            return "" if body["type"] == "session.create" and rules.top else "it does not"
+        case "item_not_found":
+            known = body.get("item_id") or body.get("parent_id")
+            return "it is there" if known in rules.items and rules.created.get(known, 0) <= ask.top else ""
+        case "response_not_found":
+            response = rules.responses.get(body["response_id"])
+            return "it is there" if response is not None and rules.first_response[response.id] <= ask.top else ""
+        case "call_answered" | "call_not_found":
+            missing = [call for calls, _ in rules.awaiting.values() for call in calls]
+            return "it is missing" if body["call_id"] in missing else ""
+        case "idempotency_conflict":
+            return "" if body.get("title") == "another body" else "it is the same command"
+        case "invalid_request":
+            return "" if body["type"] == "message.edit" else "it is valid"
+        case _:
+            return "that is not expected here"

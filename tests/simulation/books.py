@@ -1,0 +1,239 @@
+"""The books: what the journal was asked to make durable, by whom, and whether it may stand there.
+
+Kept outside the product, from what arrives at the stores: one writer per fence, fences that only grow, a log that obeys
+its grammar (`tests.simulation.rules`) and says what the model says (`tests.simulation.oracle`), every command applied
+once, one bill per response, and a hand-off in which the source is silent once it has sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actors import peer_frames as pf
+from sessions.events import Record
+from sessions.ports import Owner
+from sessions.stored import Append, Head
+from sessions.types import FunctionCall, Message, SessionKey
+from tests.simulation.oracle import Expected, expected, message_tokens, whole_branch
+from tests.simulation.rules import Broken, Response, Rules, need
+from tests.simulation.world import World
+
+BAD = "cancelled", "session_deleted", "tool_timeout"
+
+
+class Account:
+    """One session."""
+
+    def __init__(self) -> None:
+        self.fence = 0
+        self.owner = ""  # replica/activation of the present grant
+        self.writer = ""
+        self.epoch = ""
+        self.records: list[Record] = []
+        self.shown: list[dict[str, Any]] = []  # the records' events as clients are to see them
+        self.rules = Rules()
+        self.applied: dict[tuple[str, str], Any] = {}  # (principal, command) -> its record
+        self.applied_at: dict[tuple[str, str], int] = {}  # -> the top after it
+        self.billed: dict[str, Any] = {}
+        self.grants: list[tuple[float, str, str]] = []  # (when, writer, owner)
+        self.snapshots = 0
+        self.sealed: Seal | None = None
+
+
+class Seal:
+    """A source has said that it writes nothing more."""
+
+    def __init__(self, source: str, target: str, owner: Owner, at: float) -> None:
+        self.source, self.target, self.owner, self.at = source, target, owner, at
+
+
+class Books:
+    def __init__(self, world: World) -> None:
+        self.accounts: dict[SessionKey, Account] = {}
+        self.traps: dict[str, Callable[[], None]] = {}  # what happens right after a process's next append
+        self._world = world
+        self._handoffs: dict[tuple[str, str, int], SessionKey] = {}
+
+    def account(self, key: SessionKey) -> Account:
+        found = self.accounts.get(key)
+        if found is None:
+            found = self.accounts[key] = Account()
+        return found
+
+    # -- the journal ----------------------------------------------------------------------------------------------------
+
+    def granted(self, writer: str, key: SessionKey, head: Head) -> None:
+        account, world = self.account(key), self._world
+        world.count("grants")
+        world.trace("books", "grant", key.session, head.fence, head.owner)
+        world.check(head.fence == account.fence + 1, f"{key}: fence {head.fence} after {account.fence}")
+        world.check(head.top == len(account.records), f"{key}: a grant at {head.top} of {len(account.records)}")
+        world.check(
+            all(head.owner != owner for _, _, owner in account.grants), f"{key}: {head.owner} was granted it twice"
+        )
+        world.check(not account.epoch or head.epoch == account.epoch, f"{key}: another epoch for the same log")
+        if account.writer and account.writer != writer:
+            world.count("moves")
+        seal = account.sealed
+        if seal is not None and seal.target == writer:
+            world.count("handed_off_open" if account.rules.open else "handed_off_idle")
+        account.fence, account.owner, account.writer, account.epoch = head.fence, head.owner, writer, head.epoch
+        account.grants.append((world.loop.now, writer, head.owner))
+        account.sealed = None
+
+    def appended(self, writer: str, append: Append) -> None:
+        key, world = append.key, self._world
+        account = self.account(key)
+        world.check(append.fence == account.fence, f"{key}: written under fence {append.fence}, not {account.fence}")
+        world.check(append.top == len(account.records), f"{key}: written at {append.top} of {len(account.records)}")
+        world.check(writer == account.writer, f"{key}: {writer} writes under the fence of {account.writer}")
+        try:
+            for record in append.records:
+                account.rules.take(record)
+                account.records.append(record)
+                self._look_at(account.rules, record)
+            self._beside(account, append)
+        except Broken as broken:
+            world.violation(f"{key}: {broken} (offset {account.rules.top}, written by {writer})")
+        if append.records and (trap := self.traps.pop(writer, None)) is not None:
+            trap()
+        if world.lines is not None:
+            for record in append.records:
+                world.trace("log", key.session, record.offset, brief(record))
+
+    def _beside(self, account: Account, append: Append) -> None:
+        """What stands beside the records of an append."""
+        rules = account.rules
+        for command in append.commands:
+            name = command.principal_id, command.command_id
+            again = account.applied.get(name)  # one without an effect on the log may be written twice, by its own actor
+            same = again is not None and not append.records and (again.answer, again.digest) == (command.answer, command.digest)
+            need(again is None or same, f"the command {command.command_id} is applied twice")
+            account.applied[name] = command
+            account.applied_at[name] = rules.top
+        ended = [record.event.response_id for record in append.records if hasattr(record.event, "response")]
+        for row in append.usage:
+            need(row.response_id not in account.billed, f"{row.response_id} is billed twice")
+            need(row.response_id in ended, f"{row.response_id} is billed without an end")
+            account.billed[row.response_id] = row
+        for response_id in ended:
+            response = rules.responses[response_id]
+            if response.terminal is not None and response.created_at:
+                need(response_id in account.billed, f"{response_id} ended without a bill")
+        if append.head is not None:
+            need(append.head.open == rules.busy, f"the head says open: {append.head.open}")
+            need((append.head.deleted_at is not None) == rules.deleted, "the head and the log differ about deletion")
+            need(rules.info is None or append.head.title == rules.info.title, "the head has another title")
+        if append.snapshot is not None:
+            account.snapshots += 1
+            need(append.snapshot.offset == rules.top, "a snapshot of another place")
+
+    def _look_at(self, rules: Rules, record: Record) -> None:
+        """What rules cannot know: tokens and the model's words."""
+        event = record.event
+        if hasattr(event, "item") and not hasattr(event, "response_id"):
+            stored = rules.item_tokens.get(event.item.id)
+            if stored:
+                need(stored == packed(message_tokens(rules, event.item)), f"{event.item.id} was tokenised as another")
+            return
+        response = rules.responses.get(getattr(event, "response_id", ""))
+        if response is not None and response.terminal is not None and response.created_at:
+            self._judge(rules, response)
+
+    def _judge(self, rules: Rules, response: Response) -> None:
+        """An answer has ended: did it say what it had to say?"""
+        self._world.count("ended_" + response.status)
+        if not whole_branch(rules, response) or response.sampling is None or response.sampling.stop:
+            return
+        assert response.terminal is not None
+        right = expected(rules, response)
+        parts = response.parts
+        text = "".join(part.so_far for part in parts if isinstance(part.item, Message))
+        calls = tuple(
+            (part.item.name, part.so_far) for part in parts if isinstance(part.item, FunctionCall)
+        )
+        reason = (response.terminal.response.incomplete_details or {}).get("reason")
+        whole = response.status == "completed" or reason == "max_output_tokens"
+        tools = rules.info is not None and bool(rules.info.tools)
+        if right.scripted:  # cut short, the beginning of a tag may be shown for what it is
+            tag = "<tool_call>".startswith(text.removeprefix("well").strip())
+            need(right.text.startswith(text) or tag, f"{response.id}: {text!r} for {right.text!r}")
+        else:
+            same = agrees(text, right.text, whole=whole, bare=tools)
+            need(same, f"{response.id}: {text!r} for {right.text!r}")
+        if response.status == "completed":
+            need(right.reason == "stop", f"{response.id} ended too early")
+            need(calls == right.calls, f"{response.id} called {calls}, not {right.calls}")
+        elif reason == "max_output_tokens":
+            need(right.reason == "length", f"{response.id} was cut short")
+        else:
+            need(reason in BAD or response.status == "failed", f"{response.id} is incomplete: {reason}")
+        self._bill(response, right, whole, tools)
+
+    def _bill(self, response: Response, right: Expected, whole: bool, tools: bool) -> None:
+        assert response.terminal is not None
+        usage = response.terminal.response.usage or {}
+        if whole and not tools:
+            need(usage["output_tokens"] == right.tokens, f"{response.id}: {usage['output_tokens']} billed of {right.tokens}")
+        need(usage["output_tokens"] <= right.tokens or tools, f"{response.id} is billed too much")
+
+    # -- the directory, and what replicas tell each other ---------------------------------------------------------------
+
+    def claimed(self, key: SessionKey, owner: Owner, before: Owner | None) -> None:
+        """A claim was won against a living owner: while nothing is broken only a hand-off may do that."""
+        world = self._world
+        if before is None or before == owner or before.replica == owner.replica:
+            return
+        account = self.account(key)
+        sealed = account.sealed is not None and account.sealed.owner == before
+        if world.faultless:
+            world.check(sealed, f"{key}: {owner.replica} takes it from {before.replica}, which lives and did not seal")
+
+    def frames(self, source: str, target: str, frames: list[Any], arrived: bool) -> None:
+        """What replicas say to each other: as it is sent, and as it arrives."""
+        world = self._world
+        for frame in frames:
+            match frame:
+                case pf.Reserve() if not arrived:
+                    self._handoffs[source, target, frame.handoff] = frame.key
+                case pf.Sealed() if not arrived:
+                    key = self._handoffs[source, target, frame.handoff]
+                    account = self.account(key)
+                    world.trace(source, "sealed", key.session, frame.top)
+                    if account.owner == f"{frame.owner.replica}/{frame.owner.activation}":
+                        top = len(account.records)
+                        world.check(frame.top == top, f"{key}: {source} sealed at {frame.top}, the log ends at {top}")
+                        account.sealed = Seal(source, target, frame.owner, world.loop.now)
+                case pf.Abort():
+                    held = self._handoffs.get((target, source, frame.handoff))
+                    if held is not None and arrived:  # the source goes on
+                        self.account(held).sealed = None
+
+    def refused(self, writer: str, append: Append) -> None:
+        """An append was refused: of a source that has handed over, that is one too many."""
+        account = self.account(append.key)
+        if self._world.faultless and account.writer != writer:
+            self._world.violation(f"{append.key}: {writer} writes on after it was succeeded by {account.writer}")
+
+
+def agrees(text: str, right: str, *, whole: bool, bare: bool) -> bool:
+    """Whether a text is the right one, or its beginning; `bare`: white space around it does not count."""
+    if bare:
+        text, right = text.strip(), right.strip()
+    return text == right if whole else right.startswith(text)
+
+
+def packed(tokens: list[int]) -> bytes:
+    return b"".join(token.to_bytes(4, "little") for token in tokens)
+
+
+def brief(record: Record) -> str:
+    event = record.event
+    words = [type(event).__name__]
+    for name in ("response_id", "delta", "cause", "replica"):
+        if (value := getattr(event, name, None)) is not None:
+            words.append(repr(value))
+    if (item := getattr(event, "item", None)) is not None:
+        words.append(item.id)
+    return " ".join(words)

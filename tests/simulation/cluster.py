@@ -1,0 +1,305 @@
+"""A whole cluster from one seed: how it is set up, how its day goes, and what must be true in the evening.
+
+    the cluster starts ─► people act while the nemesis works ─► all is mended ─► every turn ends, every command is
+    answered, every reader stands at the end of its log ─► everybody leaves, and nothing is left behind
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any
+
+import msgspec
+
+from actors.drain import DrainLimits
+from actors.links import LinkLimits
+from actors.rebalance import RebalanceLimits
+from actors.recovery import RecoveryGate
+from actors.replica import ReplicaLimits
+from actors.router import RouterLimits
+from actors.runtime import RuntimeLimits
+from actors.upkeep import UpkeepLimits
+from actors.watches import WatchLimits
+from inference.simulated import SimulatedOptions
+from sessions.types import CommandId, SessionId, SessionKey
+from sessions.world import ActorLimits
+from tests.simulation.books import Books
+from tests.simulation.client import Client
+from tests.simulation.loop import Process
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.nodes import ALICE, GatewayNode, ReplicaNode
+from tests.simulation.oracle import OPTIONS
+from tests.simulation.people import Person
+from tests.simulation.stores import Directory, Store, Trouble
+from tests.simulation.world import World
+from transport.gateway import GatewayLimits
+from transport.protocol import Limits, Timing
+
+REST_S = 60.0  # virtual time until everything is at rest after all was mended
+LEASE_S = 3.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    replicas: int
+    gateways: int
+    sessions: int
+    lease_ttl_s: float
+    idle_s: float
+    replica: ReplicaLimits
+    router: RouterLimits
+    gateway: GatewayLimits
+    connection: Limits
+    engine: SimulatedOptions
+
+
+def configured(rng: Random) -> Config:
+    """Small limits in many seeds, so that what happens at a limit happens often."""
+    links = LinkLimits(
+        watch_bytes=rng.choice([1024, 256 * 1024, 256 * 1024]), events_bytes=rng.choice([4096, 16 << 20, 16 << 20])
+    )
+    idle_s = rng.choice([0.6, 600.0, 600.0])
+    runtime = RuntimeLimits(
+        actors_max=rng.choice([2, 20_000, 20_000, 20_000]),
+        recoveries_max=rng.choice([1, 8]),
+        recovery_patience_s=3.0,
+        idle_s=idle_s,
+        orphan_policy=rng.choice(["continue"] * 6 + ["cancel", "pause"]),
+        orphan_after_s=1.0,
+        actor=ActorLimits(
+            tool_deadline_s=4.0,
+            snapshot_events=rng.choice([4, 30, 512]),
+            journal_patience_s=rng.choice([1.5, 30.0]),
+        ),
+    )
+    return Config(
+        replicas=rng.choice([2, 2, 3]),
+        gateways=rng.choice([1, 2, 2]),
+        sessions=rng.choice([1, 1, 2, 3]),
+        lease_ttl_s=LEASE_S,
+        idle_s=idle_s,
+        replica=ReplicaLimits(
+            runtime=runtime,
+            upkeep=UpkeepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
+            links=links,
+            drain=DrainLimits(drain_s=rng.choice([2.0, 10.0])),
+            rebalance=RebalanceLimits(look_s=0.5, load_min=rng.choice([0.1, 0.75])),
+            lease_ttl_s=LEASE_S,
+            renew_s=1.0,
+        ),
+        router=RouterLimits(lease_ttl_s=LEASE_S, links=links, watches=WatchLimits(workers=3)),
+        gateway=GatewayLimits(replay_records_max=rng.choice([12, 20_000, 20_000])),
+        connection=Limits(
+            window_events=rng.choice([4, 64, 1024]),
+            window_bytes=rng.choice([2048, 256 * 1024]),
+            timing=Timing(heartbeat_s=5.0, silence_s=8.0),
+        ),
+        engine=msgspec.structs.replace(OPTIONS, slots=rng.choice([1, 6, 6]), kv_tokens_max=rng.choice([2048, 262_144])),
+    )
+
+
+class Cluster:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        rng = self.rng = world.chance("cluster")
+        self.config = configured(rng)
+        self.books = Books(world)
+        self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
+        self.store = Store(self.books, new_id=world.new_id)
+        self.directory = Directory(world, self.books, self.directory_trouble)
+        self.network = Network(world)
+        self.network.on_frames = self.books.frames
+        self.processes: list[Process] = []
+        self.replicas: dict[str, ReplicaNode] = {}
+        self.gateways: dict[str, GatewayNode] = {}
+        self.clients: list[Client] = []
+        self._numbers = 0
+        self._begun: list[asyncio.Task[Any]] = []
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def command_id(self) -> CommandId:
+        return CommandId(f"c{self.number():04d}")
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Something of the world's that is waited for before the evening."""
+        task = self.world.loop.create_task(work, context=self.world.loop.world_context())
+        self._begun.append(task)
+        return task
+
+    def begin_in(self, process: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = process.spawn(work)
+        self._begun.append(task)
+        return task
+
+    async def add_replica(self, name: str) -> None:
+        node = self.replicas[name] = ReplicaNode(self, name)
+        self.network.watched = frozenset(self.replicas)
+        await self._started(node)
+
+    async def add_gateway(self, name: str) -> None:
+        node = self.gateways[name] = GatewayNode(self, name)
+        await self._started(node)
+
+    async def _started(self, node: ReplicaNode | GatewayNode) -> None:
+        await asyncio.wait((node.ready, node.life, node.died), return_when=asyncio.FIRST_COMPLETED)
+        if node.life.done():
+            self.world.violation(f"{node.name} did not start: {node.life.exception()!r}")
+
+    def client(self, name: str, **more: Any) -> Client:
+        made = Client(self, name, **more)
+        self.clients.append(made)
+        return made
+
+    # -- the day ----------------------------------------------------------------------------------------------------------
+
+    async def day(self) -> None:
+        config, rng = self.config, self.rng
+        for number in range(config.replicas):
+            await self.add_replica(f"r{number + 1}")
+        for number in range(config.gateways):
+            await self.add_gateway(f"g{number + 1}")
+        nemesis = Nemesis(self)
+        self.world.trace("seed", self.world.seed, nemesis.kinds)
+        people: list[asyncio.Task[None]] = []
+        for number in range(config.sessions):
+            session = f"s{number + 1}"
+            devices = rng.choice([1, 2, 2, 3]) if config.sessions < 3 else rng.choice([1, 2])
+            first = Person(self, self.client(f"{session}a"), session, actions=rng.randint(2, 6), hurry=rng.choice([0.1, 0.5]))
+            tools = rng.random() < 0.35
+            people.append(self.begin(self._lives(first, tools)))
+            for letter in "bc"[: devices - 1]:
+                more = Person(self, self.client(session + letter), session, actions=rng.randint(1, 4), hurry=0.4)
+                people.append(self.begin(self._joins(more)))
+        if rng.random() < 0.1:
+            self.begin(self._mallory())
+        await nemesis.work(rng.choice([2.0, 4.0, 6.0]))
+        await nemesis.mend()
+        await self._evening(nemesis)
+
+    async def _lives(self, person: Person, tools: bool) -> None:
+        await person.create(tools=tools)
+        await person.live()
+
+    async def _joins(self, person: Person) -> None:
+        await self.until(lambda: person.rules.top > 0, "the session is made")
+        await person.live()
+
+    async def _mallory(self) -> None:
+        """Somebody else's key: for it these sessions do not exist."""
+        mallory = self.client("mallory", key="mallory")
+        await self.until(lambda: len(self.books.account(SessionKey(ALICE.tenant, SessionId("s1"))).records) > 0, "s1")
+        mallory.subscribe("s1", offset=0)
+        await mallory.do("message.create", "s1", content="let me in")
+        await mallory.do("session.delete", "s1")
+        listed = await mallory.do("session.list", None)
+        self.world.check(not (listed.ok or {}).get("data"), "mallory sees sessions of alice")
+
+    # -- the evening -------------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], bool], what: str, *, limit_s: float = REST_S) -> None:
+        deadline = self.world.loop.now + limit_s
+        while not condition():
+            if self.world.loop.now >= deadline and (self.world.healed or limit_s != REST_S):
+                self.world.violation(f"never: {what}")
+                return
+            await asyncio.sleep(0.05)
+
+    async def _evening(self, nemesis: Nemesis) -> None:
+        begun, self._begun = self._begun, []
+        living = [task for task in begun if not self._dead(task)]
+        if living:
+            await asyncio.wait(living, timeout=REST_S)
+        for task in living:
+            if not task.done() and not self._dead(task):
+                self.world.violation(f"not done: {task.get_coro()}; waiting for {self._unanswered()}")
+            elif task.done() and (error := task.exception()) is not None:
+                self.world.violation(f"failed: {error!r}")
+        await nemesis._restore()
+        await self._everything_rests()
+        await self._everybody_leaves()
+
+    def _dead(self, task: Any) -> bool:
+        return any(process.dead and task in process.tasks for process in self.processes)
+
+    def _unanswered(self) -> list[Any]:
+        return [ask.body for client in self.clients for ask in client.asks.values() if not ask.answered.done()]
+
+    async def _everything_rests(self) -> None:
+        world, books = self.world, self.books
+        await self.until(lambda: not self._unanswered(), f"every command is answered: {self._unanswered()}")
+        auditor = self.client("auditor")
+        for key, account in books.accounts.items():
+            if account.records:
+                auditor.subscribe(key.session, offset=0)
+        await self.until(lambda: not any(a.rules.busy for a in books.accounts.values()), "every turn ends")
+        await self.until(self._all_read, "every reader reaches the end", limit_s=30.0)
+        if not self._all_read():
+            behind = [(c.name, v.key.session, v.position, v.attached, v.gone) for c in self.clients for v in c.views.values()]
+            world.violation(f"behind: {behind} of {[(k.session, len(a.records)) for k, a in books.accounts.items()]}")
+        world.check(not any(client.owes() for client in self.clients), "an answer is owed")
+        self._the_store_is_as_booked()
+
+    def _all_read(self) -> bool:
+        for client in self.clients:
+            if not client.ready:
+                return False
+            for view in client.views.values():
+                account = self.books.account(view.key)
+                if view.gone is None and not account.rules.deleted:
+                    if view.position != len(account.records) or not view.caught_up:
+                        return False
+                elif view.gone is None and view.position != len(account.records):
+                    return False
+            if client.owes():
+                return False
+        return True
+
+    def _the_store_is_as_booked(self) -> None:
+        for key, account in self.books.accounts.items():
+            stands = self.store.records(key)
+            self.world.check(
+                len(stands) == len(account.records) and all(a is b for a, b in zip(stands, account.records, strict=True)),
+                f"{key}: what stood in the log has changed",
+            )
+        self.directory.check_integrity()
+
+    async def _everybody_leaves(self) -> None:
+        """Nothing may be left: no readers, no answers under way, no buffers, no leases, no tasks."""
+        world = self.world
+        for client in self.clients:
+            await client.close()
+        await asyncio.sleep(0.3)
+        for gateway in self.gateways.values():
+            world.check(len(gateway.gateway.feeds) == 0, f"{gateway.name} keeps feeds")
+            world.check(gateway.gateway.feeds.bytes == 0, f"{gateway.name} keeps {gateway.gateway.feeds.bytes} bytes")
+            world.check(len(gateway.router.watches) == 0, f"{gateway.name} keeps watches")
+            world.check(gateway.router.watches.attachments == 0, f"{gateway.name} keeps attachments")
+            world.check(not gateway.door.connections, f"{gateway.name} keeps connections")
+            world.check(gateway.gateway._under_way_in_all == 0, f"{gateway.name} counts commands under way")
+        for node in self.replicas.values():
+            runtime = node.replica.runtime
+            await self.until(lambda node=node: node.engine.idle, f"{node.name}'s engine is idle", limit_s=5.0)  # type: ignore[misc]
+            for actor in runtime.actors:
+                world.check(not actor.busy, f"{node.name}: {actor.key} is busy with nothing")
+                world.check(runtime.readers(actor.key) == 0, f"{node.name}: {actor.key} has readers")
+                world.check(actor.fence <= self.books.account(actor.key).fence, "a fence from nowhere")
+            world.check(not runtime._sinks and not runtime._leavers, f"{node.name} keeps sinks")
+            gate: RecoveryGate = runtime._gate
+            await self.until(lambda gate=gate: not gate._holding, f"{node.name} recovers on", limit_s=5.0)  # type: ignore[misc]
+            world.check(gate._free == self.config.replica.runtime.recoveries_max, f"{node.name} lost recovery slots")
+            world.check(not node.replica.host.reception.arriving, f"{node.name} expects hand-offs")  # type: ignore[union-attr]
+            world.check(not node.replica.migration._leaving, f"{node.name} hands off")
+        for each in (*self.gateways.values(), *self.replicas.values()):
+            await each.end()
+        world.check(self.directory.entry_count == 0, f"{self.directory.entry_count} entries are left in the directory")
+        self.directory.check_integrity()
+        for each in (*self.gateways.values(), *self.replicas.values()):
+            world.check(self.network.open_at(each.name) == 0, f"{each.name} has open connections")
+
+
+Add = Callable[[str], Awaitable[None]]

@@ -1,0 +1,224 @@
+"""The processes of a simulated cluster: replicas and gateways, put together as `app.py` does, on simulated surroundings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.directory.memory import MemoryDirectory
+from actors.links import LinkLimits
+from actors.peer_host import PeerHost
+from actors.peer_link import Connector
+from actors.placement import BoundedRendezvous
+from actors.replica import Replica
+from actors.router import Router
+from persistence.memory import MemoryJournal
+from sessions.filters import KeywordFilterSet
+from sessions.ports import Member
+from sessions.types import Principal, ReplicaId, SessionKey, TenantId
+from tests.simulation.loop import Process
+from tests.simulation.oracle import Speaker
+from tests.simulation.sockets import Wire
+from tests.simulation.stores import Medium, Way
+from transport.access import Access, key_digest
+from transport.door import Door
+from transport.gateway import Gateway
+from transport.protocol import Limits
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
+MALLORY = Principal(tenant=TenantId("acme"), key_id="mallory", user="mallory")
+KEYS = {key_digest("alice"): ALICE, key_digest("mallory"): MALLORY}
+END_S = 20.0
+
+
+class Node:
+    """A process with its ways to the stores. `life` is its main task."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.world = cluster.world
+        self.process = Process(name)
+        cluster.processes.append(self.process)
+        rng = self.world.chance(f"{name}/{len(cluster.processes)}")
+        self.rng = rng
+        self.journal = MemoryJournal(
+            cluster.store, medium=Medium(self.world, self.process, cluster.store, cluster.journal_trouble, rng)
+        )
+        self.directory = MemoryDirectory(
+            cluster.directory,
+            lease_ttl_s=cluster.config.lease_ttl_s,
+            faults=Way(self.world, self.process, cluster.directory_trouble, rng),
+        )
+        self.ready: asyncio.Future[None] = self.world.loop.create_future()
+        self.leave = asyncio.Event()
+        self.gone = False  # dead, or ended in order
+        self.died: asyncio.Future[None] = self.world.loop.create_future()
+        self.life = self.process.spawn(self._live())
+
+    async def _live(self) -> None:
+        raise NotImplementedError
+
+    def connector(self, kind: Any, fingerprint: str | None, limits: LinkLimits) -> Connector:
+        return Connector(
+            self.cluster.network.dialer(self.name), kind=kind, name=self.name, fingerprint=fingerprint, limits=limits
+        )
+
+    def kill(self) -> None:
+        """kill -9, at this instruction."""
+        self.world.trace(self.name, "killed")
+        if not self.gone:
+            self.gone = True
+            self.died.set_result(None)
+            self.process.kill()
+            self.cluster.network.died(self.name)
+
+    @property
+    def up(self) -> bool:
+        return self.ready.done() and not self.gone and not self.leave.is_set()
+
+    async def end(self) -> None:
+        """SIGTERM: leaves in order, and leaves nothing behind."""
+        self.leave.set()
+        await asyncio.wait((self.life, self.died), timeout=END_S, return_when=asyncio.FIRST_COMPLETED)
+        if self.process.dead:
+            return
+        self.gone = True
+        self.cluster.network.died(self.name)
+        if not self.life.done():
+            self.world.violation(f"{self.name} does not end")
+            return
+        if (error := self.life.exception()) is not None:
+            self.world.violation(f"{self.name} failed: {error!r}")
+        await asyncio.sleep(0.01)
+        if left := self.process.left():
+            self.world.violation(f"{self.name} has left tasks behind: {[task.get_coro() for task in left]}")
+        await self.directory.close()
+        await self.journal.close()
+
+
+class ReplicaNode(Node):
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.engine = Speaker(cluster.config.engine)
+        self.replica: Replica
+        self.incarnation = cluster.world.new_id()
+        self.draining = False
+        super().__init__(cluster, name)
+
+    async def _live(self) -> None:
+        cluster, limits = self.cluster, self.cluster.config.replica
+        await self.journal.open()
+        await self.directory.open()
+        await self.engine.start()
+        member = Member(
+            replica=ReplicaId(self.name),
+            incarnation=self.incarnation,
+            address="",
+            model=self.engine.info.model,
+            fingerprint="speaker/1",
+        )
+        while True:  # as a supervisor would, while the directory is away
+            self.replica = Replica(
+                member,
+                journal=self.journal,
+                directory=self.directory,
+                engine=self.engine,
+                filters=KeywordFilterSet(),
+                listen=self._listen,
+                connect=self.connector("replica", member.fingerprint, limits.links),
+                placement=BoundedRendezvous(),
+                limits=limits,
+                now_ms=self.world.clock(self.name),
+                new_id=self.world.new_id,
+            )
+            try:
+                await self.replica.__aenter__()
+                break
+            except Exception as error:  # noqa: BLE001 - looked at
+                if not cluster.directory_trouble.any:
+                    raise
+                self.world.trace(self.name, "did not start", repr(error))
+                await asyncio.sleep(0.3)
+        self.ready.set_result(None)
+        try:
+            await self.leave.wait()
+        finally:
+            await self.replica.__aexit__(None, None, None)
+        await self.engine.close()
+
+    async def _listen(self, host: PeerHost) -> str:
+        self.cluster.network.listen(self.name, self.process, host.accept)
+        return self.name
+
+    def member(self) -> Member | None:
+        return self.replica.membership.member
+
+
+class GatewayNode(Node):
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.router: Router
+        self.gateway: Gateway
+        self.door: Door
+        self.wires: dict[Wire, None] = {}
+        super().__init__(cluster, name)
+
+    async def _live(self) -> None:
+        config = self.cluster.config
+        await self.journal.open()
+        await self.directory.open()
+        self.router = Router(
+            gateway=f"{self.name}/{self.world.new_id()}",
+            directory=self.directory,
+            journal=self.journal,
+            placement=BoundedRendezvous(),
+            connect=self.connector("gateway", None, config.router.links),
+            rng=random.Random(self.rng.random()),
+            limits=config.router,
+        )
+        async with self.router:
+            self.gateway = Gateway(
+                sessions=self.router,
+                journal=self.journal,
+                access=Access(KEYS, clock=self.world.loop.time, origins=("*",), hosts=("sessile.test",)),
+                limits=config.gateway,
+                now_ms=self.world.clock(self.name),
+                new_id=self.world.new_id,
+            )
+            self.door = Door(self.gateway, config.connection, 1000)
+            self.gateway.start()
+            self.ready.set_result(None)
+            await self.leave.wait()
+            for wire in list(self.wires):
+                wire.goaway()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self.door.empty.wait()
+            await self.gateway.close()
+            self.door.wheel.close()
+
+    def connect(
+        self, *, binary: bool, on_message: Callable[[dict[str, Any]], None], on_end: Callable[[int], None]
+    ) -> Wire | None:
+        """A client's connection; None where nobody listens."""
+        if self.gone or not self.ready.done():
+            return None
+        wire = Wire(
+            self.world, self.process, self.door, self.rng, binary=binary, on_message=on_message, on_end=on_end
+        )
+        self.wires = {each: None for each in self.wires if not each.over}
+        self.wires[wire] = None
+        return wire
+
+    def kill(self) -> None:
+        super().kill()
+        for wire in self.wires:  # their sockets reset
+            wire.died()
+
+
+__all__ = ["ALICE", "MALLORY", "GatewayNode", "Limits", "ReplicaNode", "SessionKey"]
