@@ -7,8 +7,8 @@ SIGSTOP and, 10 s later, SIGCONT. Two devices record every frame; what they were
 Measured is the time from the signal to the next piece of text at the device that asked.
 
 What the survivor had to prefill again is measured in the same round, on the same survivor with the same processes
-running: the time to the first token of a session that nobody has seen, with as many tokens as the broken answer had by
-then (scaled by the token counts where they differ). It contains a command's way there and back, a few ms.
+running: the time to the first token of a session that nobody has seen, a token, times the tokens that the usage row of
+the broken answer counts as computed again. It contains a command's way there and back, a few ms.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bench.support import filler, percentile, report
+from sessions.types import LOCAL_PRINCIPAL, UnixMs
 from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
 from tests.chaos.device import TERMINAL, Device, device
 
@@ -33,6 +34,7 @@ EARLY = 2  # pieces of text before the earliest kill
 
 
 class Round(msgspec.Struct):
+    moved_s: float  # until the new owner's first record
     next_token_s: float
     prefill_s: float
     context_tokens: int
@@ -43,11 +45,18 @@ class Round(msgspec.Struct):
     def beyond_s(self) -> float:
         return self.next_token_s - self.prefill_s
 
+    @property
+    def line(self) -> str:
+        return (
+            f"moved after {self.moved_s:.3f} s, next token after {self.next_token_s:.3f} s, prefill of "
+            f"{self.context_tokens} tokens {self.prefill_s:.3f} s, {self.moves}, {len(self.findings)} findings"
+        )
+
 
 async def one_round(
     cluster: ChaosCluster, speaker: Device, reader: Device, rng: random.Random, *, how: str, tokens: int, number: int
 ) -> Round:
-    words = rng.randint(40, 500)
+    words = rng.randint(40, 400)
     session = await speaker.create()
     await reader.read(session)
     cursor = speaker.cursors[session]
@@ -61,20 +70,13 @@ async def one_round(
         await owner.kill()
     else:
         owner.signal(signal.SIGSTOP)
-    try:
-        # What was on its way still arrives; the first text of the new owner stands behind the move.
-        await speaker.until(lambda: bool(cursor.moves) and cursor.deltas[-1].at >= cursor.moves[0][0])
-        moved_at = cursor.moves[0][0]
-        next_at, resumed_at = next((delta.at, delta.offset) for delta in cursor.deltas if delta.at >= moved_at)
-        if how == "kill":
-            await speaker.ends(session, response)
-            prefill_s, context = await measured_prefill(cluster, speaker, session, response, resumed_at, number)
-        else:
-            prefill_s, context = await measured_prefill(cluster, speaker, session, response, resumed_at, number)
-            await asyncio.sleep(max(0.0, SLEEP_S - (time.monotonic() - at)))
-    finally:
-        if how == "sleep":
-            owner.signal(signal.SIGCONT)
+    # What was on its way still arrives; the first text of the new owner stands behind the move.
+    await speaker.until(lambda: bool(cursor.moves) and cursor.deltas[-1].at >= cursor.moves[0][0])
+    moved_at = cursor.moves[0][0]
+    next_at = next(delta.at for delta in cursor.deltas if delta.at >= moved_at)
+    if how == "sleep":
+        await asyncio.sleep(SLEEP_S - (time.monotonic() - at))
+        owner.signal(signal.SIGCONT)
     await speaker.ends(session, response)
     head = await cluster.journal.head(key_of(session))
     assert head is not None
@@ -82,53 +84,35 @@ async def one_round(
         end = each.cursors[session]
         await each.until(lambda end=end: end.position == head.top)  # type: ignore[misc]
     findings = await cluster.findings([speaker, reader], [session])
+    prefill_s, context = await measured_prefill(cluster, speaker, session, response, number)
     if how == "kill":
         await cluster.start(owner.name)
-    return Round(next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
+    return Round(moved_at - at, next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
 
 
 async def measured_prefill(
-    cluster: ChaosCluster, speaker: Device, session: str, response: str, resumed_at: int, number: int
+    cluster: ChaosCluster, speaker: Device, session: str, response: str, number: int
 ) -> tuple[float, int]:
     """Seconds that the survivor takes for as many tokens as it had to prefill again, and how many those were."""
-    events = [
-        (frame.body["offset"], frame.body["event"])
-        for frame in speaker.frames
-        if frame.body["type"] == "event" and frame.body["session"] == session
-    ]
-    prompt = next(event["item"]["content"] for _, event in events if event["type"] == "item.created")
-    shown = "".join(
-        event["delta"]
-        for offset, event in events
-        if event["type"] == "response.output_text.delta" and offset < resumed_at
-    )
-    text = " ".join(part["text"] for part in prompt) if isinstance(prompt, list) else prompt
-    words = len(text.split()) + len(shown.split())
+    rows = await cluster.journal.read_usage(LOCAL_PRINCIPAL.tenant, since=UnixMs(0), limit=100_000)
+    again = next(row.recomputed_tokens for row in rows if row.response_id == response)
     control = await speaker.create()
     asked_at = time.monotonic()
-    answer = await speaker.say(control, filler(words, seed=10_000 + number), tokens=2)
+    answer = await speaker.say(control, filler(max(20, again - 40), seed=10_000 + number), tokens=2)
     await speaker.ends(control, answer)
     deltas = speaker.cursors[control].deltas
     first_at = deltas[0].at if deltas else speaker.cursors[control].ended[answer]  # it may have nothing to say
-    used = usage(speaker, control, answer)
-    # The prompt's tokens are known when the broken answer has ended; else its share of words stands for them.
-    ended = response in speaker.cursors[session].ended
-    context = used if not ended else usage(speaker, session, response) + tokens_of(shown)
-    return (first_at - asked_at) * context / used, context
+    return (first_at - asked_at) * again / prefilled(speaker, control, answer), again
 
 
-def usage(speaker: Device, session: str, response: str) -> int:
-    """A response's input tokens."""
+def prefilled(speaker: Device, session: str, response: str) -> int:
+    """How many tokens of its prompt a response had to compute."""
     for frame in speaker.frames:
         event = frame.body.get("event", {})
         if event.get("type") in TERMINAL and event["response_id"] == response and frame.body["session"] == session:
-            return int(event["response"]["usage"]["input_tokens"])
+            usage = event["response"]["usage"]
+            return int(usage["input_tokens"]) - int(usage["input_tokens_details"]["cached_tokens"])
     raise AssertionError(f"{response} has not ended")
-
-
-def tokens_of(text: str) -> int:
-    """About how many: English has four characters a token."""
-    return len(text) // 4
 
 
 @contextlib.asynccontextmanager
@@ -143,17 +127,15 @@ async def main(arguments: argparse.Namespace) -> None:
     flags = LLAMA if arguments.engine == "llama" else SIMULATED
     done: list[Round] = []
     async with chaos_cluster(*flags, names=("r1", "r2", "g1")) as cluster, devices(cluster) as (speaker, reader):
+        until = time.monotonic() + arguments.seconds
         for number in range(arguments.rounds):
+            if time.monotonic() > until:
+                break
             seed = arguments.seed * 1_000 + number
             done.append(
                 await one_round(cluster, speaker, reader, rng, how=arguments.how, tokens=arguments.tokens, number=seed)
             )
-            last = done[-1]
-            print(
-                f"{number}: next token after {last.next_token_s:.3f} s, prefill of {last.context_tokens} tokens "
-                f"{last.prefill_s:.3f} s, {last.moves}, {len(last.findings)} findings",
-                flush=True,
-            )
+            print(f"{number}: {done[-1].line}", flush=True)
     findings = [each for one in done for each in one.findings]
     report(
         f"cluster_{arguments.how}",
@@ -162,6 +144,8 @@ async def main(arguments: argparse.Namespace) -> None:
             "rounds": len(done),
             "seed": arguments.seed,
             "lost, repeated or changed": len(findings),
+            "moved p50 s": percentile([one.moved_s for one in done], 0.5),
+            "moved p95 s": percentile([one.moved_s for one in done], 0.95),
             "next token p50 s": percentile([one.next_token_s for one in done], 0.5),
             "next token p95 s": percentile([one.next_token_s for one in done], 0.95),
             "next token max s": max(one.next_token_s for one in done),
@@ -183,7 +167,8 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=25)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--seconds", type=float, default=3600.0, help="no round begins after that")
     options.add_argument("--how", choices=("kill", "sleep"), default="kill")
     options.add_argument("--engine", choices=("llama", "sim"), default="llama")
-    options.add_argument("--tokens", type=int, default=120)
+    options.add_argument("--tokens", type=int, default=60)
     asyncio.run(main(options.parse_args()))

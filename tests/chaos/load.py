@@ -68,7 +68,9 @@ class Load:
                 head = await journal.head(key_of(session))
                 assert head is not None
             for each in self.devices:
-                cursor = each.cursors[session]
+                cursor = each.cursors.get(session)
+                if cursor is None:
+                    continue
                 await each.until(lambda c=cursor, h=head: (c.epoch, c.position) == (h.epoch, h.top), 30.0)  # type: ignore[misc]
         return await self.cluster.findings(self.devices, self.sessions, restored=self.restored)
 
