@@ -213,7 +213,7 @@ class Finish(msgspec.Struct, frozen=True):
 class KVPlace(msgspec.Struct, frozen=True):
     """Where a session's KV is and how many leading tokens of its ledger it covers."""
 
-    tier: Literal["none", "device", "host", "disk"]
+    tier: Literal["none", "device", "host", "disk", "redis"]
     tokens: int
 
 
@@ -222,6 +222,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
+    gauges: dict[str, float] = {}  # per KV tier: bytes held and allowed, snapshots, measured latency and bandwidth
 
 
 class Engine(Protocol):

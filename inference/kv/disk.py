@@ -5,8 +5,12 @@ the suffix `.part`, which the next `open` removes. They are not synced: what a c
 the checks at the next read. The index is made from the files' headers at `open`; the order of use survives in their
 times of modification.
 
+With a key store every file is encrypted under its session's key (`seal.py`); without one, files are plain. What cannot
+be decrypted is removed, except while the key store is away.
+
 All methods run on the event loop; what blocks goes to threads. Every trouble with the folder is an answer (nothing
-there, not stored), a counter and a log line. It does not know when spilling is worth it.
+there, not stored), a counter and a log line. It does not know when spilling is worth it, and evicts what `rank` says is
+worth least, else what was used least recently.
 """
 
 from __future__ import annotations
@@ -14,47 +18,47 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import io
 import logging
 import os
-import shutil
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
+from inference.kv.cold import ColdSnapshot, Rank, data_key_for, least_recently_used
 from inference.kv.envelope import (
-    CHUNK_BYTES,
     Identity,
     Manifest,
-    PayloadCheck,
     Reason,
     Refused,
     check_identity,
     check_manifest,
-    decode_header,
     encode_header,
 )
-from sessions.errors import BadInput
+from inference.kv.seal import Head, Stored, store, stored_bytes
+from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey
 
 log = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
-_HEADER_GUESS: Final = 64 << 10
 
 
-class DiskSnapshot:
+class DiskEntry(ColdSnapshot):
     """An entry of the index."""
 
-    __slots__ = ("bytes", "key", "path", "tokens", "used")
+    __slots__ = ("path",)
 
-    def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int, used: float) -> None:
-        self.key = key
-        self.tokens = tokens
+    def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int, used_s: float) -> None:
+        super().__init__("disk", key, tokens, size, used_s)
         self.path = path
-        self.bytes = size
-        self.used = used
+
+
+DiskSnapshot = ColdSnapshot  # what engines call it: a snapshot that is not in host memory
 
 
 class _Write:
@@ -70,20 +74,32 @@ class _Write:
 class DiskTier:
     """Snapshots of one engine identity. `open` first."""
 
-    def __init__(self, folder: Path, bytes_max: int, identity: Identity) -> None:
+    name: str = "disk"
+
+    def __init__(
+        self,
+        folder: Path,
+        bytes_max: int,
+        identity: Identity,
+        keys: Keys | None = None,
+        *,
+        rank: Rank = least_recently_used,
+    ) -> None:
         self.folder = folder
         self.bytes_max = bytes_max
         self.identity = identity
+        self.keys = keys
+        self.rank = rank
         self.bytes = 0  # of whole files and of those being written
         self.counters: Counter[str] = Counter()
-        self._of: dict[SessionKey, list[DiskSnapshot]] = {}
+        self._of: dict[SessionKey, list[DiskEntry]] = {}
         self._writes: dict[SessionKey, list[_Write]] = {}
-        self._ticks = 0.0
+        self._last_used_s = 0.0
 
     async def open(self) -> None:
-        """Makes the index. Raises BadInput when the folder cannot be used."""
+        """Makes the index. Raises BadInput when the folder cannot be used, Unavailable without the key store."""
         try:
-            found = await asyncio.to_thread(_scan, self.folder, self.identity, self.counters)
+            paths = await asyncio.to_thread(_list, self.folder)
         except OSError as exc:
             raise BadInput(
                 "bad_kv_folder",
@@ -91,11 +107,26 @@ class DiskTier:
                 " without spill.",
                 param="kv",
             ) from exc
-        for snapshot in sorted(found, key=lambda snapshot: snapshot.used):
+        found = []
+        for path in paths:
+            try:
+                found.append(await self._index(path))
+            except Refused as exc:
+                if exc.reason == "keys_away":
+                    raise Unavailable(
+                        "keys_unavailable", "The key store does not answer; spilled KV needs it."
+                    ) from exc
+                self.counters[f"refused_{exc.reason}"] += 1
+                log.warning("spilled KV refused (%s) and removed: %s", exc.reason, path.name)
+                await asyncio.to_thread(_remove, path)
+        for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
         await self._make_room(0)
 
-    def of(self, key: SessionKey) -> list[DiskSnapshot]:
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._of.get(key, ()))
 
     def has(self, snapshot_id: bytes) -> bool:
@@ -110,17 +141,22 @@ class DiskTier:
         """Stores a snapshot whose payload lies in a file. False when it could not be; nothing is left then.
 
         Not to be cancelled: a thread cannot be, and would go on writing into what nobody counts."""
-        header = encode_header(manifest)
-        size, tokens = len(header) + manifest.payload_bytes, manifest.ledger
+        if self.has(manifest.snapshot_id):
+            return True
+        try:
+            data_key = await self.keys.current(manifest.key) if self.keys is not None else None
+        except SessileError as exc:
+            self.counters["disk_keys_away"] += 1
+            log.warning("KV is not spilled: %s", exc)
+            return False
+        size, tokens = stored_bytes(manifest, data_key), manifest.ledger
         if size > self.bytes_max:
             self.counters["disk_too_large"] += 1
             return False
-        if self.has(manifest.snapshot_id):
-            return True
         write = _Write()
         self._writes.setdefault(manifest.key, []).append(write)
         try:
-            stored = await self._make_room(size) and await self._store(manifest, header, payload, write)
+            stored = await self._make_room(size) and await self._store(manifest, data_key, size, payload, write)
         finally:
             writes = self._writes[manifest.key]
             writes.remove(write)
@@ -129,23 +165,24 @@ class DiskTier:
             write.over.set()
         if stored:
             self.counters["disk_writes"] += 1
-            for older in self.of(manifest.key):
+            for older in tuple(self._of.get(manifest.key, ())):
                 if len(older.tokens) < len(tokens) and older.tokens == tokens[: len(older.tokens)]:
                     await self._drop(older)  # what a newer one covers is of no more use
         return stored
 
-    async def _store(self, manifest: Manifest, header: bytes, payload: Path, write: _Write) -> bool:
-        size = len(header) + manifest.payload_bytes
+    async def _store(
+        self, manifest: Manifest, data_key: DataKey | None, size: int, payload: Path, write: _Write
+    ) -> bool:
         path = self.folder / f"{manifest.snapshot_id.hex()}{_SUFFIX}"
         self.bytes += size
         try:
-            await asyncio.to_thread(_write, path, header, payload, manifest.payload_bytes)
+            await asyncio.to_thread(_write, path, manifest, payload, data_key)
             if write.revoked:
                 await asyncio.to_thread(_remove, path)
                 return False
-            self._insert(DiskSnapshot(manifest.key, manifest.ledger, path, size, 0.0))
+            self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic()))
             return True
-        except OSError as exc:
+        except (OSError, Refused) as exc:
             await asyncio.to_thread(_remove, path.with_suffix(_PART))
             self.counters["disk_write_failed"] += 1
             log.warning("spilled KV could not be written: %s", exc)
@@ -153,27 +190,36 @@ class DiskTier:
         finally:
             self.bytes -= size  # what is in the index counts there
 
-    async def fetch(self, snapshot: DiskSnapshot, payload: Path) -> Manifest:
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
         """Copies the verified payload to a file. Raises Refused; then the snapshot is gone from here as well."""
-        self._ticks += 1
-        snapshot.used = self._ticks
+        assert isinstance(snapshot, DiskEntry)
+        self._touch(snapshot)
         try:
-            manifest = await asyncio.to_thread(_read, snapshot.path, payload, snapshot.key, self.identity)
+            data_key = await self._key_to(snapshot)
+            manifest = await asyncio.to_thread(_read, snapshot.path, payload, snapshot.key, self.identity, data_key)
         except Refused as exc:
-            # No room says nothing about the snapshot; one that was erased meanwhile is nobody's loss.
-            if exc.reason != "no_room" and snapshot in self.of(snapshot.key):
+            # No room or no key store says nothing about the snapshot; one that was erased meanwhile is nobody's loss.
+            if exc.reason not in ("no_room", "keys_away") and snapshot in self.of(snapshot.key):
                 await self.discard(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1
         return manifest
 
-    async def stream(self, snapshot: DiskSnapshot) -> AsyncIterator[bytes]:
-        """The file as it is; whoever takes it checks it."""
-        with await asyncio.to_thread(snapshot.path.open, "rb") as file:
-            while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                yield data
+    async def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[bytes]:
+        """The envelope, decrypted, in chunks of at most 1 MiB; whoever takes it checks it. May raise Refused."""
+        assert isinstance(snapshot, DiskEntry)
+        data_key = await self._key_to(snapshot)
+        try:
+            with await asyncio.to_thread(snapshot.path.open, "rb", buffering=0) as file:
+                stored = await asyncio.to_thread(_opened, file, data_key)
+                yield encode_header(stored.manifest)
+                chunks = stored.chunks()
+                while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                    yield chunk
+        except OSError as exc:
+            raise Refused("unreadable") from exc
 
-    async def discard(self, snapshot: DiskSnapshot, reason: Reason) -> None:
+    async def discard(self, snapshot: DiskEntry, reason: Reason) -> None:
         """Removes a snapshot that proved to be no good."""
         self.counters[f"refused_{reason}"] += 1
         log.warning("spilled KV refused (%s), it will be recomputed: %s", reason, snapshot.path.name)
@@ -184,20 +230,35 @@ class DiskTier:
         writes = tuple(self._writes.get(key, ()))
         for write in writes:
             write.revoked = True
-        for snapshot in self.of(key):
+        for snapshot in tuple(self._of.get(key, ())):
             await self._drop(snapshot)
         for write in writes:
             await write.over.wait()
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _insert(self, snapshot: DiskSnapshot) -> None:
-        self._ticks += 1
-        snapshot.used = self._ticks
+    async def _index(self, path: Path) -> DiskEntry:
+        """An entry for a file that was found. Raises Refused for one that is of no use."""
+        head = await asyncio.to_thread(_head, path)
+        data_key = await data_key_for(self.keys, head)
+        return await asyncio.to_thread(_entry, path, self.identity, data_key)
+
+    async def _key_to(self, snapshot: DiskEntry) -> DataKey | None:
+        if self.keys is None:
+            return None
+        return await data_key_for(self.keys, await asyncio.to_thread(_head, snapshot.path))
+
+    def _touch(self, snapshot: DiskEntry) -> None:
+        """Later than all others, also where the clock is coarse."""
+        self._last_used_s = max(time.monotonic(), self._last_used_s + 1e-6)
+        snapshot.used_s = self._last_used_s
+
+    def _insert(self, snapshot: DiskEntry) -> None:
+        self._last_used_s = max(self._last_used_s, snapshot.used_s)
         self._of.setdefault(snapshot.key, []).append(snapshot)
         self.bytes += snapshot.bytes
 
-    async def _drop(self, snapshot: DiskSnapshot) -> None:
+    async def _drop(self, snapshot: DiskEntry) -> None:
         held = self._of.get(snapshot.key, [])
         if snapshot in held:
             held.remove(snapshot)
@@ -212,7 +273,7 @@ class DiskTier:
             if not held:
                 self.counters["disk_full"] += 1  # all of it is being written right now
                 return False
-            await self._drop(min(held, key=lambda snapshot: snapshot.used))
+            await self._drop(min(held, key=self.rank))
             self.counters["disk_evictions"] += 1
         return True
 
@@ -220,8 +281,8 @@ class DiskTier:
 # -- blocking parts, for threads ---------------------------------------------------------------------------
 
 
-def _scan(folder: Path, identity: Identity, counters: Counter[str]) -> list[DiskSnapshot]:
-    """Whole snapshots of this engine; leftovers and what can never be used are removed."""
+def _list(folder: Path) -> list[Path]:
+    """The whole snapshots in the folder; leftovers are removed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     probe = folder / f"probe{_PART}"
     probe.write_bytes(b"")  # a read-only folder is told now, not at the first spill
@@ -230,92 +291,92 @@ def _scan(folder: Path, identity: Identity, counters: Counter[str]) -> list[Disk
         if path.suffix == _PART:
             path.unlink()
         elif path.suffix == _SUFFIX:
-            try:
-                found.append(_index(path, identity))
-            except Refused as exc:
-                counters[f"refused_{exc.reason}"] += 1
-                log.warning("spilled KV refused (%s) and removed: %s", exc.reason, path.name)
-                path.unlink()
+            found.append(path)
     return found
 
 
-def _index(path: Path, identity: Identity) -> DiskSnapshot:
+def _head(path: Path) -> Head | None:
+    """Whose file it is, if that stands in the clear."""
     try:
-        status = path.stat()
-        with path.open("rb") as file:
-            manifest, header_bytes = _read_header(file)
+        with path.open("rb", buffering=0) as file:
+            return Stored(file).head
+    except FileNotFoundError as exc:
+        raise Refused("no_snapshot") from exc
     except OSError as exc:
         raise Refused("unreadable") from exc
+
+
+def _opened(file: io.RawIOBase, data_key: DataKey | None) -> Stored:
+    stored = Stored(file)
+    stored.open(data_key)
+    return stored
+
+
+def _entry(path: Path, identity: Identity, data_key: DataKey | None) -> DiskEntry:
+    try:
+        status = path.stat()
+        with path.open("rb", buffering=0) as file:
+            stored = _opened(file, data_key)
+    except OSError as exc:
+        raise Refused("unreadable") from exc
+    manifest = stored.manifest
     check_identity(manifest, identity)
     tokens = check_manifest(manifest, manifest.key, identity)
-    if status.st_size != header_bytes + manifest.payload_bytes:
-        raise Refused("truncated" if status.st_size < header_bytes + manifest.payload_bytes else "too_long")
-    return DiskSnapshot(manifest.key, tokens, path, status.st_size, status.st_mtime)
+    if status.st_size != stored.num_bytes:
+        raise Refused("truncated" if status.st_size < stored.num_bytes else "too_long")
+    used_s = time.monotonic() - max(0.0, time.time() - status.st_mtime)
+    return DiskEntry(manifest.key, tokens, path, status.st_size, used_s)
 
 
-def _read_header(file: BinaryIO) -> tuple[Manifest, int]:
-    data = b""
-    while True:
-        more = file.read(_HEADER_GUESS)
-        data += more
-        decoded = decode_header(data)
-        if decoded is not None:
-            return decoded
-        if not more:
-            raise Refused("truncated")
-
-
-def _write(path: Path, header: bytes, payload: Path, payload_bytes: int) -> None:
+def _write(path: Path, manifest: Manifest, payload: Path, data_key: DataKey | None) -> None:
     part = path.with_suffix(_PART)
-    with part.open("wb") as file, payload.open("rb") as source:
+    with part.open("wb", buffering=0) as file:
         os.fchmod(file.fileno(), 0o600)
-        file.write(header)
-        shutil.copyfileobj(source, file, CHUNK_BYTES)
-        if file.tell() != len(header) + payload_bytes:
-            raise OSError("the payload changed while it was copied")
+        store(_Whole(file), manifest, payload, data_key)
     part.replace(path)
 
 
-def _read(path: Path, payload: Path, key: SessionKey, identity: Identity) -> Manifest:
+class _Whole:
+    """Raw writes may be short; this one says when the rest does not fit."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = self._file.write(view)
+            if not written:
+                raise OSError("nothing could be written")
+            view = view[written:]
+
+
+def _read(path: Path, payload: Path, key: SessionKey, identity: Identity, data_key: DataKey | None) -> Manifest:
     try:
         with path.open("rb", buffering=0) as file:
-            manifest, header_bytes = _read_header(file)
-            check_manifest(manifest, key, identity)
-            file.seek(header_bytes)
-            _copy_checked(file, payload, PayloadCheck(manifest))
+            stored = _opened(file, data_key)
+            check_manifest(stored.manifest, key, identity)
+            _copy(stored, payload)
         os.utime(path)
     except FileNotFoundError as exc:
         raise Refused("no_snapshot") from exc
     except OSError as exc:
         raise Refused("unreadable") from exc
-    return manifest
+    return stored.manifest
 
 
-def _copy_checked(file: BinaryIO, payload: Path, check: PayloadCheck) -> None:
+def _copy(stored: Stored, payload: Path) -> None:
     try:
         sink = payload.open("wb", buffering=0)
     except OSError as exc:
         raise Refused("no_room") from exc
     with sink:
-        buffer = memoryview(bytearray(CHUNK_BYTES))
-        while size := _fill(file, buffer):
-            check.check(buffer[:size])
+        whole = _Whole(sink)
+        for chunk in stored.chunks():
             try:
-                sink.write(buffer[:size])
+                whole.write(chunk)
             except OSError as exc:
                 raise Refused("no_room") from exc
-        check.finish()
-
-
-def _fill(file: BinaryIO, buffer: memoryview) -> int:
-    """Reads until the buffer is full or the file ends: one raw read may be short."""
-    total = 0
-    while len(buffer) > total:
-        size = file.readinto(buffer[total:])  # type: ignore[attr-defined]
-        if not size:
-            break
-        total += size
-    return total
 
 
 def _remove(*paths: Path) -> None:

@@ -8,7 +8,7 @@ is refused by a named reason, and a refusal means recompute, never an error (I6)
 
 Chunks are hashed by GMAC under a key that is made from the snapshot's id, with the chunk's index as nonce: at 10 GB/s
 it tells flipped, swapped, moved and foreign chunks apart. It is a checksum: it stops accidents, not forgers, as long as
-that key is no secret. `key_id` names the data key of an encrypted payload; "" is none.
+that key is no secret. What is stored at rest is encrypted around all of this (`seal.py`), so `key_id` is "" here.
 
 Tokens are bound to tenant and model by a hash chain over blocks of 256: h(i) = H(h(i-1), tokens of block i), where
 h(-1) is made from the identity. Two chains that agree at i agree on all tokens before.
@@ -33,7 +33,7 @@ from sessions.types import SessionKey, pack_tokens, unpack_tokens
 MAGIC: Final = b"SESSKV\x00\x01"
 CHUNK_BYTES: Final = 1 << 20
 BLOCK_TOKENS: Final = 256
-_HEADER_BYTES_MAX: Final = 64 << 20
+HEADER_BYTES_MAX: Final = 64 << 20
 _HASH_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
 
@@ -53,6 +53,10 @@ Reason = Literal[
     "unreadable",
     "no_room",
     "unknown_key",
+    "not_encrypted",
+    "keys_away",
+    "tier_away",
+    "too_late",
 ]
 
 
@@ -170,7 +174,7 @@ def decode_header(data: bytes) -> tuple[Manifest, int] | None:
     if len(data) < start:
         return None
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
-    if length > _HEADER_BYTES_MAX:
+    if length > HEADER_BYTES_MAX:
         raise Refused("bad_header")
     end = start + length
     if len(data) < end + _HASH_BYTES:

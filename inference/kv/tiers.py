@@ -1,16 +1,20 @@
-"""What of a session's KV is off the device: host memory first, then disk. One object per engine.
+"""What of a session's KV is off the device: host memory first, then the tiers below. One object per engine.
 
-    device --save--> host (a file in the staging folder) --demote--> disk (an enveloped file)
+    device --save--> host (a file in the staging folder) --demote--> disk (an encrypted file)
            <-restore-                                    <-promote-
+                                                          --copy---> Redis, where snapshots are small
+                                                         <-import--- a peer replica, over the link between them
 
 It decides where a snapshot lies and when it moves down or goes. Invariants: the host tier never holds more than its
 bound (an engine that writes more than it announced is cut back at once), a snapshot is tagged before anything trusts it
 and checked against its tags each time it is used, and `erase` leaves nothing of a session in any tier, whatever was on
 its way at the time.
 
-A session may have several snapshots (branches); one that another covers is dropped. It does not know
-engines, nor when saving or restoring is worth it. Order of eviction: parked sessions, then the least recently used.
-What moves bytes runs in tasks of its own: cancelling a caller never leaves half a file.
+A session may have several snapshots (branches); one that another covers is dropped. What is saved is copied down soon
+after (write-behind), so that a process that is killed loses little and eviction is free. Order of eviction: parked
+sessions, then by expected return (`retention.py`) times what a return would save (`cost.py`), per byte. It does not
+know engines, nor when saving is worth it. What moves bytes runs in tasks of its own: cancelling a caller never leaves
+half a file.
 """
 
 from __future__ import annotations
@@ -20,28 +24,25 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator, Set
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from inference.kv.disk import DiskSnapshot, DiskTier
-from inference.kv.envelope import (
-    CHUNK_BYTES,
-    Identity,
-    Manifest,
-    PayloadCheck,
-    Refused,
-    check_file,
-    check_manifest,
-    decode_header,
-    encode_header,
-    make_manifest,
-    tag_file,
-)
+from inference.kv import transfer
+from inference.kv.cold import ColdSnapshot, ColdTier, Ranked
+from inference.kv.cost import CostModel
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
+from inference.kv.host import Flight, HostSnapshot
+from inference.kv.redis import RedisTier
+from inference.kv.retention import Returns
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
 from sessions.types import SessionKey
+
+__all__ = ["ColdSnapshot", "HostSnapshot", "Tiers"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,58 +52,44 @@ _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is wanted
 
 
-class HostSnapshot:
-    """A payload in the staging folder. The tiers' own; engines only hand it back."""
-
-    __slots__ = (
-        "bytes",
-        "freed",
-        "gone",
-        "key",
-        "manifest",
-        "moving",
-        "parked",
-        "path",
-        "tagging",
-        "tokens",
-        "used",
-        "users",
-    )
-
-    def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.path = path
-        self.bytes = size
-        self.used = 0
-        self.parked = False
-        self.users = 0  # somebody reads the file: it is not evicted meanwhile
-        self.moving = False  # on its way to disk
-        self.gone = False  # out of the index: nobody may begin to use it
-        self.freed = False
-        self.manifest: Manifest | None = None  # once tagged
-        self.tagging: asyncio.Task[None] | None = None
-
-
 class Tiers:
     """`open` first; `close` moves what it can to disk. Everything else may be called at any time between."""
 
-    def __init__(self, identity: Identity, folder: Path, host_bytes_max: int, disk: DiskTier | None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        folder: Path,
+        host_bytes_max: int,
+        disk: DiskTier | None,
+        *,
+        shared: RedisTier | None = None,
+        returns: Returns | None = None,
+        cost: CostModel | None = None,
+    ) -> None:
         self.identity = identity
         self.folder = folder
         self.host_bytes_max = host_bytes_max
         self.host_bytes = 0  # files, and room that was reserved for one
         self.disk = disk
+        self.shared = shared
+        self.cold: tuple[ColdTier, ...] = tuple(tier for tier in (disk, shared) if tier is not None)
+        self.returns = returns or Returns(time.monotonic)
+        self.cost = cost or CostModel()
         self.counters: Counter[str] = Counter()
         self._host: dict[SessionKey, list[HostSnapshot]] = {}
-        self._ticks = 0
+        self._last_used_s = 0.0
+        self._promotions: dict[ColdSnapshot, asyncio.Task[HostSnapshot]] = {}
+        self._flights: dict[SessionKey, set[Flight]] = {}
+        if disk is not None:
+            disk.rank = self._worth
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._copying = asyncio.Semaphore(1)
         self._freed = asyncio.Event()  # set whenever host memory may have become free
 
     async def open(self) -> None:
-        """Raises BadInput when the disk tier's folder cannot be used."""
-        if self.disk is not None:
-            await self.disk.open()
+        """Raises BadInput or Unavailable when a tier cannot be used."""
+        for tier in self.cold:
+            await tier.open()
 
     async def close(self, deadline_s: float) -> None:
         """Moves host snapshots to disk, the latest used first, beginning none after `deadline_s`; drops the rest."""
@@ -110,18 +97,25 @@ class Tiers:
         deadline = loop.time() + deadline_s
         await self._settle()
         if self.disk is not None:
-            for snapshot in sorted(self._all(), key=lambda s: -s.used):
+            for snapshot in sorted(self._all(), key=lambda s: -s.used_s):
                 if loop.time() < deadline:
                     await self._spawn(self._demote(snapshot))
         for snapshot in tuple(self._all()):
             await self._drop(snapshot)
         await self._settle()
+        for tier in self.cold:
+            await tier.close()
 
     # -- finding -------------------------------------------------------------------------------------
 
-    def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[HostSnapshot | DiskSnapshot | None, int]:
+    async def look(self, key: SessionKey) -> None:
+        """Asks the shared tier about a session that is unknown here: another replica may have left something."""
+        if self.shared is not None and not self._of(key):
+            await self.shared.look(key)
+
+    def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[HostSnapshot | ColdSnapshot | None, int]:
         """The snapshot that shares most leading tokens with `prompt`, and how many; host before disk."""
-        best: HostSnapshot | DiskSnapshot | None = None
+        best: HostSnapshot | ColdSnapshot | None = None
         most = 0
         for snapshot in self._of(key):
             shared = common_prefix(snapshot.tokens, prompt)
@@ -133,7 +127,7 @@ class Tiers:
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
         if best is None:
             return KVPlace("none", 0)
-        return KVPlace("host" if isinstance(best, HostSnapshot) else "disk", len(best.tokens))
+        return KVPlace(_tier_of(best), len(best.tokens))
 
     def has_others(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
@@ -145,6 +139,22 @@ class Tiers:
     @property
     def num_host(self) -> int:
         return sum(map(len, self._host.values()))
+
+    def turn(self, key: SessionKey, num_tokens: int) -> None:
+        """A turn of a session begins: what eviction learns from."""
+        self.returns.turn(key, num_tokens)
+
+    def gauges(self) -> dict[str, float]:
+        """What each tier holds and may hold, and what it was measured to take."""
+        told = {
+            "host_bytes": float(self.host_bytes),
+            "host_bytes_max": float(self.host_bytes_max),
+            "host_snapshots": float(self.num_host),
+        }
+        for tier in self.cold:
+            told[f"{tier.name}_bytes"] = float(tier.bytes)
+            told[f"{tier.name}_bytes_max"] = float(tier.bytes_max)
+        return told | self.cost.described()
 
     # -- into host memory ------------------------------------------------------------------------------
 
@@ -189,23 +199,41 @@ class Tiers:
 
     # -- out of it -------------------------------------------------------------------------------------
 
+    async def prefetch(self, key: SessionKey) -> None:
+        """Begins to bring the session's KV into host memory: it is likely wanted soon."""
+        await self.look(key)
+        best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
+        if isinstance(best, ColdSnapshot):
+            self.counters["prefetches"] += best not in self._promotions
+            self._promotion(best)
+
     @contextlib.asynccontextmanager
-    async def payload(self, snapshot: HostSnapshot | DiskSnapshot) -> AsyncIterator[HostSnapshot]:
+    async def payload(
+        self, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+    ) -> AsyncIterator[HostSnapshot]:
         """The checked payload as a file in the staging folder, for as long as the context lasts.
 
         Raises Refused; then the snapshot has been dropped and counted."""
-        async with self.held(snapshot) as host:
+        async with self.held(snapshot, deadline_s=deadline_s) as host:
             if host is snapshot:  # else it was checked on its way up
                 await self._check(host)
             yield host
 
     @contextlib.asynccontextmanager
-    async def held(self, snapshot: HostSnapshot | DiskSnapshot) -> AsyncIterator[HostSnapshot]:
+    async def held(
+        self, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+    ) -> AsyncIterator[HostSnapshot]:
         """The payload as a file, not evicted for as long as the context lasts, with its manifest.
 
-        For a reader that checks what it reads itself and says `refuse` where that failed. Raises Refused."""
-        if isinstance(snapshot, DiskSnapshot):
-            host = await asyncio.shield(self._spawn(self._promote(snapshot)))
+        For a reader that checks what it reads itself and says `refuse` where that failed. Raises Refused; `too_late`
+        when a tier below takes longer than `deadline_s`: then it goes on, and the next turn finds it in host memory."""
+        if isinstance(snapshot, ColdSnapshot):
+            try:
+                async with asyncio.timeout(deadline_s):
+                    host = await asyncio.shield(self._promotion(snapshot))
+            except TimeoutError:
+                self.counters["refused_too_late"] += 1
+                raise Refused("too_late") from None
         else:
             host = snapshot
         host.users += 1
@@ -231,37 +259,27 @@ class Tiers:
             snapshot.parked = True
 
     async def erase(self, key: SessionKey) -> None:
-        """Removes everything of a session from host and disk."""
-        for snapshot in tuple(self._host.get(key, ())):
-            await self._drop(snapshot)
-        if self.disk is not None:
-            await self.disk.erase(key)
+        """Removes everything of a session from every tier."""
+        self.returns.forget(key)
+        for flight in self._flights.get(key, ()):
+            flight.revoked = True
+        await asyncio.gather(
+            *(self._drop(snapshot) for snapshot in tuple(self._host.get(key, ()))),
+            *(tier.erase(key) for tier in self.cold),
+        )
 
     # -- between replicas ------------------------------------------------------------------------------
 
     async def export(self, key: SessionKey) -> AsyncIterator[bytes] | None:
         """The session's longest snapshot in the envelope, in chunks of at most 1 MiB; None without one."""
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
-        if isinstance(best, DiskSnapshot):
-            assert self.disk is not None
-            return self.disk.stream(best)
+        if isinstance(best, ColdSnapshot):
+            return self._tier(best).stream(best)
         if best is None:
             return None
         if best.tagging is not None:
             await asyncio.shield(best.tagging)
-        return None if best.manifest is None or best.gone else self._stream(best, best.manifest)
-
-    async def _stream(self, snapshot: HostSnapshot, manifest: Manifest) -> AsyncIterator[bytes]:
-        snapshot.users += 1
-        try:
-            header = encode_header(manifest)
-            for start in range(0, len(header), CHUNK_BYTES):
-                yield header[start : start + CHUNK_BYTES]
-            with await asyncio.to_thread(snapshot.path.open, "rb") as file:
-                while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    yield data
-        finally:
-            snapshot.users -= 1
+        return None if best.manifest is None or best.gone else transfer.stream(best, best.manifest)
 
     async def import_(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
@@ -273,32 +291,23 @@ class Tiers:
             return 0
 
     async def _import(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        head = b""
-        async for chunk in chunks:
-            head += chunk
-            decoded = decode_header(head)
-            if decoded is not None:
-                break
-        else:
-            raise Refused("truncated")
-        manifest, header_bytes = decoded
-        check_manifest(manifest, key, self.identity)
-        if not await self.reserve(manifest.payload_bytes):
-            raise Refused("no_room")
-        path, check = self.new_path(), PayloadCheck(manifest)
-        try:
-            with await asyncio.to_thread(_create, path) as file:
-                for part in check.feed(head[header_bytes:]):
-                    await _append(file, part)
-                async for chunk in chunks:
-                    for part in check.feed(chunk):
-                        await _append(file, part)
-                check.finish()
-        except BaseException:
-            path.unlink(missing_ok=True)
-            self.unreserve(manifest.payload_bytes)
-            raise
-        self._take(manifest, path)
+        manifest, rest = await transfer.begin(chunks, key, self.identity)
+        begun, size = time.monotonic(), manifest.payload_bytes
+        with self._flight(key) as flight:
+            if not await self.reserve(size):
+                raise Refused("no_room")
+            path = self.new_path()
+            try:
+                await transfer.receive(chunks, manifest, rest, path)
+                if flight.revoked:
+                    raise Refused("no_snapshot")
+            except BaseException:
+                path.unlink(missing_ok=True)
+                self.unreserve(size)
+                raise
+            self._take(manifest, path)
+        now_s = time.monotonic()
+        self.cost.moved("peer", size, now_s - begun, now_s)
         self.counters["imports"] += 1
         return len(manifest.ledger)
 
@@ -307,13 +316,21 @@ class Tiers:
     def _all(self) -> Iterator[HostSnapshot]:
         return (snapshot for held in self._host.values() for snapshot in held)
 
-    def _of(self, key: SessionKey) -> list[HostSnapshot | DiskSnapshot]:
-        on_disk = self.disk.of(key) if self.disk is not None else []
-        return [*self._host.get(key, ()), *on_disk]
+    def _of(self, key: SessionKey) -> list[HostSnapshot | ColdSnapshot]:
+        return [*self._host.get(key, ()), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
+
+    def _tier(self, snapshot: ColdSnapshot) -> ColdTier:
+        return next(tier for tier in self.cold if tier.name == snapshot.tier)
+
+    def _worth(self, snapshot: Ranked) -> tuple[float, ...]:
+        """Seconds that a byte of a snapshot is expected to save, per second that it is kept; then the last use."""
+        rate = self.returns.index(snapshot.key, snapshot.used_s, len(snapshot.tokens))
+        saved_s = self.cost.saved_s(snapshot.bytes, len(snapshot.tokens), time.monotonic())
+        return rate * saved_s / max(1, snapshot.bytes), snapshot.used_s
 
     def _touch(self, snapshot: HostSnapshot) -> None:
-        self._ticks += 1
-        snapshot.used = self._ticks
+        self._last_used_s = max(time.monotonic(), self._last_used_s + 1e-6)  # also where the clock is coarse
+        snapshot.used_s = self._last_used_s
         snapshot.parked = False
 
     def _insert(self, snapshot: HostSnapshot) -> None:
@@ -341,6 +358,18 @@ class Tiers:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @contextlib.contextmanager
+    def _flight(self, key: SessionKey) -> Iterator[Flight]:
+        flight = Flight()
+        flights = self._flights.setdefault(key, set())
+        flights.add(flight)
+        try:
+            yield flight
+        finally:
+            flights.remove(flight)
+            if not flights:
+                del self._flights[key]
+
     async def _settle(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -357,6 +386,8 @@ class Tiers:
                 await self._drop(snapshot)
             return
         snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)
+        if self.cold and not snapshot.gone:
+            self._spawn(self._copy_down(snapshot, snapshot.manifest))
 
     async def _check(self, snapshot: HostSnapshot) -> None:
         if snapshot.gone:
@@ -369,27 +400,55 @@ class Tiers:
             await self.refuse(snapshot, exc.reason)
             raise
 
-    async def _promote(self, snapshot: DiskSnapshot) -> HostSnapshot:
-        assert self.disk is not None
-        size = snapshot.bytes  # of the whole file, so a little more than is needed
-        if not await self.reserve(size):
-            raise Refused("no_room")
-        path = self.new_path()
-        try:
-            manifest = await self.disk.fetch(snapshot, path)
-        except Refused:
-            await asyncio.to_thread(path.unlink, missing_ok=True)
-            self.unreserve(size)
-            raise
-        self.host_bytes += manifest.payload_bytes - size
-        return self._take(manifest, path)
+    async def _copy_down(self, snapshot: HostSnapshot, manifest: Manifest) -> None:
+        """Write-behind: the tiers below get a copy while the snapshot stays. One at a time, and the newest only."""
+        async with self._copying:
+            for tier in self.cold:
+                if snapshot.gone or tier.has(manifest.snapshot_id):
+                    continue
+                snapshot.users += 1
+                try:
+                    await tier.put(manifest, snapshot.path)
+                finally:
+                    snapshot.users -= 1
+        if snapshot.gone:
+            await self._drop(snapshot)
+        self._freed.set()
+
+    def _promotion(self, snapshot: ColdSnapshot) -> asyncio.Task[HostSnapshot]:
+        """The way of a snapshot into host memory, begun unless it is on it. Ends with Refused when it is no good."""
+        task = self._promotions.get(snapshot)
+        if task is None:
+            task = self._promotions[snapshot] = self._spawn(self._promote(snapshot))
+            task.add_done_callback(lambda done: (self._promotions.pop(snapshot), done.cancelled() or done.exception()))
+        return task
+
+    async def _promote(self, snapshot: ColdSnapshot) -> HostSnapshot:
+        size = snapshot.bytes  # of all that is stored, so a little more than is needed
+        with self._flight(snapshot.key) as flight:
+            if not await self.reserve(size):
+                raise Refused("no_room")
+            path, begun = self.new_path(), time.monotonic()
+            try:
+                manifest = await self._tier(snapshot).fetch(snapshot, path)
+                if flight.revoked:
+                    raise Refused("no_snapshot")
+            except Refused as exc:
+                log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+                self.unreserve(size)
+                raise
+            now_s = time.monotonic()
+            self.cost.moved(snapshot.tier, size, now_s - begun, now_s)
+            self.host_bytes += manifest.payload_bytes - size
+            return self._take(manifest, path)
 
     def _evict_one(self) -> None:
         """Starts to move or drop the snapshot that is wanted least, unless one is on its way."""
         idle = [snapshot for snapshot in self._all() if not snapshot.users]
         if not idle or any(snapshot.moving for snapshot in idle):
             return
-        victim = min(idle, key=lambda snapshot: (not snapshot.parked, snapshot.used))
+        victim = min(idle, key=lambda snapshot: (not snapshot.parked, *self._worth(snapshot)))
         self.counters["host_evictions"] += 1
         victim.moving = True
         self._spawn(self._drop(victim) if self.disk is None else self._demote(victim))
@@ -427,19 +486,7 @@ class Tiers:
                 del self._host[snapshot.key]
 
 
-def _create(path: Path) -> BinaryIO:
-    try:
-        return path.open("wb", buffering=0)
-    except OSError as exc:
-        raise Refused("no_room") from exc
-
-
-async def _append(file: BinaryIO, part: bytes) -> None:
-    writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
-    try:
-        await asyncio.shield(writing)
-    except OSError as exc:
-        raise Refused("no_room") from exc
-    except asyncio.CancelledError:
-        await asyncio.wait([writing])  # the file must not be closed under the thread
-        raise
+def _tier_of(snapshot: HostSnapshot | ColdSnapshot) -> Literal["host", "disk", "redis"]:
+    if isinstance(snapshot, HostSnapshot):
+        return "host"
+    return "disk" if snapshot.tier == "disk" else "redis"

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from inference.kv.disk import DiskSnapshot
+from inference.kv.cold import ColdSnapshot
 from inference.kv.envelope import Refused
 from inference.kv.tiers import HostSnapshot, Tiers
 from inference.llama.http import HttpClient
@@ -154,7 +154,7 @@ class Residency:
                 self.tiers.unreserve(size)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def restore(self, slot: Slot, snapshot: HostSnapshot | DiskSnapshot) -> array.array[int]:
+    async def restore(self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot) -> array.array[int]:
         """The tokens that the slot holds afterwards; none when it went wrong, whatever it was."""
         try:
             async with self.tiers.payload(snapshot) as host:

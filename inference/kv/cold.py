@@ -1,0 +1,110 @@
+"""What every tier below host memory is to the tiers' manager: a bounded place for whole snapshots, found by session.
+
+    disk.DiskTier         files in a folder of this machine
+    redis.RedisTier       small snapshots in Redis or Valkey, seen by every replica
+    (a peer replica)      is asked, not kept in: `actors` fetches, the engine's `import_kv` takes in
+
+A tier below never raises for its own troubles: it stores or it does not, and a fetch gives the checked payload or
+`Refused`. It keeps its own index, counters and bound. Where there is a key store, nothing is stored unencrypted.
+"""
+
+from __future__ import annotations
+
+import array
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Protocol
+
+from inference.kv.envelope import Manifest, Refused
+from inference.kv.seal import Head
+from sessions.errors import SessileError
+from sessions.ports import DataKey, Keys
+from sessions.types import SessionKey
+
+
+class ColdSnapshot:
+    """An entry of a tier's index. Engines only hand it back."""
+
+    __slots__ = ("bytes", "key", "tier", "tokens", "used_s")
+
+    def __init__(self, tier: str, key: SessionKey, tokens: array.array[int], size: int, used_s: float) -> None:
+        self.tier = tier
+        self.key = key
+        self.tokens = tokens
+        self.bytes = size
+        self.used_s = used_s  # on the process's monotonic clock
+
+
+class Ranked(Protocol):
+    """What a ranking looks at."""
+
+    @property
+    def key(self) -> SessionKey: ...
+    @property
+    def tokens(self) -> array.array[int]: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def used_s(self) -> float: ...
+
+
+Blob = bytes  # in classes that have `bytes` of their own
+Rank = Callable[[Ranked], tuple[float, ...]]  # the smaller, the sooner evicted
+
+
+def least_recently_used(snapshot: Ranked) -> tuple[float, ...]:
+    return (snapshot.used_s,)
+
+
+class ColdTier(Protocol):
+    """One tier below host memory. `open` first; nothing but `open` raises for what is wrong with the place."""
+
+    name: str
+    counters: Counter[str]
+    bytes: int
+    bytes_max: int
+    rank: Rank
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def of(self, key: SessionKey) -> list[ColdSnapshot]:
+        """The session's snapshots, as far as they are known here without waiting."""
+        ...
+
+    def has(self, snapshot_id: Blob) -> bool: ...
+
+    async def put(self, manifest: Manifest, payload: Path) -> bool:
+        """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""
+        ...
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then."""
+        ...
+
+    def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[Blob]: ...
+
+    async def erase(self, key: SessionKey) -> None:
+        """Removes everything of a session, also what is being written just now."""
+        ...
+
+
+async def data_key_for(keys: Keys | None, head: Head | None) -> DataKey | None:
+    """The key that opens what begins with `head`; None for a plain envelope where plain ones are kept.
+
+    Raises Refused: `not_encrypted`, `unknown_key` when it is destroyed, `keys_away` when the store does not answer."""
+    if keys is None:
+        if head is not None:
+            raise Refused("unknown_key")
+        return None
+    if head is None:
+        raise Refused("not_encrypted")
+    try:
+        found = await keys.find(head.key, head.key_id)
+    except SessileError as exc:
+        raise Refused("keys_away") from exc
+    if found is None:
+        raise Refused("unknown_key")
+    return found

@@ -1,0 +1,365 @@
+"""Small snapshots in Redis or Valkey: seen by every replica, so that a session whose owner died comes up elsewhere.
+
+    {kv}:bytes           how much all payloads and headers take
+    {kv}:used            sorted set: member -> when it was used last
+    {kv}:of:<session>    hash: snapshot's id -> size and head, for finding
+    {kv}:data:<member>   the stored snapshot (`seal.py`)
+
+Storing, evicting down to the bound and indexing are one script, so the bound holds at every moment and there is
+nothing to rebuild or collect after a crash of whoever wrote. One hash tag keeps all of it on one node of a cluster:
+this tier is meant to be small. It is worth it where a snapshot's way over the network is shorter than computing it
+and a peer cannot be asked; large ones cost a Redis its memory and everybody else's latency: `snapshot_bytes_max`.
+
+Commands run in tasks of their own and are never cancelled, because a connection must not be left in mid-answer; a
+server that is away is an answer, and nothing is written to it again for a moment.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import hashlib
+import io
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from inference.kv.cold import ColdSnapshot, Rank, data_key_for, least_recently_used
+from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
+from inference.kv.seal import Stored, store, stored_bytes
+from sessions.errors import SessileError
+from sessions.ports import DataKey, Keys
+from sessions.types import SessionKey
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SNAPSHOT_BYTES_MAX: Final = 4 << 20
+_SESSIONS_KNOWN: Final = 10_000  # whose answers are remembered here
+_AWAY_S: Final = 1.0
+_TIMEOUT_S: Final = 1.0
+
+# KEYS: bytes, used, of:<session>; ARGV: member, field, stored, now, bound, prefix of data keys, prefix of indexes
+_PUT: Final = """
+local size = #ARGV[3]
+local held = tonumber(redis.call('GET', KEYS[1]) or '0')
+local data = ARGV[6] .. ARGV[1]
+held = held - redis.call('STRLEN', data)
+while held + size > tonumber(ARGV[5]) do
+  local oldest = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if not oldest then held = 0 break end
+  held = held - redis.call('STRLEN', ARGV[6] .. oldest)
+  redis.call('DEL', ARGV[6] .. oldest)
+  redis.call('ZREM', KEYS[2], oldest)
+  local cut = string.find(oldest, '/', 1, true)
+  redis.call('HDEL', ARGV[7] .. string.sub(oldest, 1, cut - 1), string.sub(oldest, cut + 1))
+end
+redis.call('SET', data, ARGV[3])
+redis.call('SET', KEYS[1], held + size)
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+redis.call('HSET', KEYS[3], ARGV[2], size)
+return held + size
+"""
+
+# KEYS: bytes, used, of:<session>; ARGV: session, prefix of data keys, field ... (none: all of the session)
+_DROP: Final = """
+local fields = {}
+for i = 3, #ARGV do fields[#fields + 1] = ARGV[i] end
+if #fields == 0 then fields = redis.call('HKEYS', KEYS[3]) end
+for _, field in ipairs(fields) do
+  local member = ARGV[1] .. '/' .. field
+  redis.call('DECRBY', KEYS[1], redis.call('STRLEN', ARGV[2] .. member))
+  redis.call('DEL', ARGV[2] .. member)
+  redis.call('ZREM', KEYS[2], member)
+  redis.call('HDEL', KEYS[3], field)
+end
+return tonumber(redis.call('GET', KEYS[1]) or '0')
+"""
+
+
+class RedisSnapshot(ColdSnapshot):
+    __slots__ = ("field",)
+
+    def __init__(self, key: SessionKey, tokens: array.array[int], size: int, field: str) -> None:
+        super().__init__("redis", key, tokens, size, time.monotonic())
+        self.field = field
+
+
+class RedisTier:
+    """Implements `ColdTier` for one engine identity; others may share the server and the bound."""
+
+    name: str = "redis"
+
+    def __init__(
+        self,
+        url: str,
+        bytes_max: int,
+        identity: Identity,
+        keys: Keys | None = None,
+        *,
+        snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
+        namespace: str = "{sessile-kv}",
+    ) -> None:
+        self.bytes = 0  # as of the last answer: others write, too
+        self.bytes_max = bytes_max
+        self.snapshot_bytes_max = snapshot_bytes_max
+        self.identity = identity
+        self.keys = keys
+        self.rank: Rank = least_recently_used
+        self.counters: Counter[str] = Counter()
+        self._client: Redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        self._put_script = self._client.register_script(_PUT)
+        self._drop_script = self._client.register_script(_DROP)
+        self._namespace = namespace
+        self._mark = hashlib.blake2b(msgspec.msgpack.encode(identity), digest_size=8).hexdigest()
+        self._known: dict[SessionKey, list[RedisSnapshot]] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._writing: dict[SessionKey, int] = {}
+        self._revoked: set[SessionKey] = set()  # erased while something of it is being written
+        self._away_until_s = 0.0
+
+    async def open(self) -> None:
+        """Never raises: a server that is away may come back."""
+        await self._ask(self._client.ping())
+
+    async def close(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._client.aclose()
+
+    # -- finding -----------------------------------------------------------------------------------------
+
+    def of(self, key: SessionKey) -> list[ColdSnapshot]:
+        return list(self._known.get(key, ()))
+
+    def has(self, snapshot_id: bytes) -> bool:
+        field = self._field(snapshot_id)
+        return any(snapshot.field == field for held in self._known.values() for snapshot in held)
+
+    async def look(self, key: SessionKey) -> None:
+        """Learns what any replica has left of a session: sizes first, then the heads, which tell the tokens."""
+        found = await self._ask(self._client.hgetall(self._index(key)))
+        snapshots = []
+        for raw, size in (found or {}).items():
+            field = _blob(raw).decode()
+            if field.startswith(f"{self._mark}:"):
+                try:
+                    manifest = await self._head(key, field)
+                except Refused as exc:
+                    await self._refused(key, field, exc)
+                else:
+                    snapshots.append(RedisSnapshot(key, manifest.ledger, int(size), field))
+        self._know(key, snapshots)
+
+    async def _head(self, key: SessionKey, field: str) -> Manifest:
+        """The manifest alone: enough bytes for a short one, the whole where they do not do."""
+        name = self._data(key, field)
+        for end in (16 << 10, -1):
+            data = await self._ask(self._client.getrange(name, 0, end))
+            if not data:
+                raise Refused("tier_away" if data is None else "no_snapshot")
+            try:
+                return await self._opened(_blob(data), key)
+            except Refused as exc:
+                if exc.reason != "truncated" or end == -1:
+                    raise
+        raise AssertionError("the whole was read")
+
+    async def _opened(self, data: bytes, key: SessionKey) -> Manifest:
+        stored = Stored(io.BytesIO(data))
+        manifest = stored.open(await data_key_for(self.keys, stored.head))
+        check_manifest(manifest, key, self.identity)
+        return manifest
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    async def put(self, manifest: Manifest, payload: Path) -> bool:
+        """False for a snapshot that is too large for here, and when Redis or the key store are away."""
+        key = manifest.key
+        if manifest.payload_bytes > self.snapshot_bytes_max or time.monotonic() < self._away_until_s:
+            self.counters["redis_too_large"] += manifest.payload_bytes > self.snapshot_bytes_max
+            return False
+        self._writing[key] = self._writing.get(key, 0) + 1
+        try:
+            return await self._put(manifest, payload)
+        finally:
+            self._writing[key] -= 1
+            if not self._writing[key]:
+                del self._writing[key]
+                self._revoked.discard(key)
+
+    async def _put(self, manifest: Manifest, payload: Path) -> bool:
+        key, field = manifest.key, self._field(manifest.snapshot_id)
+        try:
+            data_key = await self.keys.current(key) if self.keys is not None else None
+            data = await asyncio.to_thread(_sealed, manifest, payload, data_key)
+        except (SessileError, Refused, OSError) as exc:
+            self.counters["redis_write_failed"] += 1
+            log.warning("KV is not copied to Redis: %s", exc)
+            return False
+        if len(data) > self.bytes_max or key in self._revoked:
+            return False
+        held = await self._ask(
+            self._put_script(
+                keys=[*self._books, self._index(key)],
+                args=[
+                    f"{self._session(key)}/{field}",
+                    field,
+                    data,
+                    time.time(),
+                    self.bytes_max,
+                    f"{self._namespace}:data:",
+                    f"{self._namespace}:of:",
+                ],
+            )
+        )
+        if held is None:
+            return False
+        self.bytes = int(held)
+        if key in self._revoked:
+            await self._drop(key, field)
+            return False
+        self.counters["redis_writes"] += 1
+        tokens = manifest.ledger
+        known = self._known.get(key, [])
+        covered = [older.field for older in known if older.tokens == tokens[: len(older.tokens)]]
+        if gone := [older for older in covered if older != field]:
+            await self._drop(key, *gone)
+        kept = [older for older in known if older.field not in covered]
+        self._know(key, [*kept, RedisSnapshot(key, tokens, len(data), field)])
+        return True
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+        assert isinstance(snapshot, RedisSnapshot)
+        key = snapshot.key
+        try:
+            data = await self._ask(self._client.get(self._data(key, snapshot.field)))
+            if data is None:
+                raise Refused("tier_away" if time.monotonic() < self._away_until_s else "no_snapshot")
+            stored = Stored(io.BytesIO(_blob(data)))
+            data_key = await data_key_for(self.keys, stored.head)
+            manifest = await asyncio.to_thread(_unsealed, stored, data_key, key, self.identity, payload)
+        except Refused as exc:
+            await self._refused(key, snapshot.field, exc)
+            raise
+        await self._ask(
+            self._client.zadd(self._books[1], {f"{self._session(key)}/{snapshot.field}": time.time()}, xx=True)
+        )
+        self.counters["redis_reads"] += 1
+        return manifest
+
+    async def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[bytes]:
+        """The envelope, decrypted. May raise Refused."""
+        assert isinstance(snapshot, RedisSnapshot)
+        data = await self._ask(self._client.get(self._data(snapshot.key, snapshot.field)))
+        if data is None:
+            raise Refused("no_snapshot")
+        stored = Stored(io.BytesIO(_blob(data)))
+        yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
+        for chunk in stored.chunks():
+            yield chunk
+
+    async def erase(self, key: SessionKey) -> None:
+        if key in self._writing:
+            self._revoked.add(key)
+        self._known.pop(key, None)
+        await self._drop(key)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    @property
+    def _books(self) -> tuple[str, str]:
+        return f"{self._namespace}:bytes", f"{self._namespace}:used"
+
+    def _session(self, key: SessionKey) -> str:
+        """Names may hold anything; this holds no slash and tells no names."""
+        return hashlib.blake2b(msgspec.msgpack.encode((key.tenant, key.session)), digest_size=16).hexdigest()
+
+    def _index(self, key: SessionKey) -> str:
+        return f"{self._namespace}:of:{self._session(key)}"
+
+    def _data(self, key: SessionKey, field: str) -> str:
+        return f"{self._namespace}:data:{self._session(key)}/{field}"
+
+    def _field(self, snapshot_id: bytes) -> str:
+        return f"{self._mark}:{snapshot_id.hex()}"
+
+    def _know(self, key: SessionKey, snapshots: list[RedisSnapshot]) -> None:
+        self._known.pop(key, None)
+        if snapshots:
+            self._known[key] = snapshots
+        while len(self._known) > _SESSIONS_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    async def _refused(self, key: SessionKey, field: str, exc: Refused) -> None:
+        """What proved to be no good goes; what could only not be reached stays."""
+        if exc.reason in ("no_room", "keys_away", "tier_away"):
+            return
+        self.counters[f"refused_{exc.reason}"] += 1
+        log.warning("KV in Redis refused (%s), it will be recomputed", exc.reason)
+        self._know(key, [known for known in self._known.get(key, []) if known.field != field])
+        await self._drop(key, field)
+
+    async def _drop(self, key: SessionKey, *fields: str) -> None:
+        held = await self._ask(
+            self._drop_script(
+                keys=[*self._books, self._index(key)], args=[self._session(key), f"{self._namespace}:data:", *fields]
+            )
+        )
+        if held is None:
+            self.counters["redis_erase_failed"] += 1
+        else:
+            self.bytes = int(held)
+
+    async def _ask(self, command: Awaitable[T]) -> T | None:
+        """The answer, None when there was none. Runs to its end whatever becomes of the caller."""
+
+        async def asked() -> T | None:
+            try:
+                return await command
+            except (RedisError, OSError) as exc:
+                self.counters["redis_away"] += 1
+                self._away_until_s = time.monotonic() + _AWAY_S
+                log.warning("Redis does not keep KV now: %s", exc)
+                return None
+
+        task = asyncio.ensure_future(asked())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+
+def _blob(data: bytes | str) -> bytes:
+    """What the client returns without `decode_responses`, whatever its types say."""
+    assert isinstance(data, bytes)
+    return data
+
+
+# -- blocking parts, for threads ---------------------------------------------------------------------------
+
+
+def _sealed(manifest: Manifest, payload: Path, data_key: DataKey | None) -> bytes:
+    sink = io.BytesIO()
+    store(sink, manifest, payload, data_key)
+    data = sink.getvalue()
+    assert len(data) == stored_bytes(manifest, data_key)
+    return data
+
+
+def _unsealed(stored: Stored, data_key: DataKey | None, key: SessionKey, identity: Identity, payload: Path) -> Manifest:
+    manifest = stored.open(data_key)
+    check_manifest(manifest, key, identity)
+    try:
+        with payload.open("wb") as file:
+            for chunk in stored.chunks():
+                file.write(chunk)
+    except OSError as exc:
+        raise Refused("no_room") from exc
+    return manifest

@@ -1,0 +1,63 @@
+"""Snapshots between replicas: the envelope as a stream of chunks of at most 1 MiB, checked by whoever takes it in.
+
+It travels unencrypted inside the link between replicas, which is authenticated and may be TLS; at rest each side
+encrypts under the session's key by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from inference.kv.envelope import (
+    CHUNK_BYTES,
+    Identity,
+    Manifest,
+    PayloadCheck,
+    Refused,
+    check_manifest,
+    decode_header,
+    encode_header,
+)
+from inference.kv.host import HostSnapshot, append, create
+from sessions.types import SessionKey
+
+
+async def stream(snapshot: HostSnapshot, manifest: Manifest) -> AsyncIterator[bytes]:
+    """A snapshot in host memory, which stays there for so long."""
+    snapshot.users += 1
+    try:
+        header = encode_header(manifest)
+        for start in range(0, len(header), CHUNK_BYTES):
+            yield header[start : start + CHUNK_BYTES]
+        with await asyncio.to_thread(snapshot.path.open, "rb") as file:
+            while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                yield data
+    finally:
+        snapshot.users -= 1
+
+
+async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: Identity) -> tuple[Manifest, bytes]:
+    """Reads the header: (manifest, what came of the payload already). Raises Refused."""
+    head = b""
+    async for chunk in chunks:
+        head += chunk
+        decoded = decode_header(head)
+        if decoded is not None:
+            manifest, header_bytes = decoded
+            check_manifest(manifest, key, identity)
+            return manifest, head[header_bytes:]
+    raise Refused("truncated")
+
+
+async def receive(chunks: AsyncIterator[bytes], manifest: Manifest, rest: bytes, path: Path) -> None:
+    """Writes the checked payload to a file, which is the caller's to remove when this fails. Raises Refused."""
+    check = PayloadCheck(manifest)
+    with await asyncio.to_thread(create, path) as file:
+        for part in check.feed(rest):
+            await append(file, part)
+        async for chunk in chunks:
+            for part in check.feed(chunk):
+                await append(file, part)
+        check.finish()
