@@ -3,8 +3,9 @@
     python -m bench.overhead_ws --pairs 10
 
 Same model and settings, one engine thread on both sides, same prompts (the chat template applied on both sides),
-greedy, 8 streams at once. Peer: llama-server as xllamacpp runs it, `/v1/chat/completions` with `stream`. Pairs are
-interleaved A B B A; both servers are up all the time, one works at a time.
+greedy, 8 streams at once. Peer: llama-server as xllamacpp runs it, `/v1/chat/completions` with `stream`. A pair is the
+runs A B B A, so that a machine that grows slower or faster within it favours neither; both servers are up all the time,
+one works at a time.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import argparse
 import asyncio
 import contextlib
 import time
+from string import ascii_letters
 
 from bench.peer import LlamaServer
 from bench.support import Server, Wire, connected, filler, lower_bound, percentile, report
 
 ANSWER = 64
+APART_S = (
+    0.1  # between the streams' beginnings: at once, the prompts that the first step has room for decide the median
+)
 
 
 def prompts(streams: int, number: int) -> list[str]:
-    """Questions that differ from their first word on, as those of different people do."""
-    return [
-        f"{filler(1, each)} {each}: write a long story." for each in range(number * streams, (number + 1) * streams)
-    ]
+    """Questions that differ from their first token on, as those of different people do. (llama-server would reuse what
+    two of them share; we never reuse what somebody else has said.)"""
+    each = range(number * streams, (number + 1) * streams)
+    return [f"{ascii_letters[n % len(ascii_letters)]}. {filler(1, n)} {n}: write a long story." for n in each]
 
 
 async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]]:
@@ -34,8 +39,9 @@ async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]
     firsts: list[float] = []
     tokens = 0
 
-    async def one(wire: Wire, session: str, question: str) -> None:
+    async def one(number: int, wire: Wire, session: str, question: str) -> None:
         nonlocal tokens
+        await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         answer = await wire.command(
             "message.create", session=session, content=question, max_output_tokens=ANSWER, temperature=0.0
@@ -49,7 +55,7 @@ async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]
         wires = [await stack.enter_async_context(connected(server.url)) for _ in questions]
         sessions = [await wire.create() for wire in wires]
         started = time.monotonic()
-        await asyncio.gather(*map(one, wires, sessions, questions))
+        await asyncio.gather(*map(one, range(len(wires)), wires, sessions, questions))
         took = time.monotonic() - started
     return tokens / took, firsts
 
@@ -58,15 +64,16 @@ async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[f
     firsts: list[float] = []
     tokens = 0
 
-    async def one(question: str) -> None:
+    async def one(number: int, question: str) -> None:
         nonlocal tokens
+        await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         first, count = await peer.chat([{"role": "user", "content": question}], ANSWER)
         firsts.append((first - started) * 1000)
         tokens += count
 
     started = time.monotonic()
-    await asyncio.gather(*(one(question) for question in questions))
+    await asyncio.gather(*map(one, range(len(questions)), questions))
     return tokens / (time.monotonic() - started), firsts
 
 
@@ -80,18 +87,17 @@ async def main(arguments: argparse.Namespace) -> None:
         their: list[float] = []
         speed: tuple[list[float], list[float]] = ([], [])
         for number in range(arguments.pairs):
-            questions = prompts(arguments.streams, number)
-            if number % 2:
-                b, b_first = await theirs(peer, questions)
-                a, a_first = await ours(server, questions)
-            else:
-                a, a_first = await ours(server, questions)
-                b, b_first = await theirs(peer, questions)
+            took: dict[str, list[float]] = {"ours": [], "theirs": []}
+            for turn, side in enumerate(("ours", "theirs", "theirs", "ours")):
+                questions = prompts(arguments.streams, 2 * number + turn // 2)
+                run = ours(server, questions) if side == "ours" else theirs(peer, questions)
+                rate, firsts = await run
+                took[side].append(1 / rate)
+                (mine if side == "ours" else their).extend(firsts)
+            a, b = (2 / sum(took[side]) for side in ("ours", "theirs"))
             rates.append(a / b)
             speed[0].append(a)
             speed[1].append(b)
-            mine += a_first
-            their += b_first
     report(
         "overhead_ws",
         {
