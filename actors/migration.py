@@ -40,7 +40,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     kv_s: float = 60.0  # for each of copying and prefilling; after that the session stays
     take_s: float = 5.0  # from the seal to the target's word
     chunk_bytes: int = 8 << 20  # of KV under way
-    rest_tokens: int = 16  # few enough to be sealed
+    rest_tokens: int = 4  # few enough to be sealed: readers wait for their prefill
     rounds_max: int = 8
     at_once: int = 8  # sessions that leave at the same time
 
@@ -83,10 +83,10 @@ class Migration:
             try:
                 await self._reserve(talk, actor)
                 await self._bring_up(talk, actor)
+                owner = await self._switch(talk, actor)
             except (StaysHere, asyncio.CancelledError):
                 talk.give_up("given up")
                 raise
-            owner = await self._switch(talk, actor)
         self.handed_off += 1
         await self._engine.park(key)
         return owner

@@ -27,6 +27,7 @@ from transport.peer import GrpcDialer
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
+NODE = "tests.integration.cluster.node"
 
 
 class ReplicaProcess:
@@ -61,18 +62,19 @@ class ReplicaProcess:
 class Processes:
     """The servers, the replicas, and a router for each gateway that is asked for."""
 
-    def __init__(self, valkey: Server, dsn: str, folder: Path, options: list[str]) -> None:
+    def __init__(self, valkey: Server, dsn: str, folder: Path, options: list[str], module: str) -> None:
         self.valkey = valkey
         self.replicas: dict[str, ReplicaProcess] = {}
         self._dsn = dsn
         self._folder = folder
         self._options = options
+        self._module = module
 
     async def start(self, name: str) -> ReplicaProcess:
         folder = self._folder / f"{name}-{secrets.token_hex(3)}"
         folder.mkdir()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.integration.cluster.node", "replica", "--name", name),
+            *(sys.executable, "-m", self._module, "replica", "--name", name),
             *("--directory", self.valkey.url, "--journal", self._dsn, "--data", str(folder), *self._options),
             cwd=ROOT,
             stdout=PIPE,
@@ -104,15 +106,17 @@ class Processes:
 
 
 @asynccontextmanager
-async def processes(*options: str, names: tuple[str, ...] = ("r1", "r2")) -> AsyncIterator[Processes]:
-    """`options` are the replicas' (see `node`)."""
+async def processes(
+    *options: str, names: tuple[str, ...] = ("r1", "r2"), module: str = NODE
+) -> AsyncIterator[Processes]:
+    """`options` are the replicas' (see `node`); `module` runs them, and takes what `node` takes."""
     folder = Path(tempfile.mkdtemp(prefix="sessile-cluster-"))
     valkey = Server(port=free_port())
     postgres = PostgresServer()
     try:
         valkey.start()
         postgres.start()
-        made = Processes(valkey, postgres.dsn, folder, list(options))
+        made = Processes(valkey, postgres.dsn, folder, list(options), module)
         try:
             for name in names:
                 await made.start(name)

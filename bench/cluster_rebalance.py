@@ -1,0 +1,127 @@
+"""Throughput of two replicas when every session's hash names one of them, against sessions that hash evenly.
+
+    python -m bench.cluster_rebalance [--sessions 64] [--seconds 20] [--think-s 1]
+
+Replicas in one process on loopback gRPC, with simulated engines whose step costs 40 ms and 1 ms for each stream in the
+batch, as batched decoding does. People speak, wait for the answer (100 tokens), think, and speak again. Three runs:
+even hashes; all hashes naming one replica; and all sessions living on one replica before the other joins. What is
+counted is tokens that readers were told, from `--settle-s` after the beginning (or the joining).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+
+import structlog
+
+from actors.placement import ranking
+from actors.router import Router
+from bench.support import report
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from sessions.events import OutputTextDelta
+from sessions.ports import Member, Published
+from sessions.types import ReplicaId, SessionId, SessionKey
+from tests.integration.cluster.real import ALICE, RealCluster, Story, create, real_cluster, say
+
+TOKENS = 100
+ENGINE = SimulatedOptions(
+    step_base_s=0.04, step_per_stream_s=0.001, answer_tokens_mean=0, slots=32, prefill_tokens_per_s=5_000.0
+)
+
+
+def named(count: int, first: tuple[str, ...]) -> list[str]:
+    """Sessions whose hashes name these replicas first, in turn."""
+    members = [
+        Member(replica=ReplicaId(name), incarnation="", address="", model="", fingerprint="") for name in ("r1", "r2")
+    ]
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        name = f"s{number}"
+        number += 1
+        if ranking(SessionKey(ALICE.tenant, SessionId(name)), members)[0] == first[len(found) % len(first)]:
+            found.append(name)
+    return found
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.tokens = 0
+
+    def sink(self, published: Published) -> None:
+        # The simulated engine's tokens are words; readers are not told token ids.
+        self.tokens += sum(
+            len(record.event.delta.split()) for record in published.records if isinstance(record.event, OutputTextDelta)
+        )
+
+
+async def person(router: Router, name: str, counter: Counter, rng: random.Random, think_s: float) -> None:
+    key = await create(router, name)
+    story = Story(router, key)
+    router.watch(key, counter.sink)
+    while True:
+        await asyncio.sleep(think_s * 2 * rng.random())
+        await story.ends(await say(router, key, tokens=TOKENS), 300.0)
+
+
+async def throughput(sessions: list[str], given: argparse.Namespace, *, late: bool) -> tuple[float, RealCluster]:
+    """Tokens a second. `late`: the second replica joins when everybody is talking."""
+    counter, rng = Counter(), random.Random(7)
+    async with real_cluster(0) as made:
+        await made.add_replica("r1", SimulatedEngine(ENGINE))
+        if not late:
+            await made.add_replica("r2", SimulatedEngine(ENGINE))
+        router = await made.add_gateway("g1")
+        talks = [asyncio.create_task(person(router, name, counter, rng, given.think_s)) for name in sessions]
+        if late:
+            await asyncio.sleep(5.0)
+            await made.add_replica("r2", SimulatedEngine(ENGINE))
+        await asyncio.sleep(given.settle_s)
+        before = counter.tokens
+        await asyncio.sleep(given.seconds)
+        rate = (counter.tokens - before) / given.seconds
+        for talk in talks:
+            talk.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+        return rate, made
+
+
+async def run(given: argparse.Namespace) -> None:
+    even, _ = await throughput(named(given.sessions, ("r1", "r2")), given, late=False)
+    skewed, one = await throughput(named(given.sessions, ("r1",)), given, late=False)
+    joined, two = await throughput(named(given.sessions, ("r1", "r2")), given, late=True)
+    report(
+        "cluster_rebalance",
+        {
+            "sessions": given.sessions,
+            "think_s": given.think_s,
+            "even_per_s": even,
+            "skewed_per_s": skewed,
+            "skewed_share": skewed / even,
+            "skewed_moves": moves(one),
+            "joined_per_s": joined,
+            "joined_share": joined / even,
+            "joined_moves": moves(two),
+        },
+    )
+
+
+def moves(made: RealCluster) -> int:
+    return sum(each.replica.rebalancer.moved for each in made.replicas.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--settle-s", type=float, default=15.0)
+    parser.add_argument("--think-s", type=float, default=1.0)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What routing adds to a command: from the gateway's call to the replica's, and back with the answer.
+
+    python -m bench.cluster_routing [--rate 200] [--seconds 10]
+
+Replicas as processes on a real Valkey and PostgreSQL; this process is the gateway. Commands come at a steady rate,
+whatever happens to those before. What is added to each is its time at the gateway less its time inside the replica's
+runtime: both ways over the link, twice the coding, and waiting for a turn in two event loops. `met` are commands of
+sessions that the gateway has met; `unmet` ones are looked up in the directory first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from actors.router import Router
+from bench.support import percentile, report
+from sessions import commands as cm
+from sessions.types import CommandId, SessionKey
+from tests.integration.cluster.processes import processes
+from tests.integration.cluster.real import ALICE, create, new_id
+
+NOTES = "SESSILE_BENCH_NOTES"
+
+Noted = dict[str, float]
+
+
+def replica(arguments: list[str]) -> None:
+    """A replica that notes how long each command was inside its runtime, and writes that down when it ends."""
+    from actors.runtime import Runtime
+    from tests.integration.cluster import node
+
+    inside: Noted = {}
+    execute = Runtime.execute
+
+    async def noted(self: Runtime, principal: Any, command: Any, *, instead_of: Any = None) -> Any:
+        began = time.perf_counter()
+        try:
+            return await execute(self, principal, command, instead_of=instead_of)
+        finally:
+            inside[command.id] = time.perf_counter() - began
+
+    Runtime.execute = noted  # type: ignore[method-assign]
+    node.main(arguments)
+    Path(os.environ[NOTES], f"{os.getpid()}.json").write_bytes(msgspec.json.encode(inside))
+
+
+async def titled(router: Router, key: SessionKey, took: Noted) -> None:
+    """One command, as its gateway sees it."""
+    command = cm.SessionUpdate(id=CommandId(new_id()), session=key.session, title=new_id())
+    began = time.perf_counter()
+    await router.execute(ALICE, command)
+    took[command.id] = time.perf_counter() - began
+
+
+async def steadily(router: Router, keys: list[SessionKey], took: Noted, rate: float, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, began + number / rate - loop.time()))
+            tasks.create_task(titled(router, keys[number % len(keys)], took))
+
+
+async def run(rate: float, seconds: float, sessions: int, folder: Path) -> None:
+    met: Noted = {}
+    unmet: Noted = {}
+    async with processes("--log", "error", module="bench.cluster_routing") as made:
+        async with made.gateway("g1") as (first, _), made.gateway("g2") as (second, _):
+            keys = [await create(first, f"s{number}") for number in range(sessions)]
+            for number in range(8):  # the second one's links
+                await create(second, f"links{number}")
+            for key in keys:
+                await titled(second, key, unmet)
+            await steadily(first, keys, met, rate, seconds)
+        for each in made.replicas.values():
+            each.signal(signal.SIGTERM)
+            await each.process.wait()
+    inside: Noted = {}
+    for path in folder.iterdir():
+        inside |= msgspec.json.decode(path.read_bytes())
+    figures: dict[str, float] = {"commands_per_s": rate, "commands": len(met)}
+    for name, took in (("met", met), ("unmet", unmet)):
+        added = [(seconds - inside[id]) * 1000 for id, seconds in took.items()]
+        figures |= {f"{name}_ms_p50": percentile(added, 0.5), f"{name}_ms_p99": percentile(added, 0.99)}
+    whole = [seconds * 1000 for seconds in met.values()]
+    figures |= {"command_ms_p50": percentile(whole, 0.5), "command_ms_p99": percentile(whole, 0.99)}
+    report("cluster_routing", figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, default=200.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--sessions", type=int, default=200)
+    given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
+        os.environ[NOTES] = folder  # the replicas inherit it
+        asyncio.run(run(given.rate, given.seconds, given.sessions, Path(folder)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["replica"]:
+        replica(sys.argv[1:])
+    else:
+        main()

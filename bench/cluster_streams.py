@@ -1,0 +1,193 @@
+"""Many durable streams through one gateway process.
+
+    python -m bench.cluster_streams [--streams 250] [--rate 25] [--seconds 10] [--inside]
+
+Replicas and the gateway are processes, on a real Valkey and PostgreSQL; replicas have simulated engines. Every stream
+is a session with a WebSocket of its own, gives `rate` tokens a second, and each token is a durable event. The latency
+is from the moment that stands in the record (just before its append, in whole milliseconds) to its arrival at the
+client; CPU is the gateway process's, per event. With `--inside` this process is the gateway, without the sockets of
+its clients: the router's and the peer link's share of it; `--profile` shows where that goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import cProfile
+import logging
+import pstats
+import time
+from collections.abc import Callable
+
+import msgspec
+import psutil
+import structlog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from actors.router import Router
+from bench.support import new_ulid, percentile, report
+from sessions.events import OutputTextDelta
+from sessions.ports import Published
+from tests.chaos.cluster import chaos_cluster
+from tests.integration.cluster.processes import processes
+from tests.integration.cluster.real import create, say
+
+SPARE_S = 25.0  # answers go on for so long beyond what is measured
+
+
+class Meter:
+    """What all readers of the run were told."""
+
+    def __init__(self) -> None:
+        self.late_ms: list[float] = []
+        self.measuring = False
+
+    def sink(self, published: Published) -> None:
+        if self.measuring:
+            now_ms = time.time() * 1000
+            self.late_ms += [
+                now_ms - record.at for record in published.records if isinstance(record.event, OutputTextDelta)
+            ]
+
+    async def measured(self, seconds: float, cpu_s: Callable[[], float]) -> dict[str, float]:
+        self.measuring = True
+        began, cpu = time.perf_counter(), cpu_s()
+        await asyncio.sleep(seconds)
+        took, used = time.perf_counter() - began, cpu_s() - cpu
+        self.measuring = False
+        events = len(self.late_ms)
+        return {
+            "events_per_s": events / took,
+            "late_ms_p50": percentile(self.late_ms, 0.50),
+            "late_ms_p99": percentile(self.late_ms, 0.99),
+            "gateway_cpu_us_per_event": used / events * 1e6,
+            "gateway_cpu_share": used / took,
+        }
+
+
+# -- over sockets --------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """One socket that reads one session and acknowledges it."""
+
+    def __init__(self, socket: ClientConnection, meter: Meter) -> None:
+        self._socket = socket
+        self._meter = meter
+        self._session = ""
+        self._answers: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._decode = msgspec.json.Decoder().decode
+        self.reading = asyncio.create_task(self._read())
+
+    async def begin(self, tokens: int) -> None:
+        await self._send({"type": "hello"})
+        await self._answers.get()
+        self._session = str((await self._ask({"type": "session.create"}))["session"])
+        await self._ask({"type": "subscribe", "session": self._session, "offset": 0})
+        await self._ask(
+            {"type": "message.create", "session": self._session, "content": "Hi", "max_output_tokens": tokens}
+        )
+
+    async def _ask(self, frame: dict[str, object]) -> dict[str, object]:
+        await self._send({**frame, "id": new_ulid()})
+        while (answer := await self._answers.get())["type"] not in ("ok", "error"):
+            pass
+        if answer["type"] == "error":
+            raise RuntimeError(str(answer))
+        return answer
+
+    async def _send(self, frame: dict[str, object]) -> None:
+        await self._socket.send(msgspec.json.encode(frame).decode())
+
+    async def _read(self) -> None:
+        unacknowledged = 0
+        with contextlib.suppress(ConnectionClosed):
+            async for data in self._socket:
+                now_ms = time.time() * 1000
+                body = self._decode(data)
+                for frame in body if isinstance(body, list) else (body,):
+                    if frame["type"] != "event":
+                        self._answers.put_nowait(frame)
+                        continue
+                    if self._meter.measuring and frame["event"]["type"] == "response.output_text.delta":
+                        num = frame["offset"] - frame.get("first_offset", frame["offset"]) + 1
+                        self._meter.late_ms += [now_ms - frame["at"]] * num
+                    unacknowledged += 1
+                    if unacknowledged >= 64:
+                        unacknowledged = 0
+                        await self._send({"type": "ack", "session": self._session, "offset": frame["offset"]})
+
+
+async def over_sockets(streams: int, rate: float, seconds: float, replicas: int) -> dict[str, float]:
+    flags = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", str(streams), "--sim-tokens-per-s", str(rate))
+    names = (*(f"r{number}" for number in range(1, replicas + 1)), "g1")
+    meter = Meter()
+    async with chaos_cluster(*flags, names=names) as cluster, contextlib.AsyncExitStack() as stack:
+        process = cluster.members["g1"].process
+        assert process is not None
+        gateway = psutil.Process(process.pid)
+        clients = []
+        for _ in range(streams):
+            socket = await stack.enter_async_context(
+                connect(cluster.urls[0], subprotocols=["sessile.v1+json"], compression=None, max_size=None)  # type: ignore[list-item]
+            )
+            clients.append(Client(socket, meter))
+        for first in range(0, streams, 25):
+            await asyncio.gather(*(each.begin(int(rate * (seconds + SPARE_S))) for each in clients[first : first + 25]))
+        await asyncio.sleep(2.0)
+        return await meter.measured(seconds, lambda: sum(gateway.cpu_times()[:2]))
+
+
+# -- without sockets -----------------------------------------------------------------------------------------------
+
+
+async def inside(streams: int, rate: float, seconds: float, replicas: int, *, profile: bool) -> dict[str, float]:
+    names = tuple(f"r{number}" for number in range(1, replicas + 1))
+    options = ("--step-s", str(1 / rate), "--slots", str(streams), "--log", "error")
+    meter = Meter()
+
+    async def stream(router: Router, number: int) -> None:
+        key = await create(router, f"stream{number}")
+        router.watch(key, meter.sink)
+        await say(router, key, tokens=int(rate * (seconds + SPARE_S)))
+
+    async with processes(*options, names=names) as made, made.gateway("g1") as (router, _):
+        for first in range(0, streams, 25):
+            await asyncio.gather(*(stream(router, number) for number in range(first, min(first + 25, streams))))
+        await asyncio.sleep(2.0)
+        profiler = cProfile.Profile()
+        if profile:
+            profiler.enable()
+        figures = await meter.measured(seconds, time.process_time)
+        if profile:
+            profiler.disable()
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+        return figures
+
+
+async def run(given: argparse.Namespace) -> None:
+    if given.inside or given.profile:
+        figures = await inside(given.streams, given.rate, given.seconds, given.replicas, profile=given.profile)
+    else:
+        figures = await over_sockets(given.streams, given.rate, given.seconds, given.replicas)
+    due = given.streams * given.rate
+    name = "cluster_streams_inside" if given.inside or given.profile else "cluster_streams"
+    report(name, {"streams": given.streams, **figures, "share_of_due": figures["events_per_s"] / due})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=250)
+    parser.add_argument("--rate", type=float, default=25.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--inside", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
