@@ -148,6 +148,25 @@ def fingerprint_of(engine: Engine) -> str:
     return f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}"
 
 
+def peer_security(settings: Settings) -> PeerSecurity:
+    """What processes of a cluster show each other. Raises BadSetting, BadInput."""
+
+    def pem(name: str) -> bytes:
+        path = getattr(settings, name)
+        try:
+            return Path(path).read_bytes() if path else b""
+        except OSError as error:
+            raise BadSetting(f"{name} = {path!r}: {error}") from error
+
+    return PeerSecurity(
+        token=settings.peer_token,
+        authority=pem("peer_authority"),
+        certificate=pem("peer_certificate"),
+        key=pem("peer_key"),
+        server_name=settings.peer_server_name,
+    )
+
+
 def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models: Models = tuple) -> Gateway:
     access = Access(
         read_keys(settings.keys) if settings.keys else {},
@@ -258,7 +277,7 @@ def stop_signal() -> asyncio.Event:
 async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
-    security = PeerSecurity(token=settings.peer_token)
+    security = peer_security(settings)
     journal = open_journal(settings.journal, folder=Path(settings.data))
     engine = make_engine(settings)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -308,7 +327,7 @@ async def replica_role(settings: Settings) -> int:
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop = stop_signal()
-    security = PeerSecurity(token=settings.peer_token)
+    security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         journal = open_journal(settings.journal, folder=None)
@@ -348,7 +367,7 @@ async def show_replicas(settings: Settings) -> int:
 
 async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
     """Prints a page of who has which session, and why."""
-    security = PeerSecurity(token=settings.peer_token)
+    security = peer_security(settings)
     found = await sessions_of(ValkeyDirectory(settings.directory), security, wanted)
     print(in_json(found) if as_json else tabled(found))
     return 1 if found.silent else 0
@@ -356,7 +375,7 @@ async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) ->
 
 async def drain_replica(settings: Settings, name: str) -> int:
     """Tells a replica to hand everything off, and waits until it has."""
-    last = await drained(ValkeyDirectory(settings.directory), PeerSecurity(token=settings.peer_token), name)
+    last = await drained(ValkeyDirectory(settings.directory), peer_security(settings), name)
     print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
     return 0
 

@@ -191,6 +191,11 @@ def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, 
     assert "stranger" not in shown.stdout and "2 replicas" in shown.stdout
 
 
+def test_a_certificate_that_is_not_there_is_said_by_name(cluster: Cluster) -> None:
+    done = app("sessions", "--directory", cluster.directory, "--peer-authority", "no-such.pem")
+    assert done.returncode == 2 and "peer_authority = 'no-such.pem'" in done.stderr, done.stderr
+
+
 async def test_an_operator_with_another_token_is_told(cluster: Cluster) -> None:
     stranger = PeerSecurity(token="not the token of these")
     found = await sessions_of(ValkeyDirectory(cluster.directory), stranger, Wanted())

@@ -38,6 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     peer_port: Annotated[int, setting("its port; 0 picks a free one", ge=0, le=65535)] = 0
     peer_address: Annotated[str, setting("host:port at which others reach that link; empty: where it listens")] = ""
     peer_token: Annotated[str, setting("what gateways and replicas show each other; the same on all")] = ""
+    peer_authority: Annotated[str, setting("PEM file of the cluster's authority: peer links use mutual TLS")] = ""
+    peer_certificate: Annotated[str, setting("PEM file of this process's certificate under it")] = ""
+    peer_key: Annotated[str, setting("PEM file of the certificate's key")] = ""
+    peer_server_name: Annotated[str, setting("name in replicas' certificates; empty: their address")] = ""
     engine: Annotated[Literal["llama", "sim"], setting("what generates: llama.cpp, or simulated text for tests")] = (
         "llama"
     )
