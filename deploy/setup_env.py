@@ -181,9 +181,11 @@ def install(venv: Path, groups: list[str]) -> None:
             say(f"installing {group} ({count} packages from requirements/{lock.name})")
             if uv is not None:
                 env = uv_environment(pip_settings(pip_config(python)), os.environ)
-                done = run(uv, "pip", "install", "--python", python, "--require-hashes", "-r", lock, env=env)
+                done = run(
+                    uv, "pip", "install", "--python", python, "--require-hashes", "--no-deps", "-r", lock, env=env
+                )
             else:
-                done = run(python, "-m", "pip", "install", "--require-hashes", "-r", lock)
+                done = run(python, "-m", "pip", "install", "--require-hashes", "--no-deps", "-r", lock)
             if not done:
                 raise SetupError(
                     f"installing requirements/{lock.name} failed; the lines above say why. Nothing is half"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,12 @@ def chromium_path() -> Path:
     if found is None:
         pytest.fail("no Chromium: run `make browser`, or set SESSILE_CHROMIUM to its path")
     return Path(found)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def vllm_cores() -> Iterator[None]:
+    """vLLM's processes outlive the engines that used them; they end with the tests."""
+    yield
+    world = sys.modules.get("tests.contract.vllm_world")
+    if world is not None:
+        world.VllmWorld.cores.close()

@@ -44,11 +44,15 @@ class World:
     """One kind of engine. Subclasses say how to start one."""
 
     name = ""
+    block_tokens = 1  # the unit in which KV is kept and reused
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._engines: list[Engine] = []
-        self._waiting_max = 4
+
+    def whole(self, tokens: int) -> int:
+        """What of so many tokens can be reused."""
+        return tokens - tokens % self.block_tokens
 
     def _make(self, waiting_max: int) -> Engine:
         raise NotImplementedError

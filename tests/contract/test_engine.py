@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,13 +29,25 @@ from tests.contract.engines import (
     until,
 )
 
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+WORLDS = [
+    "simulated",
+    pytest.param("llama", marks=pytest.mark.model),
+    *([pytest.param("vllm", marks=pytest.mark.vllm)] if HAS_VLLM else []),  # in its own environment: `make test-vllm`
+]
 
-@pytest.fixture(params=["simulated", pytest.param("llama", marks=pytest.mark.model)])
+
+@pytest.fixture(params=WORLDS)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    if request.param == "simulated":
-        made: World = SimulatedWorld(tmp_path)
-    else:
-        made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"))
+    match request.param:
+        case "simulated":
+            made: World = SimulatedWorld(tmp_path)
+        case "llama":
+            made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"))
+        case _:
+            from tests.contract.vllm_world import VllmWorld
+
+            made = VllmWorld(tmp_path)
     yield made
     await made.close()
 
@@ -174,11 +187,11 @@ async def test_a_continuation_is_the_stream_that_the_unfailed_run_gives(world: W
 # -- KV across turns -----------------------------------------------------------------------------------------
 
 
-async def test_a_follow_up_computes_its_own_tokens_only(engine: Engine) -> None:
+async def test_a_follow_up_computes_its_own_tokens_only(world: World, engine: Engine) -> None:
     prompt = await prompt_of(engine, "Name a river.")
     for text in ("And another?", "Why that one?", "Thanks."):
         answer = await ask(engine, key("a"), prompt, max_tokens=8)
-        reusable = len(prompt) + len(answer.tokens) - 1  # from the last token nothing was computed yet
+        reusable = world.whole(len(prompt) + len(answer.tokens) - 1)  # from the last token nothing was computed yet
         assert engine.place(key("a")).tokens == reusable
         prompt = await follow_up(engine, prompt, answer, text)
         answer = await ask(engine, key("a"), prompt, max_tokens=1)
@@ -194,7 +207,7 @@ async def test_another_session_with_the_same_words_reuses_nothing(engine: Engine
         assert answer.tokens == first.tokens
 
 
-async def test_an_edit_starts_from_the_common_prefix(engine: Engine) -> None:
+async def test_an_edit_starts_from_the_common_prefix(world: World, engine: Engine) -> None:
     shared = await prompt_of(engine, "Name a river.")
     answer = await ask(engine, key("a"), shared)
     long = await follow_up(engine, shared, answer, "Where is it?")
@@ -202,7 +215,7 @@ async def test_an_edit_starts_from_the_common_prefix(engine: Engine) -> None:
     edited = await follow_up(engine, shared, answer, "Describe its banks.")
     common = next(i for i, (x, y) in enumerate(zip(long, edited, strict=False)) if x != y)
     again = await ask(engine, key("a"), edited)
-    assert again.finish.cached_tokens == common
+    assert again.finish.cached_tokens == world.whole(common) > 0
     alone = await ask(engine, key("b"), edited)
     assert again.tokens == alone.tokens
 
@@ -226,11 +239,12 @@ async def test_many_more_sessions_than_slots_never_mix(engine: Engine) -> None:
     assert (await ask(engine, key("Eve"), prompts["Eve"])).tokens == alone["Eve"]
 
 
-async def test_warming_brings_the_prompt_up(engine: Engine) -> None:
+async def test_warming_brings_the_prompt_up(world: World, engine: Engine) -> None:
     prompt = await prompt_of(engine, "Name a river.")
     await engine.warm(key("a"), prompt)
     answer = await ask(engine, key("a"), prompt)
-    assert answer.finish.cached_tokens == len(prompt) - 1  # the last one is what the answer is drawn from
+    # the last one is what the answer is drawn from
+    assert answer.finish.cached_tokens == world.whole(len(prompt) - 1)
     await engine.warm(key("a"), ())
     await engine.warm(key("a"), [prompt[0]] * 2 * WINDOW)  # hints that make no sense are ignored
 
@@ -253,25 +267,25 @@ async def test_release_in_mid_answer_keeps_nothing(engine: Engine) -> None:
     assert (await ask(engine, key("a"), prompt)).finish.cached_tokens == 0
 
 
-async def test_parked_sessions_keep_their_kv_while_there_is_room(engine: Engine) -> None:
+async def test_parked_sessions_keep_their_kv_while_there_is_room(world: World, engine: Engine) -> None:
     prompt = await prompt_of(engine, "Name a river.")
     answer = await ask(engine, key("a"), prompt)
     await engine.park(key("a"))
-    assert engine.place(key("a")).tokens == len(prompt) + len(answer.tokens) - 1
-    assert (await ask(engine, key("a"), prompt)).finish.cached_tokens == len(prompt) - 1
+    assert engine.place(key("a")).tokens == world.whole(len(prompt) + len(answer.tokens) - 1)
+    assert (await ask(engine, key("a"), prompt)).finish.cached_tokens == world.whole(len(prompt) - 1)
 
 
 # -- stopping ------------------------------------------------------------------------------------------------
 
 
-async def test_closing_a_stream_frees_its_slot_and_keeps_its_kv(engine: Engine) -> None:
+async def test_closing_a_stream_frees_its_slot_and_keeps_its_kv(world: World, engine: Engine) -> None:
     prompt = await prompt_of(engine, "Tell me a long story about the sea.")
     for _ in range(3 * SLOTS):
         stream = await open_stream(engine, key("a"), prompt)
         await stream.abort()
         assert engine.stats().running == 0
     answer = await ask(engine, key("a"), prompt)
-    assert answer.finish.cached_tokens == len(prompt) - 1
+    assert answer.finish.cached_tokens == world.whole(len(prompt) - 1)
 
 
 async def test_a_cancelled_reader_frees_its_slot(engine: Engine) -> None:
@@ -366,15 +380,16 @@ async def test_beyond_the_queue_work_is_shed_and_nothing_leaks(world: World) -> 
     assert len((await ask(engine, key("x"), prompt, max_tokens=2)).tokens) == 2
 
 
-async def test_counters_only_grow_and_add_up(engine: Engine) -> None:
+async def test_counters_only_grow_and_add_up(world: World, engine: Engine) -> None:
     before = engine.stats().counters
     prompt = await prompt_of(engine, "Name a river.")
     await ask(engine, key("a"), prompt, max_tokens=5)
     await ask(engine, key("a"), prompt, max_tokens=5)
     after = engine.stats().counters
     assert all(after[name] >= value for name, value in before.items())
-    assert after["prefilled_tokens"] - before["prefilled_tokens"] == len(prompt) + 1
-    assert after["reused_tokens"] - before["reused_tokens"] == len(prompt) - 1
+    reused = world.whole(len(prompt) - 1)
+    assert after["prefilled_tokens"] - before["prefilled_tokens"] == 2 * len(prompt) - reused
+    assert after["reused_tokens"] - before["reused_tokens"] == reused
     assert after["decoded_tokens"] - before["decoded_tokens"] == 10
 
 

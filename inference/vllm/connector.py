@@ -1,0 +1,284 @@
+"""The KV connector: a session's blocks leave the device as they fill, and come back into freshly allocated ones.
+
+vLLM makes one object in the scheduler and one in each worker (`kv_connector_module_path`, its own extension point; no
+fork, no patch). The scheduler half decides what is saved and loaded and writes `Orders`; the worker half hands them to
+a `Mover`, whose threads move the bytes. Verified against vLLM 0.32.
+
+Invariants:
+* A block is saved only when the step that filled it has been processed, and stays allocated until it is read: the
+  blocks of a finished request are kept until its file is closed, and a preempted request's reads end before the
+  next forward pass.
+* A load goes only into blocks that were allocated for it. vLLM keeps those until the load is reported, also for a
+  request that was aborted meanwhile.
+* Nothing raises into vLLM: what fails here is logged, counted and recomputed.
+* Retention is soft: nothing is pinned. Forgetting drops hashes, retiring moves free blocks to where eviction begins.
+
+It does not know sessions, tenants or tiers: a tag is an opaque name.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+
+from inference.vllm.link import Sender, Unfit
+from inference.vllm.mover import Mover
+from inference.vllm.orders import Load, Orders, Save, Transfer
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_NO_MATCH: Final[tuple[int | None, bool]] = (0, False)
+_NOTHING_HELD: Final[tuple[bool, dict[str, Any] | None]] = (False, None)
+_NOTHING_OVER: Final[tuple[set[str] | None, set[str] | None]] = (None, None)
+FOLDER: Final = "folder"  # of kv_connector_extra_config: the staging folder
+
+
+def contained(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """An exception ends here: it is logged, and `fallback()` is the answer."""
+
+    def wrap(method: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(method)
+        def guarded(*args: Any, **kwargs: Any) -> T:
+            try:
+                return method(*args, **kwargs)
+            except Exception:
+                log.exception(
+                    "the KV connector failed in %s; what it would have restored is recomputed", method.__name__
+                )
+                return fallback()
+
+        return guarded
+
+    return wrap
+
+
+def nothing() -> None:
+    return None
+
+
+class _Tracked:
+    """A request that the front sent with a Transfer."""
+
+    __slots__ = ("forgotten", "loading", "request", "resident_tokens", "saved", "transfer")
+
+    def __init__(self, request: Any, transfer: Transfer) -> None:
+        self.request = request
+        self.transfer = transfer
+        self.saved = transfer.first_block  # blocks before this one are in the file, or need not be
+        self.resident_tokens = 0
+        self.loading = False
+        self.forgotten = False
+
+
+class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        folder = Path(self._kv_transfer_config.get_from_extra_config(FOLDER, ""))
+        self._block_tokens = int(vllm_config.cache_config.block_size)
+        self._tracked: dict[str, _Tracked] = {}
+        self._loads: list[Load] = []
+        self._closings: list[Save] = []
+        self._blocks_of: OrderedDict[str, dict[int, Any]] = OrderedDict()  # tag -> block id -> hash it had
+        self._pool: Any = None
+        self._mover: Mover | None = None
+        if role == KVConnectorRole.WORKER:
+            parallel = vllm_config.parallel_config
+            self._mover = Mover(Sender(folder), int(parallel.rank), int(parallel.world_size))
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a dropped save is a cache miss later, nothing that anybody waits for
+
+    # -- scheduler -------------------------------------------------------------------------------------
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._pool = gpu_block_pool
+
+    @contained(nothing)
+    def on_new_request(self, request: Any) -> None:
+        if request.kv_transfer_params is None:
+            return
+        transfer = msgspec.convert(request.kv_transfer_params, Transfer)
+        self._tracked[request.request_id] = _Tracked(request, transfer)
+        for tag in transfer.forget:
+            self._forget(tag)
+        for tag in transfer.retire:
+            self._retire(tag)
+
+    @contained(lambda: _NO_MATCH)
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None or tracked.transfer.source is None:
+            return 0, False
+        # The last token is always computed: what is sampled comes from it, and no loaded block is written to.
+        usable = min(tracked.transfer.source.num_blocks, (request.num_tokens - 1) // self._block_tokens)
+        tracked.resident_tokens = num_computed_tokens
+        more = usable * self._block_tokens - num_computed_tokens
+        return (more, True) if more > 0 else (0, False)
+
+    @contained(nothing)
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None or tracked.transfer.source is None or num_external_tokens <= 0:
+            return
+        first = tracked.resident_tokens // self._block_tokens
+        count = num_external_tokens // self._block_tokens
+        block_ids = list(blocks.get_block_ids()[0][first : first + count])
+        tracked.loading = True
+        transfer, resident = tracked.transfer, tracked.resident_tokens
+        self._loads.append(Load(request.request_id, transfer.name, transfer.source, first, block_ids, resident))
+
+    @contained(Orders)
+    def build_connector_meta(self, scheduler_output: Any) -> Orders:
+        orders = Orders(
+            saves=self._closings,
+            loads=self._loads,
+            preempted=set(scheduler_output.preempted_req_ids or ()),
+            idle=scheduler_output.total_num_scheduled_tokens == 0,
+        )
+        self._closings, self._loads = [], []
+        blocks = scheduler_output.kv_connector_block_state
+        for request_id in scheduler_output.num_scheduled_tokens:
+            tracked = self._tracked.get(request_id)
+            if tracked is None or not tracked.transfer.path:
+                continue
+            full = min(self._full_blocks(tracked.request), tracked.transfer.limit_blocks)
+            if full > tracked.saved:
+                block_ids = list(blocks.get_block_ids(request_id)[0][tracked.saved : full])
+                orders.saves.append(
+                    Save(request_id, tracked.transfer.name, tracked.transfer.path, tracked.saved, block_ids)
+                )
+                tracked.saved = full
+        return orders
+
+    @contained(nothing)
+    def update_connector_output(self, connector_output: Any) -> None:
+        for request_id in connector_output.finished_recving or ():
+            tracked = self._tracked.get(request_id)
+            if tracked is not None:
+                tracked.loading = False
+
+    @contained(lambda: _NOTHING_HELD)
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None:
+            return False, None
+        transfer = tracked.transfer
+        held: list[int] = []
+        if not tracked.loading:  # else the blocks are the load's until it is over
+            full = min(self._full_blocks(request), len(block_ids))
+            self._remember(transfer.tag, block_ids[:full])
+            if tracked.forgotten:
+                self._forget(transfer.tag)
+            elif transfer.path:
+                held = list(block_ids[tracked.saved : min(full, transfer.limit_blocks)])
+        if not transfer.path:
+            return False, None
+        keep = not tracked.loading
+        self._closings.append(
+            Save(request.request_id, transfer.name, transfer.path, tracked.saved, held, close=True, held=keep)
+        )
+        return keep, None
+
+    def _full_blocks(self, request: Any) -> int:
+        """Blocks whose tokens were all computed in steps that have been processed."""
+        done = request.num_computed_tokens - getattr(request, "num_in_flight_tokens", 0)
+        return max(0, int(done)) // self._block_tokens
+
+    def _remember(self, tag: str, block_ids: Iterable[int]) -> None:
+        known = self._blocks_of.setdefault(tag, {})
+        self._blocks_of.move_to_end(tag)
+        for block_id in block_ids:
+            known[block_id] = self._pool.blocks[block_id].block_hash
+        while len(self._blocks_of) > len(self._pool.blocks):
+            self._blocks_of.popitem(last=False)  # it has no block left: every one would name a later session
+
+    def _still(self, tag: str) -> list[Any]:
+        """The blocks of a tag that still hold what they held."""
+        found = []
+        for block_id, block_hash in self._blocks_of.pop(tag, {}).items():
+            block = self._pool.blocks[block_id]
+            if block_hash is not None and block.block_hash == block_hash:
+                found.append(block)
+        return found
+
+    def _forget(self, tag: str) -> None:
+        for tracked in self._tracked.values():
+            tracked.forgotten = tracked.forgotten or tracked.transfer.tag == tag
+        blocks = self._still(tag)
+        self._pool.evict_blocks({block.block_id for block in blocks})
+        self._evict_first(blocks)
+
+    def _retire(self, tag: str) -> None:
+        blocks = self._still(tag)
+        self._remember(tag, [block.block_id for block in blocks])
+        self._evict_first(blocks)
+
+    def _evict_first(self, blocks: list[Any]) -> None:
+        """Later blocks before earlier ones: a prefix is worth more than what follows it."""
+        free = [block for block in reversed(blocks) if block.ref_cnt == 0 and not block.is_null]
+        for block in free:
+            self._pool.free_block_queue.remove(block)
+        self._pool.free_block_queue.prepend_n(free)
+
+    # -- worker ----------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        mover = self._mover
+        assert mover is not None
+        try:
+            mover.register(kv_caches, int(self._kv_cache_config.num_blocks))
+        except Exception as exc:
+            log.exception("this model's KV cannot be moved: its sessions live on the device alone")
+            mover.sender.send(Unfit(mover.rank, f"{type(exc).__name__}: {exc}"[:200]))
+
+    @contained(nothing)
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        if self._mover is not None and isinstance(kv_connector_metadata, Orders):
+            self._mover.finish_reads(kv_connector_metadata.preempted)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self.handle_preemptions(connector_metadata)
+
+    @contained(nothing)
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._mover is not None and isinstance(self._connector_metadata, Orders):
+            for load in self._connector_metadata.loads:
+                self._mover.load(load)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return  # loads end before their request is scheduled
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return  # blocks are saved whole, in a later step
+
+    @contained(nothing)
+    def wait_for_save(self) -> None:
+        if self._mover is not None and isinstance(self._connector_metadata, Orders):
+            for save in self._connector_metadata.saves:
+                self._mover.save(save)
+
+    @contained(lambda: _NOTHING_OVER)
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        if self._mover is None:
+            return None, None
+        idle = isinstance(self._connector_metadata, Orders) and self._connector_metadata.idle
+        return self._mover.finished(patient=idle)
+
+    @contained(lambda: set[int]())
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._mover.bad_blocks() if self._mover is not None else set()
+
+    @contained(nothing)
+    def shutdown(self) -> None:
+        if self._mover is not None:
+            self._mover.close()

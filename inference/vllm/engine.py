@@ -1,0 +1,393 @@
+"""vLLM behind the `Engine` port: sessions share its blocks, and each session's KV follows it through the tiers.
+
+It decides who runs (`Gate`), what a session's blocks are called on the device (a random tag, which is the cache salt:
+two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be restored
+from (`Spill`). vLLM batches, pages and evicts. A registered opening is shared through the tiers: kept once for its
+tenant in host memory and on disk, copied to the device for each session that begins with it.
+
+Without the connector (an unknown version of vLLM, a model whose KV is not plain blocks, no room in memory) it serves
+all the same and says so: KV then lives on the device alone. It does not know stop strings, filters or the log.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+from vllm import SamplingParams
+
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import Identity
+from inference.kv.staging import StagingFolder
+from inference.kv.tiers import Tiers
+from inference.template import BUILT_IN, ChatTemplate
+from inference.tokens import as_tokens
+from inference.vllm.core import BUILD, Ended, VllmCore
+from inference.vllm.gate import Gate
+from inference.vllm.link import Listener, Ready, Report, Unfit
+from inference.vllm.model import VllmModel, read_vllm_model
+from inference.vllm.options import VllmOptions
+from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
+from inference.vllm.spill import Plan, Spill
+from inference.vllm.tokenizer import VllmTokenizer
+from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.types import Json, SessionKey, Tokens
+
+__all__ = ["VllmEngine", "VllmOptions"]
+
+log = logging.getLogger(__name__)
+
+_WINDOW_UNKNOWN: Final = 8192  # where the model does not say
+_READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
+_CLOSE_S: Final = 5.0  # how long closing may save KV for
+_COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
+
+
+class _Turn:
+    """A run of a session."""
+
+    __slots__ = ("emitted", "key", "name", "plan", "started")
+
+    def __init__(self, key: SessionKey, name: str) -> None:
+        self.key = key
+        self.name = name
+        self.plan: Plan | None = None
+        self.started = False
+        self.emitted: array.array[int] = array.array("I")
+
+
+class VllmEngine:
+    """Implements `Engine`."""
+
+    def __init__(self, options: VllmOptions, core: VllmCore | None = None) -> None:
+        """`core`: one that is shared by several engines one after another, as tests do."""
+        self.options = options
+        self._core = core or VllmCore(options)
+        self._gate = Gate(options.slots, options.waiting_max)
+        self._turns: dict[str, _Turn] = {}
+        self._tags: dict[SessionKey, str] = {}
+        self._forget: list[str] = []
+        self._retire: list[str] = []
+        self._resident: OrderedDict[SessionKey, int] = OrderedDict()  # tokens; what vLLM has evicted is a guess
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        # Set by `start`:
+        self._model: VllmModel
+        self._tokenizer: VllmTokenizer
+        self._info: EngineInfo
+        self._undo: contextlib.AsyncExitStack | None = None
+        self._spill: Spill | None = None
+        self._ends: tuple[int, ...] = ()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> VllmTokenizer:
+        return self._tokenizer
+
+    def stats(self) -> EngineStats:
+        counters = {**self._counters, "sheds": float(self._gate.num_shed)}
+        if self._spill is not None:
+            tiers = self._spill.tiers
+            for counted in (self._spill.counters, tiers.counters, tiers.disk.counters if tiers.disk else {}):
+                counters |= {name: float(value) for name, value in counted.items()}
+        return EngineStats(
+            slots=self.options.slots, running=self._gate.running, waiting=self._gate.waiting, counters=counters
+        )
+
+    def place(self, key: SessionKey) -> KVPlace:
+        kept = self._spill.tiers.place(key) if self._spill is not None else KVPlace("none", 0)
+        resident = self._resident.get(key, 0)
+        return KVPlace("device", resident) if resident and resident >= kept.tokens else kept
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        model = await asyncio.to_thread(read_vllm_model, self.options.model_path)
+        template = _template(self.options.chat_template, model)
+        tokenizer = await asyncio.to_thread(
+            lambda: VllmTokenizer(model.path / "tokenizer.json", template, bos=model.token_text("bos_token"))
+        )
+        window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
+        async with contextlib.AsyncExitStack() as undo:
+            self._spill = await self._start_core(undo, model, window)
+            self._undo = undo.pop_all()
+        ends = {tokenizer.answer_closing[0], tokenizer.token_id(model.token_text("eos_token"))}
+        self._ends = tuple(sorted(end for end in ends if end is not None))
+        self._model, self._tokenizer = model, tokenizer
+        self._info = EngineInfo(
+            model=self.options.model_name or model.path.name,
+            build=BUILD,
+            model_fingerprint=model.fingerprint,
+            context_window=window,
+            slots=self.options.slots,
+            sampling=HONOURED,
+            tool_format="hermes" if tokenizer.renders_tools else "none",
+        )
+        self._gone = None
+
+    async def close(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is None:
+            return
+        self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
+        self._gate.refuse_all(self._gone)
+        await self._core.abort([turn.name for turn in self._turns.values()])
+        await undo.aclose()
+
+    async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> Spill | None:
+        """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
+        staging = await self._staging()
+        if staging is None:
+            undo.callback(self._core.close)
+            await self._core.start(window, None)
+            return None
+        undo.push_async_callback(asyncio.to_thread, staging.close)
+        reports: asyncio.Queue[Ready | Unfit] = asyncio.Queue()
+
+        def heard(report: Report) -> None:
+            if isinstance(report, Ready | Unfit):
+                reports.put_nowait(report)
+            elif self._spill is not None:
+                self._spill.heard(report)
+
+        undo.callback(Listener(staging.path, heard).close)
+        undo.callback(self._core.close)
+        await self._core.start(window, str(staging.path))
+        ready = self._core.kv_shape = self._core.kv_shape or await _all_ready(reports)
+        if isinstance(ready, str):
+            log.warning("this engine runs without spilled KV: %s", ready)
+            return None
+        layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
+        identity = Identity(BUILD, model.fingerprint, self._core.dtype, layout)
+        folder = self.options.disk_folder
+        disk = DiskTier(folder, self.options.disk_bytes_max, identity) if folder is not None else None
+        tiers = Tiers(identity, staging.path, min(self.options.host_bytes_max, staging.room_bytes()), disk)
+        await tiers.open()
+        spill = Spill(
+            tiers,
+            block_tokens=self.options.block_tokens,
+            block_bytes=sum(report.block_bytes for report in ready),
+            ranks=len(ready),
+            answer_tokens=self.options.answer_tokens_saved,
+            saves=self.options.write_through,
+        )
+        undo.push_async_callback(tiers.close, _CLOSE_S)
+        undo.push_async_callback(spill.settled)
+        return spill
+
+    async def _staging(self) -> StagingFolder | None:
+        if not self.options.spill:
+            return None
+        if not self._core.is_known_version:
+            log.warning("this engine runs without spilled KV: the connector was never tried with %s", BUILD)
+            return None
+        try:
+            return await asyncio.to_thread(StagingFolder, self.options.staging_folder)
+        except OSError as exc:
+            log.warning("this engine runs without spilled KV: no folder in memory for it (%s)", exc)
+            return None
+
+    # -- generating ------------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        prompt = as_tokens(request.prompt)
+        self._check(prompt, request.max_tokens)
+        max_tokens = min(request.max_tokens, self._info.context_window - len(prompt))
+        params = sampling_params(
+            request,
+            max_tokens=max_tokens,
+            vocabulary_size=self._tokenizer.vocabulary_size,
+            end_tokens=self._ends,
+            transfer={},
+        )
+        await self._gate.acquire(request.priority)
+        turn = self._enter(request.key)
+        cached = 0
+        reason = "abort"
+        try:
+            async with contextlib.aclosing(
+                self._run(turn, prompt, params, request.shared_prefix, request.priority)
+            ) as run:
+                async for item in run:
+                    if isinstance(item, Ended):
+                        reason, cached = item.reason, self._cached(turn, item)
+                    else:
+                        turn.emitted.extend(item.tokens)
+                        yield item
+        finally:
+            await self._leave(turn, prompt, cached, finished=reason != "abort")
+        if reason == "abort":
+            raise self._gone or Unavailable("engine_unavailable", "The model's engine cut an answer short.")
+        yield Finish("stop" if reason == "stop" else "length", len(prompt), cached)
+
+    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+        tokens = as_tokens(prompt)
+        idle = self._gate.running < self._gate.slots and not self._gate.waiting
+        if self._gone is not None or not idle or not 0 < len(tokens) < self._info.context_window:
+            return
+        await self._gate.acquire(0)
+        turn = self._enter(key)
+        cached = 0
+        try:
+            async with contextlib.aclosing(self._run(turn, tokens, prefill_params({}), 0, 0)) as run:
+                async for item in run:
+                    if isinstance(item, Ended):
+                        cached = self._cached(turn, item)
+        except SessileError:
+            return  # a hint: the turn itself will be told
+        finally:
+            await self._leave(turn, tokens, cached, finished=True)
+
+    async def release(self, key: SessionKey) -> None:
+        self._resident.pop(key, None)
+        tag = self._tags.pop(key, None)
+        if tag is not None:
+            self._forget.append(tag)
+        for turn in self._turns.values():
+            if turn.key == key:
+                turn.started = False  # nothing of it counts as resident
+                if turn.plan is not None:
+                    turn.plan.forgotten = True
+        if self._spill is not None:
+            self._spill.forget(key)
+            await self._spill.tiers.erase(key)
+
+    async def park(self, key: SessionKey) -> None:
+        tag = self._tags.get(key)
+        if tag is not None:
+            self._retire.append(tag)
+        if self._spill is not None:
+            self._spill.tiers.park(key)
+
+    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+        if self._spill is None:
+            return None
+        await self._spill.settled(key)
+        return await self._spill.tiers.export(key)
+
+    async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+        return await self._spill.tiers.import_(key, chunks) if self._spill is not None else 0
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if not prompt:
+            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
+        if len(prompt) + bool(max_tokens) > self._info.context_window:
+            raise BadInput(
+                "context_length_exceeded",
+                f"The prompt has {len(prompt)} tokens; this model takes {self._info.context_window} together with"
+                " the answer.",
+            )
+
+    def _enter(self, key: SessionKey) -> _Turn:
+        turn = _Turn(key, secrets.token_hex(8))
+        self._turns[turn.name] = turn
+        return turn
+
+    async def _run(
+        self, turn: _Turn, prompt: array.array[int], params: SamplingParams, shared_prefix: int, priority: int
+    ) -> AsyncGenerator[Chunk | Ended, None]:
+        """`_leave` comes next, also when this fails."""
+        tag = self._tags.setdefault(turn.key, secrets.token_hex(16))
+        if self._spill is not None:
+            turn.plan = await self._spill.plan(turn.name, turn.key, prompt, shared_prefix, params.max_tokens or 1)
+            if self._gone is not None:
+                raise self._gone
+            params.extra_args = {"kv_transfer_params": self._transfer(turn.plan, tag)}
+        turn.started = self._tags.get(turn.key) == tag
+        async with contextlib.aclosing(self._core.run(turn.name, prompt.tolist(), tag, params, priority)) as run:
+            async for item in run:
+                if turn.plan is not None:
+                    await self._spill_begun(turn.plan)
+                yield item
+
+    async def _spill_begun(self, plan: Plan) -> None:
+        if plan.source is not None and self._spill is not None:
+            await self._spill.begun(plan)
+
+    def _transfer(self, plan: Plan, tag: str) -> dict[str, Json]:
+        assert self._spill is not None
+        forget, self._forget = self._forget, []
+        retire, self._retire = [tag_ for tag_ in self._retire if tag_ != tag], []
+        return self._spill.transfer(plan, tag, forget, retire)
+
+    def _cached(self, turn: _Turn, ended: Ended) -> int:
+        """A load that failed was counted before it did."""
+        if turn.plan is not None and turn.plan.bad_reason:
+            return min(ended.cached_tokens, turn.plan.resident_tokens)
+        return ended.cached_tokens
+
+    async def _leave(self, turn: _Turn, prompt: array.array[int], cached: int, *, finished: bool) -> None:
+        """Gives the slot back at once; the run's KV finds its way in the background."""
+        del self._turns[turn.name]
+        self._gate.release()
+        if not finished:
+            self._counters["aborts"] += 1
+        known = prompt + turn.emitted
+        if finished or turn.emitted:
+            self._counters["reused_tokens"] += cached
+            self._counters["prefilled_tokens"] += len(prompt) - cached
+            self._counters["decoded_tokens"] += len(turn.emitted)
+            if turn.started:
+                self._note_resident(turn.key, max(0, len(known) - bool(turn.emitted)))
+        if turn.plan is not None and self._spill is not None:
+            self._spill.settle(turn.plan, known)
+
+    def _note_resident(self, key: SessionKey, tokens: int) -> None:
+        self._resident[key] = tokens - tokens % self.options.block_tokens
+        self._resident.move_to_end(key)
+        total = sum(self._resident.values())
+        while total > self._core.device_tokens and len(self._resident) > 1:
+            total -= self._resident.popitem(last=False)[1]
+
+
+async def _all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:
+    """One report of each rank in order, or why their KV cannot be moved."""
+    ready: dict[int, Ready] = {}
+    try:
+        async with asyncio.timeout(_READY_WAIT_S):
+            while True:
+                report = await reports.get()
+                if isinstance(report, Unfit):
+                    return report.reason
+                ready[report.rank] = report
+                if len(ready) == report.world:
+                    break
+    except TimeoutError:
+        return "its workers did not report (are they on another machine?)"
+    if len({(report.block_bytes, report.layout) for report in ready.values()}) > 1:
+        return "its ranks hold different shares of a block"
+    return [ready[rank] for rank in sorted(ready)]
+
+
+def _template(wanted: str | None, model: VllmModel) -> ChatTemplate:
+    source = model.chat_template if wanted is None else BUILT_IN.get(wanted, wanted)
+    if source is None:
+        raise BadInput(
+            "bad_chat_template",
+            "The model brings no chat template. Start with --chat-template chatml, or give one.",
+            param="chat_template",
+        )
+    settings = model.tokenizer_config
+    added = settings.get("added_tokens_decoder", {})
+    specials = [entry["content"] for entry in added.values() if isinstance(entry, dict) and entry.get("special")]
+    extra = [text for text in (model.token_text("bos_token"), model.token_text("eos_token")) if text]
+    return ChatTemplate(
+        source,
+        bos=model.token_text("bos_token"),
+        eos=model.token_text("eos_token"),
+        specials=[*specials, *extra],
+    )

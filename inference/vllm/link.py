@@ -1,0 +1,115 @@
+"""What the connector inside vLLM's processes tells the front, over a datagram socket in the staging folder.
+
+Datagrams because nobody must ever wait for a listener: a sender that finds no room tries for a second and gives up, and
+what is lost costs a recompute. They come from the mover's threads, never from vLLM's scheduler. The other direction
+needs no socket: what the front has to say travels with the requests, as their transfer parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME: Final = "front.sock"
+_DATAGRAM_BYTES_MAX: Final = 64 << 10
+_SEND_WAIT_S: Final = 1.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A worker has its KV memory; `layout` names how the bytes of a block lie."""
+
+    rank: int
+    world: int
+    block_bytes: int
+    layout: str
+
+
+class Unfit(msgspec.Struct, frozen=True, tag="unfit"):
+    """This worker's KV cannot be moved, and why."""
+
+    rank: int
+    reason: str
+
+
+class Saved(msgspec.Struct, frozen=True, tag="saved"):
+    """A worker has written the request's blocks up to `num_blocks`; with `closed` it writes no more."""
+
+    request: str
+    rank: int
+    num_blocks: int
+    closed: bool
+    failed: bool = False
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """A load is over. `reason` is "" or why its blocks must not be used; `resident_tokens` were there before it."""
+
+    request: str
+    rank: int
+    num_bytes: int
+    seconds: float
+    resident_tokens: int
+    reason: str = ""
+
+
+Report = Ready | Unfit | Saved | Loaded
+_DECODER: Final = msgspec.msgpack.Decoder(Report)
+
+
+class Sender:
+    """Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = str(folder / SOCKET_NAME)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.settimeout(_SEND_WAIT_S)
+
+    def send(self, report: Report) -> None:
+        try:
+            self._socket.sendto(msgspec.msgpack.encode(report), self._path)
+        except OSError as exc:
+            log.warning("the front could not be told of %s: %s", type(report).__name__, exc)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Listener:
+    """Hands every report to `heard` on the event loop that made it."""
+
+    def __init__(self, folder: Path, heard: Callable[[Report], None]) -> None:
+        self._heard = heard
+        self._path = folder / SOCKET_NAME
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self._path))
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._read)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(_DATAGRAM_BYTES_MAX)
+            except OSError:
+                return  # nothing more for now, or closed
+            try:
+                report = _DECODER.decode(data)
+            except msgspec.DecodeError as exc:
+                log.warning("a report of the KV connector makes no sense: %s", exc)
+                continue
+            self._heard(report)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()

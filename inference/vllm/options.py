@@ -1,0 +1,65 @@
+"""What can be set on the vLLM engine. What vLLM itself can be told goes through `engine_args` untouched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sessions.errors import BadInput
+from sessions.types import Json
+
+# vLLM's own names for what our options decide: said twice, they could contradict each other.
+OURS: Final = frozenset(
+    {
+        "model",
+        "max_model_len",
+        "max_num_seqs",
+        "block_size",
+        "enable_prefix_caching",
+        "scheduling_policy",
+        "kv_transfer_config",
+        "kv_cache_memory_bytes",
+        "num_gpu_blocks_override",
+    }
+)
+
+
+class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`slots` answers run at once; the device holds as many sessions as its blocks allow, the tiers hold the rest."""
+
+    model_path: Path  # a folder with config.json, tokenizer.json and weights
+    model_name: str | None = None  # the public name; None: the folder's name
+    slots: int = 16
+    context_window: int = 0  # tokens; 0: what the model was trained for
+    threads: int = 1  # OpenMP threads of an engine on a CPU; they spin, so no more than may be spared
+    block_tokens: int = 32  # the unit of reuse; smaller reuses finer, larger computes faster on GPUs
+    chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
+    waiting_max: int = 64
+    device_kv_bytes: int = 0  # 0: vLLM decides by the memory that is free; on a CPU 1 GiB
+    device_blocks: int = 0  # 0: as many as the bytes hold
+    spill: bool = True  # False: no connector, KV lives on the device alone
+    write_through: bool = True  # False: nothing is saved, only what came from elsewhere is restored
+    answer_tokens_saved: int = 1024  # room that is taken for one answer's KV; what is beyond is saved a turn later
+    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory where possible
+    host_bytes_max: int = 4 << 30  # of spilled KV in memory
+    disk_folder: Path | None = None  # None: no disk tier
+    disk_bytes_max: int = 32 << 30
+    engine_args: dict[str, Json] = {}  # vLLM's own: tensor_parallel_size, quantization, speculative_config, ...
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "threads", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise _bad(name, "at least 1")
+        for name in ("waiting_max", "device_kv_bytes", "device_blocks", "host_bytes_max", "disk_bytes_max"):
+            if getattr(self, name) < 0:
+                raise _bad(name, "at least 0")
+        if self.context_window and self.context_window < 256:
+            raise _bad("context_window", "at least 256, or 0 for the model's own")
+        for name in sorted(OURS & set(self.engine_args)):
+            raise BadInput("invalid_setting", f"{name} is set by the server's own settings.", param="engine_args")
+
+
+def _bad(name: str, allowed: str) -> BadInput:
+    return BadInput("invalid_setting", f"The vLLM engine's {name} must be {allowed}.", param=name)

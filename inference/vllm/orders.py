@@ -1,0 +1,70 @@
+"""What travels between the front, the connector's scheduler half and its workers: plain data that pickles.
+
+front --Transfer (a request's kv_transfer_params)--> scheduler half --Orders (each step)--> workers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A snapshot's payload in the staging folder, with what it must hash to. Whoever reads it checks it."""
+
+    path: str
+    num_blocks: int  # that the request may use
+    snapshot_id: bytes
+    payload_bytes: int
+    tags: bytes
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """What the front says about one request.
+
+    `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
+    can never be hit again. `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
+
+    tag: str
+    name: str  # of the request, in reports; vLLM gives it an id of its own
+    source: Source | None = None
+    path: str = ""
+    first_block: int = 0
+    limit_blocks: int = 0
+    forget: tuple[str, ...] = ()  # tags of deleted sessions
+    retire: tuple[str, ...] = ()  # tags of sessions that left memory: their blocks go first
+
+
+@dataclass
+class Save:
+    """Blocks `first_block` and following of a request, to be written into its file. `close` ends the file."""
+
+    request: str
+    name: str
+    path: str
+    first_block: int
+    block_ids: list[int]
+    close: bool = False
+    held: bool = False  # the scheduler keeps the blocks until this is reported as sent
+
+
+@dataclass
+class Load:
+    """Blocks `first_block` and following of a snapshot, into freshly allocated blocks."""
+
+    request: str
+    name: str
+    source: Source
+    first_block: int
+    block_ids: list[int]
+    resident_tokens: int
+
+
+@dataclass
+class Orders(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    saves: list[Save] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    preempted: set[str] = field(default_factory=set)  # their blocks are about to be written by others
+    idle: bool = False  # no token is computed in this step

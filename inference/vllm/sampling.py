@@ -1,0 +1,116 @@
+"""Sampling, from our words into vLLM's.
+
+Fields that a request leaves out keep vLLM's defaults. A grammar begins with its run and knows nothing of the prompt, so
+constrained output cannot be continued; that is said with the code `recovery_incompatible`. Presence and frequency
+penalties count what this run decoded: vLLM cannot be told of tokens that an earlier run of the response decoded, so a
+continuation is penalised a little less than the unfailed run. Stop strings are not the engine's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from inference.formats import output_schema
+from sessions.errors import BadInput
+from sessions.ports import GenerationRequest
+from sessions.types import Json
+
+HONOURED: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repeat_penalty",
+        "seed",
+        "max_output_tokens",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "text",
+    }
+)
+
+_NAMES: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repeat_penalty": "repetition_penalty",
+}
+
+
+def sampling_params(
+    request: GenerationRequest,
+    *,
+    max_tokens: int,
+    vocabulary_size: int,
+    end_tokens: tuple[int, ...],
+    transfer: dict[str, Json],
+) -> SamplingParams:
+    """Raises BadInput for what cannot be honoured."""
+    sampling = request.sampling
+    wanted: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
+    for ours, theirs in _NAMES.items():
+        value = getattr(sampling, ours)
+        if value is not None:
+            wanted[theirs] = value
+    if sampling.logit_bias:
+        wanted["logit_bias"] = _logit_bias(sampling.logit_bias, vocabulary_size)
+    if sampling.logprobs or sampling.top_logprobs:
+        wanted["logprobs"] = max(1, sampling.top_logprobs or 0)
+    schema = output_schema(sampling)
+    if schema is not None:
+        if request.emitted:
+            raise BadInput(
+                "recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning."
+            )
+        wanted["structured_outputs"] = StructuredOutputsParams(json=schema)
+    if transfer:
+        wanted["extra_args"] = {"kv_transfer_params": transfer}
+    return SamplingParams(output_kind=RequestOutputKind.DELTA, **wanted)
+
+
+def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
+    """For a run that only brings KV up: vLLM decodes one token at least."""
+    extra = {"kv_transfer_params": transfer} if transfer else None
+    return SamplingParams(
+        temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
+    )
+
+
+def _logit_bias(biases: dict[str, float], vocabulary_size: int) -> dict[int, float]:
+    pairs: dict[int, float] = {}
+    for name, bias in biases.items():
+        token = int(name) if name.isascii() and name.isdigit() else vocabulary_size
+        if token >= vocabulary_size:
+            raise BadInput("invalid_logit_bias", f"{name!r} is no token id of this model.", param="logit_bias")
+        pairs[token] = bias
+    return pairs
+
+
+def public_logprobs(tokens: tuple[int, ...], positions: Any, top: int) -> tuple[Json, ...]:
+    """vLLM's log-probabilities in the shape of OpenAI's `logprobs`, one for each token."""
+    entries = []
+    for token, found in zip(tokens, positions, strict=False):
+        ranked = sorted(found.items(), key=lambda pair: pair[1].rank or math.inf)
+        entries.append(
+            {
+                **_public(found[token]),
+                "top_logprobs": [_public(entry) for _, entry in ranked[:top]],
+            }
+        )
+    return tuple(entries)
+
+
+def _public(entry: Any) -> dict[str, Json]:
+    text = entry.decoded_token or ""
+    return {"token": text, "logprob": min(0.0, entry.logprob), "bytes": list(text.encode())}

@@ -1,0 +1,345 @@
+"""The front half of the KV connector: which snapshot a request may be restored from, and what becomes of its blocks.
+
+    before a run   the best snapshot of the session (or of a registered opening of its tenant) is held and named as the
+                   request's source; a file in the staging folder is opened for the blocks that the snapshot lacks
+    during it      full blocks are written into that file as they fill
+    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
+
+Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
+meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
+blocks from the first token on, so that any common prefix of a branch is a prefix of the file. It does not know vLLM.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from inference.kv.disk import DiskSnapshot
+from inference.kv.envelope import Refused
+from inference.kv.tiers import SHARED, HostSnapshot, Tiers
+from inference.vllm.link import Loaded, Report, Saved
+from sessions.types import Json, SessionId, SessionKey, pack_tokens
+
+log = logging.getLogger(__name__)
+
+_CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
+_COPY_BYTES: Final = 8 << 20
+
+
+class Plan:
+    """One request's KV: where it comes from and where it goes."""
+
+    __slots__ = (
+        "bad_reason",
+        "base_blocks",
+        "closed",
+        "failed",
+        "forgotten",
+        "hold",
+        "key",
+        "limit_blocks",
+        "name",
+        "num_blocks",
+        "open_ranks",
+        "path",
+        "reserved",
+        "resident_tokens",
+        "shared_prefix",
+        "source",
+    )
+
+    def __init__(self, name: str, key: SessionKey, shared_prefix: int, ranks: int) -> None:
+        self.name = name
+        self.key = key
+        self.shared_prefix = shared_prefix
+        self.hold = contextlib.AsyncExitStack()  # of the source, until the run has begun
+        self.source: HostSnapshot | None = None
+        self.base_blocks = 0  # that the source holds of the prompt
+        self.path: Path | None = None
+        self.reserved = 0
+        self.limit_blocks = 0
+        self.open_ranks = ranks
+        self.num_blocks = 0
+        self.failed = False
+        self.forgotten = False  # the session was deleted
+        self.closed = asyncio.Event()
+        self.bad_reason = ""  # why the source was refused while it was loaded
+        self.resident_tokens = 0  # that were on the device before the load
+
+
+class Spill:
+    def __init__(
+        self, tiers: Tiers, *, block_tokens: int, block_bytes: int, ranks: int, answer_tokens: int, saves: bool
+    ) -> None:
+        """`block_bytes`: of all ranks together."""
+        self.tiers = tiers
+        self.block_tokens = block_tokens
+        self.block_bytes = block_bytes
+        self.ranks = ranks
+        self.saves = saves
+        self.counters: Counter[str] = Counter()
+        self._answer_tokens = answer_tokens
+        self._plans: dict[str, Plan] = {}
+        self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
+
+    # -- before a run --------------------------------------------------------------------------------------
+
+    async def plan(
+        self, name: str, key: SessionKey, prompt: array.array[int], shared_prefix: int, max_tokens: int
+    ) -> Plan:
+        """What follows is `begun`, then `settle` or `abandon`. Never raises for KV trouble."""
+        plan = Plan(name, key, shared_prefix, self.ranks)
+        try:
+            await self._hold_source(plan, prompt)
+            if self.saves:
+                await self._make_file(plan, len(prompt), max_tokens)
+        except BaseException:
+            await self.abandon(plan)
+            raise
+        self._plans[name] = plan
+        return plan
+
+    def transfer(self, plan: Plan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
+        """The plan in the connector's words (`orders.Transfer`)."""
+        told: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
+        if plan.source is not None and plan.source.manifest is not None:
+            manifest = plan.source.manifest
+            told["source"] = {
+                "path": str(plan.source.path),
+                "num_blocks": plan.base_blocks,
+                "snapshot_id": manifest.snapshot_id,
+                "payload_bytes": manifest.payload_bytes,
+                "tags": manifest.tags,
+            }
+        if plan.path is not None:
+            told |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
+        return told
+
+    async def begun(self, plan: Plan) -> None:
+        """The run has yielded something: what it loads has been loaded."""
+        if plan.source is not None:
+            source, plan.source = plan.source, None
+            await plan.hold.aclose()
+            if plan.bad_reason:
+                self.counters["restores_refused"] += 1
+                await self.tiers.refuse(source, plan.bad_reason)
+
+    # -- what the connector reports ----------------------------------------------------------------------------
+
+    def heard(self, report: Report) -> None:
+        match report:
+            case Saved():
+                plan = self._plans.get(report.request)
+                if plan is not None:
+                    plan.failed = plan.failed or report.failed
+                    if report.closed:
+                        plan.open_ranks -= 1
+                        plan.num_blocks = report.num_blocks
+                        if plan.open_ranks == 0:
+                            plan.closed.set()
+            case Loaded():
+                self.counters["restores" if not report.reason else "restores_failed"] += 1
+                self.counters["restored_bytes"] += report.num_bytes
+                self.counters["restore_ms"] += int(1000 * report.seconds)
+                plan = self._plans.get(report.request)
+                if plan is not None and report.reason:
+                    plan.bad_reason = report.reason
+                    plan.resident_tokens = report.resident_tokens
+            case _:
+                pass
+
+    # -- after a run -----------------------------------------------------------------------------------------
+
+    def settle(self, plan: Plan, known: array.array[int]) -> None:
+        """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
+        task = asyncio.create_task(self._settle(plan, known))
+        self._settling.setdefault(plan.key, set()).add(task)
+        task.add_done_callback(lambda done: self._settled(plan.key, done))
+
+    def _settled(self, key: SessionKey, task: asyncio.Task[None]) -> None:
+        tasks = self._settling[key]
+        tasks.discard(task)
+        if not tasks:
+            del self._settling[key]
+        if not task.cancelled() and task.exception() is not None:
+            self.counters["saves_failed"] += 1
+            log.error("a session's KV could not be kept: it will be recomputed", exc_info=task.exception())
+
+    async def settled(self, key: SessionKey | None = None) -> None:
+        """Waits until what ran of a session (None: of all) is in the tiers' hands."""
+        tasks = [t for k, held in self._settling.items() if key is None or k == key for t in held]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def forget(self, key: SessionKey) -> None:
+        """The session is deleted: what of it is on its way is dropped on arrival."""
+        for plan in self._plans.values():
+            plan.forgotten = plan.forgotten or plan.key == key
+
+    async def abandon(self, plan: Plan) -> None:
+        """The run never reached the engine."""
+        self._plans.pop(plan.name, None)
+        await plan.hold.aclose()
+        await self._drop_file(plan)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    async def _hold_source(self, plan: Plan, prompt: array.array[int]) -> None:
+        most = (len(prompt) - 1) // self.block_tokens
+        snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
+        blocks = min(blocks, most)
+        if snapshot is None or not blocks:
+            return
+        try:
+            plan.source = await plan.hold.enter_async_context(self.tiers.held(snapshot))
+        except Refused as exc:
+            self.counters[f"sources_refused_{exc.reason}"] += 1
+        else:
+            plan.base_blocks = blocks
+
+    def _best(
+        self, key: SessionKey, prompt: array.array[int], shared_prefix: int
+    ) -> tuple[HostSnapshot | DiskSnapshot | None, int]:
+        """The snapshot that holds most leading blocks of a prompt, and how many."""
+        found, tokens = self.tiers.find(key, prompt)
+        blocks = tokens // self.block_tokens
+        whole = shared_prefix // self.block_tokens
+        if whole > blocks:
+            opening = prompt[: whole * self.block_tokens]
+            shared, tokens = self.tiers.find(self._shared_key(key, opening), opening)
+            if tokens // self.block_tokens > blocks:
+                return shared, tokens // self.block_tokens
+        return found, blocks
+
+    def _shared_key(self, key: SessionKey, opening: array.array[int]) -> SessionKey:
+        digest = hashlib.blake2b(pack_tokens(opening), digest_size=16).hexdigest()
+        return SessionKey(key.tenant, SessionId(SHARED + digest))
+
+    async def _make_file(self, plan: Plan, prompt_tokens: int, max_tokens: int) -> None:
+        limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens
+        size = (limit - plan.base_blocks) * self.block_bytes
+        if size <= 0:
+            return
+        if not await self.tiers.reserve(size):
+            self.counters["saves_without_room"] += 1
+            return
+        plan.reserved, plan.limit_blocks = size, limit
+        plan.path = self.tiers.new_path()
+
+    async def _settle(self, plan: Plan, known: array.array[int]) -> None:
+        try:
+            await self.begun(plan)
+            if plan.path is not None:
+                async with asyncio.timeout(_CLOSE_WAIT_S):
+                    await plan.closed.wait()
+                await self._keep(plan, plan.path, known)
+        except TimeoutError:
+            self.counters["saves_lost"] += 1
+            log.warning("the KV connector did not close a file in %.0f s: it is dropped", _CLOSE_WAIT_S)
+        finally:
+            self._plans.pop(plan.name, None)
+            await self._drop_file(plan)
+
+    async def _keep(self, plan: Plan, tail: Path, known: array.array[int]) -> None:
+        blocks = min(plan.num_blocks, len(known) // self.block_tokens)
+        if plan.failed:
+            self.counters["saves_failed"] += 1
+        elif blocks > plan.base_blocks and not plan.forgotten:
+            tokens = known[: blocks * self.block_tokens]
+            size = blocks * self.block_bytes
+            if plan.base_blocks:
+                await self._extend(plan, tail, tokens, size)
+            else:
+                await asyncio.to_thread(os.truncate, tail, size)
+                if not plan.forgotten:
+                    reserved, plan.reserved, plan.path = plan.reserved, 0, None
+                    self.tiers.unreserve(reserved - size)
+                    self.tiers.adopt(plan.key, tokens, tail, size, size)
+                    self.counters["saves"] += 1
+            await self._keep_opening(plan, tokens)
+
+    async def _extend(self, plan: Plan, tail: Path, tokens: array.array[int], size: int) -> None:
+        """The new snapshot is the old one's beginning and the run's own blocks."""
+        base_bytes = plan.base_blocks * self.block_bytes
+        base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
+        if base is None or blocks < plan.base_blocks:
+            self.counters["saves_without_base"] += 1
+            return
+        try:
+            async with self.tiers.held(base) as held:
+                await self._adopt_copy(plan, plan.key, tokens, [(held.path, base_bytes), (tail, size - base_bytes)])
+        except Refused as exc:
+            self.counters[f"saves_refused_{exc.reason}"] += 1
+
+    async def _keep_opening(self, plan: Plan, tokens: array.array[int]) -> None:
+        """A registered opening is kept once for its tenant, beside the sessions that begin with it."""
+        whole = plan.shared_prefix // self.block_tokens
+        opening = tokens[: whole * self.block_tokens]
+        if not whole or len(tokens) < len(opening):
+            return
+        key = self._shared_key(plan.key, opening)
+        if self.tiers.find(key, opening)[1] == len(opening):
+            return
+        own, blocks = self._best(plan.key, tokens, 0)
+        if own is None or blocks < whole:
+            return
+        with contextlib.suppress(Refused):
+            async with self.tiers.held(own) as held:
+                await self._adopt_copy(plan, key, opening, [(held.path, whole * self.block_bytes)])
+                self.counters["openings_kept"] += 1
+
+    async def _adopt_copy(
+        self, plan: Plan, key: SessionKey, tokens: array.array[int], parts: list[tuple[Path, int]]
+    ) -> None:
+        size = sum(count for _, count in parts)
+        if not await self.tiers.reserve(size):
+            self.counters["saves_without_room"] += 1
+            return
+        path = self.tiers.new_path()
+        try:
+            await asyncio.to_thread(_concatenate, path, parts)
+            if plan.forgotten:
+                raise Refused("no_snapshot")
+        except BaseException as exc:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            self.tiers.unreserve(size)
+            if isinstance(exc, OSError):
+                raise Refused("unreadable") from exc
+            raise
+        self.tiers.adopt(key, tokens, path, size, size)
+        self.counters["saves"] += 1
+
+    async def _drop_file(self, plan: Plan) -> None:
+        if plan.path is not None:
+            path, plan.path = plan.path, None
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if plan.reserved:
+            reserved, plan.reserved = plan.reserved, 0
+            self.tiers.unreserve(reserved)
+
+
+def _concatenate(path: Path, parts: list[tuple[Path, int]]) -> None:
+    """Blocking. The kernel copies; nothing of it passes through Python's memory."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        for source_path, size in parts:
+            source = os.open(source_path, os.O_RDONLY)
+            try:
+                at = 0
+                while at < size:
+                    done = os.sendfile(target, source, at, min(_COPY_BYTES, size - at))
+                    if not done:
+                        raise OSError(f"{source_path.name} is shorter than it was")
+                    at += done
+            finally:
+                os.close(source)
+    finally:
+        os.close(target)
