@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Literal, Protocol
 
+from sessions.errors import BadInput
 from sessions.ports import Engine
 
 
@@ -13,7 +15,7 @@ class EngineSettings(Protocol):
     """What of the application's settings concerns engines; their meaning is documented by `--help`."""
 
     @property
-    def engine(self) -> Literal["llama", "sim"]: ...
+    def engine(self) -> Literal["llama", "vllm", "sim"]: ...
     @property
     def data(self) -> str: ...
     @property
@@ -29,6 +31,8 @@ class EngineSettings(Protocol):
     @property
     def kv_disk_mb(self) -> int: ...
     @property
+    def vllm_args(self) -> str: ...
+    @property
     def sim_tokens_per_s(self) -> float: ...
     @property
     def sim_prefill_per_s(self) -> float: ...
@@ -40,7 +44,39 @@ def make_engine(settings: EngineSettings) -> Engine:
     """An engine that has not started. Raises BadInput that names a wrong setting."""
     if settings.engine == "sim":
         return _simulated(settings)
+    if settings.engine == "vllm":
+        return _vllm(settings)
     return _llama(settings)
+
+
+def _vllm(settings: EngineSettings) -> Engine:
+    try:
+        from inference.vllm.engine import VllmEngine, VllmOptions
+    except ImportError as exc:
+        raise BadInput(
+            "engine_not_installed",
+            f"vLLM is not installed here ({exc}). Its environment is made by `make setup-vllm`; run the server with"
+            " .venv-vllm/bin/python.",
+            param="engine",
+        ) from exc
+    try:
+        engine_args = json.loads(settings.vllm_args or "{}")
+    except ValueError:
+        engine_args = None
+    if not isinstance(engine_args, dict):
+        raise BadInput("invalid_setting", "vllm_args must be a JSON object.", param="vllm_args")
+    return VllmEngine(
+        VllmOptions(
+            model_path=Path(settings.model),
+            slots=settings.slots,
+            context_window=settings.context,
+            threads=settings.threads or 1,
+            chat_template=None if settings.chat_template == "model" else settings.chat_template,
+            disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
+            disk_bytes_max=settings.kv_disk_mb * 1_000_000,
+            engine_args=engine_args,
+        )
+    )
 
 
 def _simulated(settings: EngineSettings) -> Engine:

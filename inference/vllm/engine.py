@@ -24,6 +24,7 @@ from vllm import SamplingParams
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
+from inference.kv.redis import RedisTier
 from inference.kv.staging import StagingFolder
 from inference.kv.tiers import Tiers
 from inference.template import BUILT_IN, ChatTemplate
@@ -37,7 +38,7 @@ from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer
 from sessions.errors import BadInput, SessileError, Unavailable
-from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
 from sessions.types import Json, SessionKey, Tokens
 
 __all__ = ["VllmEngine", "VllmOptions"]
@@ -66,9 +67,11 @@ class _Turn:
 class VllmEngine:
     """Implements `Engine`."""
 
-    def __init__(self, options: VllmOptions, core: VllmCore | None = None) -> None:
-        """`core`: one that is shared by several engines one after another, as tests do."""
+    def __init__(self, options: VllmOptions, keys: Keys | None = None, core: VllmCore | None = None) -> None:
+        """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests. `core`: one that
+        several engines use one after another, which is for tests too."""
         self.options = options
+        self._keys = keys
         self._core = core or VllmCore(options)
         self._gate = Gate(options.slots, options.waiting_max)
         self._turns: dict[str, _Turn] = {}
@@ -96,12 +99,18 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         counters = {**self._counters, "sheds": float(self._gate.num_shed)}
+        gauges: dict[str, float] = {}
         if self._spill is not None:
             tiers = self._spill.tiers
-            for counted in (self._spill.counters, tiers.counters, tiers.disk.counters if tiers.disk else {}):
+            gauges = tiers.gauges()
+            for counted in (self._spill.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
                 counters |= {name: float(value) for name, value in counted.items()}
         return EngineStats(
-            slots=self.options.slots, running=self._gate.running, waiting=self._gate.waiting, counters=counters
+            slots=self.options.slots,
+            running=self._gate.running,
+            waiting=self._gate.waiting,
+            counters=counters,
+            gauges=gauges,
         )
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -169,9 +178,12 @@ class VllmEngine:
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         identity = Identity(BUILD, model.fingerprint, self._core.dtype, layout)
-        folder = self.options.disk_folder
-        disk = DiskTier(folder, self.options.disk_bytes_max, identity) if folder is not None else None
-        tiers = Tiers(identity, staging.path, min(self.options.host_bytes_max, staging.room_bytes()), disk)
+        options, keys = self.options, self._keys
+        folder = options.disk_folder
+        disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
+        shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
+        host_bytes_max = min(options.host_bytes_max, staging.room_bytes())
+        tiers = Tiers(identity, staging.path, host_bytes_max, disk, shared=shared)
         await tiers.open()
         spill = Spill(
             tiers,
@@ -303,6 +315,7 @@ class VllmEngine:
         """`_leave` comes next, also when this fails."""
         tag = self._tags.setdefault(turn.key, secrets.token_hex(16))
         if self._spill is not None:
+            self._spill.tiers.turn(turn.key, len(prompt))
             turn.plan = await self._spill.plan(turn.name, turn.key, prompt, shared_prefix, params.max_tokens or 1)
             if self._gone is not None:
                 raise self._gone

@@ -46,6 +46,8 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes_max: int = 4 << 30  # of spilled KV in memory
     disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 32 << 30
+    redis_url: str = ""  # "": no Redis tier
+    redis_bytes_max: int = 256 << 20  # in Redis, of all replicas together
     engine_args: dict[str, Json] = {}  # vLLM's own: tensor_parallel_size, quantization, speculative_config, ...
 
     def __post_init__(self) -> None:

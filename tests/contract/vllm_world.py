@@ -98,4 +98,4 @@ class VllmWorld(World):
 
     def make(self, **others: Any) -> VllmEngine:
         options = vllm_options(self.folder, staging_folder=self.folder / "staging", **others)
-        return VllmEngine(options, self.cores.borrow(options))
+        return VllmEngine(options, core=self.cores.borrow(options))

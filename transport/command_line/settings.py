@@ -42,10 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     peer_certificate: Annotated[str, setting("PEM file of this process's certificate under it")] = ""
     peer_key: Annotated[str, setting("PEM file of the certificate's key")] = ""
     peer_server_name: Annotated[str, setting("name in replicas' certificates; empty: their address")] = ""
-    engine: Annotated[Literal["llama", "sim"], setting("what generates: llama.cpp, or simulated text for tests")] = (
-        "llama"
-    )
-    model: Annotated[str, setting("path of a GGUF file")] = MODEL_PATH
+    engine: Annotated[
+        Literal["llama", "vllm", "sim"], setting("what generates: llama.cpp, vLLM, or simulated text for tests")
+    ] = "llama"
+    model: Annotated[str, setting("path of a GGUF file; for vLLM of a model folder")] = MODEL_PATH
     chat_template: Annotated[str, setting("the model's own chat template, or chatml")] = "model"
     threads: Annotated[int, setting("engine threads; 0: one less than the cores", ge=0, le=1024)] = 0
     slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ()
     input_keywords: Annotated[tuple[str, ...], setting("phrases that a message must not contain")] = ()
     output_keywords: Annotated[tuple[str, ...], setting("phrases that an answer is withheld from")] = ()
+    vllm_args: Annotated[str, setting('vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')] = ""
     sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0
     sim_prefill_per_s: Annotated[float, setting("simulated engine: prefill rate", gt=0)] = 20_000.0
     sim_answer_tokens: Annotated[int, setting("simulated engine: mean length of an answer", ge=0)] = 64
