@@ -1,0 +1,369 @@
+"""What vLLM must do beyond the contract: write KV through, restore it, refuse what is damaged, never mix sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.vllm import core
+from inference.vllm.connector import SessileConnector, contained
+from inference.vllm.engine import VllmEngine
+from sessions.errors import BadInput
+from sessions.ports import Chunk
+from sessions.types import Sampling, TextOptions
+from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, request, until
+from tests.contract.vllm_world import BLOCK_TOKENS, VllmWorld
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
+
+STORY = "Tell me a story about a bird that could not fly, and about its friends in the wood by the lake. " * 4
+FEW = 1 + 40  # blocks of a device that holds two of the conversations below, not three
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[VllmWorld]:
+    made = VllmWorld(tmp_path)
+    yield made
+    await made.close()
+
+
+async def start(world: VllmWorld, **options: Any) -> VllmEngine:
+    engine = world.make(**options)
+    world._engines.append(engine)
+    await engine.start()
+    return engine
+
+
+async def crowd(engine: VllmEngine, round_: int) -> None:
+    """Other sessions fill the device, so that nothing of anybody else's is left there."""
+    filler = tuple(await engine.tokenizer.text(f" stone{round_} river" * 1024))[:900]
+    for n in range(2):
+        await ask(engine, key(f"crowd{round_}-{n}"), (*filler[n:], *await prompt_of(engine, "Go on.")), max_tokens=1)
+        await engine._spill.settled()
+        await engine.release(key(f"crowd{round_}-{n}"))
+
+
+def payloads(world: VllmWorld) -> list[Path]:
+    return sorted(world.folder.glob("staging/*/*.slot"))
+
+
+async def settled(engine: VllmEngine) -> None:
+    assert engine._spill is not None
+    await engine._spill.settled()
+    await engine._spill.tiers._settle()
+
+
+# -- restoring ---------------------------------------------------------------------------------------------
+
+
+async def test_cold_resident_and_restored_answers_are_the_same(world: VllmWorld) -> None:
+    engine = await start(world, device_blocks=FEW)
+    first = await prompt_of(engine, STORY)
+    answer = await ask(engine, key("a"), first, max_tokens=40)
+    later = await follow_up(engine, first, answer, "What became of them?")
+    resident = await ask(engine, key("a"), later, max_tokens=30)
+    reusable = world.whole(len(first) + 39)
+    assert resident.finish.cached_tokens == reusable
+    await settled(engine)
+    await crowd(engine, 0)
+    restored = await ask(engine, key("a"), later, max_tokens=30)
+    assert restored.finish.cached_tokens == world.whole(len(later) - 1) >= reusable
+    assert engine.stats().counters["restores"] == 1
+    cold = await ask(engine, key("b"), later, max_tokens=30)
+    assert cold.finish.cached_tokens == 0
+    assert cold.tokens == resident.tokens == restored.tokens
+
+
+async def test_a_session_comes_back_from_disk_after_a_restart(world: VllmWorld) -> None:
+    engine = await start(world)
+    first = await prompt_of(engine, STORY)
+    answer = await ask(engine, key("a"), first, max_tokens=20)
+    later = await follow_up(engine, first, answer, "What became of them?")
+    resident = await ask(engine, key("a"), later, max_tokens=20)
+    await engine.close()
+    again = await start(world)
+    assert again.place(key("a")).tier == "disk"
+    restored = await ask(again, key("a"), later, max_tokens=20)
+    assert restored.tokens == resident.tokens
+    assert restored.finish.cached_tokens == world.whole(len(later) - 1)
+
+
+async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    stream = await open_stream(engine, key("a"), prompt, max_tokens=500)
+    blocks = len(prompt) // BLOCK_TOKENS
+    size = engine._spill.block_bytes
+    await until(lambda: any(path.stat().st_size >= blocks * size for path in payloads(world)))
+    assert engine.stats().running == 1  # it is not over yet
+    decoded = len(stream.first.tokens)
+    async for item in stream.stream:
+        assert isinstance(item, Chunk)
+        decoded += len(item.tokens)
+        if decoded > 3 * BLOCK_TOKENS:
+            break
+    await until(lambda: any(path.stat().st_size >= (blocks + 2) * size for path in payloads(world)))
+    await stream.abort()
+    await settled(engine)
+    assert engine._spill.tiers.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
+
+
+async def test_an_edit_restores_the_common_prefix(world: VllmWorld) -> None:
+    engine = await start(world, device_blocks=FEW)
+    first = await prompt_of(engine, STORY)
+    answer = await ask(engine, key("a"), first, max_tokens=20)
+    long = await follow_up(engine, first, answer, "Where is the wood? " * 10)
+    await ask(engine, key("a"), long, max_tokens=20)
+    await settled(engine)
+    await crowd(engine, 0)
+    edited = await follow_up(engine, first, answer, "Describe the lake.")
+    common = next(i for i, (x, y) in enumerate(zip(long, edited, strict=False)) if x != y)
+    again = await ask(engine, key("a"), edited, max_tokens=10)
+    assert again.finish.cached_tokens == world.whole(common) > 0
+    assert again.tokens == (await ask(engine, key("b"), edited, max_tokens=10)).tokens
+
+
+async def test_a_registered_opening_is_kept_once_for_its_tenant_and_for_nobody_else(world: VllmWorld) -> None:
+    engine = await start(world)
+    opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea. " * 6, ()))
+    whole = world.whole(len(opening))
+    prompts = [await prompt_of(engine, f"{n} is my name. Who are you?", before=opening) for n in ("Ada", "Bob", "Cy")]
+    shared = {"shared_prefix": len(opening), "max_tokens": 4}
+    first = await ask(engine, key("a"), prompts[0], **shared)
+    assert first.finish.cached_tokens == 0
+    await settled(engine)
+    second = await ask(engine, key("b"), prompts[1], **shared)
+    assert second.finish.cached_tokens == whole > 0
+    third = await ask(engine, key("c"), prompts[2], **shared)
+    assert third.finish.cached_tokens == whole
+    foreign = await ask(engine, key("c", tenant="other"), prompts[1], **shared)
+    assert foreign.finish.cached_tokens == 0 and foreign.tokens == second.tokens
+    await settled(engine)
+    assert engine.stats().counters["openings_kept"] == 2  # one of each tenant
+
+
+# -- faults --------------------------------------------------------------------------------------------------
+
+
+def damaged(data: bytes, kind: int, other: bytes, chance: random.Random) -> bytes:
+    bad = bytearray(data)
+    match kind:
+        case 0:
+            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        case 1:
+            del bad[chance.randrange(1, len(bad)) :]
+        case 2:
+            at = chance.randrange(len(bad) - 4096)
+            bad[at : at + 4096] = chance.randbytes(4096)
+        case 3:
+            return other
+        case _:
+            bad += b"something more"
+    return bytes(bad)
+
+
+async def test_fifty_damaged_payloads_are_recomputed_with_the_right_output(world: VllmWorld) -> None:
+    chance = random.Random(50)
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    elsewhere = await prompt_of(engine, STORY.replace("bird", "fish"))
+    expected = await ask(engine, key("a"), prompt, max_tokens=6)
+    await ask(engine, key("b"), elsewhere, max_tokens=6)
+    await settled(engine)
+    tiers = engine._spill.tiers
+    other = tiers._host[key("b")][0].path.read_bytes()
+    for round_ in range(50):
+        (snapshot,) = tiers._host[key("a")]
+        path = snapshot.path
+        path.write_bytes(damaged(path.read_bytes(), round_ % 5, other, chance))
+        assert await engine._core.reset()  # nothing is on the device
+        answer = await ask(engine, key("a"), prompt, max_tokens=6)
+        assert answer.tokens == expected.tokens
+        assert answer.finish.cached_tokens == 0
+        await settled(engine)
+    counters = engine.stats().counters
+    assert counters["restores_refused"] == 50 and counters["restores_failed"] == 50
+
+
+async def test_a_payload_that_vanishes_before_its_load_is_recomputed(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    expected = await ask(engine, key("a"), prompt, max_tokens=6)
+    await settled(engine)
+    for path in payloads(world):
+        path.unlink()
+    assert await engine._core.reset()
+    answer = await ask(engine, key("a"), prompt, max_tokens=6)
+    assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
+
+
+def test_what_fails_inside_the_connector_stays_there() -> None:
+    connector = SessileConnector.__new__(SessileConnector)  # nothing of it is there: every method fails
+    assert connector.get_num_new_matched_tokens(object(), 0) == (0, False)
+    assert connector.request_finished(object(), []) == (False, None)
+    assert connector.build_connector_meta(object()).saves == []
+    assert connector.get_finished(set()) == (None, None)
+    connector.on_new_request(object())
+    connector.update_state_after_alloc(object(), object(), 32)
+    with pytest.raises(KeyboardInterrupt):  # and only what is an error
+
+        @contained(lambda: None)
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        interrupted()
+
+
+# -- canaries ------------------------------------------------------------------------------------------------
+
+
+async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(world: VllmWorld) -> None:
+    """Every answer is compared with the one that the session gives alone, on a device that holds two of seven."""
+    chance = random.Random(300)
+    engine = await start(world, device_blocks=FEW, waiting_max=64)
+    names = [f"s{n}" for n in range(7)]
+    prompts = {name: await prompt_of(engine, f"{STORY} Its secret name was {name * 3}.") for name in names}
+    alone = {}
+    for name in names:
+        alone[name] = (await ask(engine, key(f"{name}-alone"), prompts[name], max_tokens=8)).tokens
+        await engine.release(key(f"{name}-alone"))
+    answers = 0
+
+    async def one(name: str, fate: int) -> None:
+        nonlocal answers
+        if fate == 0:
+            stream = engine.generate(request(key(name), prompts[name], max_tokens=8))
+            cut = chance.randrange(3)
+            async for _ in stream:
+                if cut == 0:
+                    break
+                cut -= 1
+            await stream.aclose()  # type: ignore[attr-defined]
+        elif fate == 1:
+            task = asyncio.create_task(ask(engine, key(name), prompts[name], max_tokens=8))
+            for _ in range(chance.randrange(200)):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        elif fate == 2:
+            await engine.release(key(name))
+        else:
+            answer = await ask(engine, key(name), prompts[name], max_tokens=8, priority=chance.randrange(3))
+            assert answer.tokens == alone[name]
+            answers += 1
+
+    for _ in range(75):
+        await asyncio.gather(*(one(chance.choice(names), chance.randrange(8)) for _ in range(4)))
+    await until(lambda: engine.stats().running == 0)
+    await settled(engine)
+    counters = engine.stats().counters
+    assert answers > 120 and counters["restores"] > 20
+    assert counters.get("restores_failed", 0) == 0
+    tiers = engine._spill.tiers
+    assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers._all())  # nothing leaked
+
+
+async def test_preempted_answers_are_what_they_would_have_been(world: VllmWorld) -> None:
+    """Two long answers that do not fit the device together: one has to make room and comes back."""
+    engine = await start(world, device_blocks=FEW)
+    prompts = []
+    for word in ("stone", "river"):
+        filler = tuple(await engine.tokenizer.text(f" {word}" * 1024))[:560]
+        prompts.append((*filler, *await prompt_of(engine, f"{STORY} Begin with the word {word}.")))
+    alone = [await ask(engine, key(f"{n}-alone"), prompt, max_tokens=60) for n, prompt in enumerate(prompts)]
+    both = await asyncio.gather(*(ask(engine, key(f"{n}"), prompt, max_tokens=60) for n, prompt in enumerate(prompts)))
+    assert [answer.tokens for answer in both] == [answer.tokens for answer in alone]
+    await settled(engine)
+
+
+# -- formats, log-probabilities, limits ------------------------------------------------------------------------
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def formatted(schema: dict[str, Any]) -> Sampling:
+    return Sampling(temperature=0, text=TextOptions(format={"type": "json_schema", "name": "x", "schema": schema}))
+
+
+async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    answer = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(PERSON))
+    person = json.loads(answer.text)
+    assert isinstance(person["name"], str) and isinstance(person["age"], int)
+    with pytest.raises(BadInput) as refused:
+        await ask(engine, key("a"), prompt, sampling=formatted({"type": "bogus"}))
+    assert refused.value.code == "invalid_schema"
+    with pytest.raises(BadInput) as refused:
+        await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
+    assert refused.value.code == "recovery_incompatible"
+    assert engine.stats().running == 0
+
+
+async def test_biases_and_log_probabilities(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
+    free = await ask(engine, key("a"), prompt, max_tokens=1)
+    banned = Sampling(temperature=0, logit_bias={str(free.tokens[0]): -100.0})
+    assert (await ask(engine, key("a"), prompt, max_tokens=1, sampling=banned)).tokens != free.tokens
+    for name in ("x", "-1", "99999999"):
+        with pytest.raises(BadInput):
+            await ask(engine, key("a"), prompt, sampling=Sampling(logit_bias={name: 1.0}))
+    wanted = Sampling(temperature=0, logprobs=True, top_logprobs=4)
+    answer = await ask(engine, key("a"), prompt, max_tokens=3, sampling=wanted)
+    entries = [entry for chunk in answer.chunks for entry in chunk.logprobs]
+    assert len(entries) == 3
+    assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4 for entry in entries)
+
+
+async def test_a_folder_that_cannot_be_used_is_refused(world: VllmWorld) -> None:
+    (world.folder / "kv").write_text("in the way")
+    engine = world.make()
+    with pytest.raises(BadInput) as refused:
+        await engine.start()
+    assert refused.value.code == "bad_kv_folder"
+    await engine.close()
+
+
+async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = await start(world)
+    await known.close()  # and its core is lent on
+    monkeypatch.setattr(core, "CONNECTOR_KNOWS", ("0.1.",))
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    await ask(engine, key("a"), prompt, max_tokens=4)
+    answer = await ask(engine, key("a"), prompt, max_tokens=4)
+    assert answer.finish.cached_tokens == world.whole(len(prompt) - 1)
+    assert await engine.export_kv(key("a")) is None
+
+
+def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
+    from inference.vllm.model import read_vllm_model
+
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "missing", tmp_path / "empty", Path(__file__)):
+        with pytest.raises(BadInput) as refused:
+            read_vllm_model(path)
+        assert refused.value.code == "bad_model_file" and str(path) in refused.value.public_message
+
+
+async def test_an_answer_that_nobody_reads_any_more_stops_within_a_step(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    stream = await open_stream(engine, key("a"), prompt, max_tokens=500)
+    await stream.abort()
+    await settled(engine)  # vLLM has given the blocks back: the file could be closed
+    assert engine.stats().running == 0
+    assert await engine._core.reset()  # which it can do only when no block is in use
