@@ -171,4 +171,5 @@ if __name__ == "__main__":
     options.add_argument("--how", choices=("kill", "sleep"), default="kill")
     options.add_argument("--engine", choices=("llama", "sim"), default="llama")
     options.add_argument("--tokens", type=int, default=60)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
     asyncio.run(main(options.parse_args()))

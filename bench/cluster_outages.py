@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 
@@ -175,4 +176,5 @@ if __name__ == "__main__":
     options.add_argument("--sessions", type=int, default=12)
     options.add_argument("--seconds", type=float, default=8.0)
     options.add_argument("--only", nargs="*", default=[], help="run those whose name contains one of these")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
     asyncio.run(main(options.parse_args()))
