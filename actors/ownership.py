@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 ATTEMPTS: Final = 4
 READ_PAGE: Final = 1_000
+UNRELEASED_MAX: Final = 100_000  # beyond it the oldest lapse with the lease
 TICK_S: Final = 0.25
 STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
 
@@ -76,6 +77,7 @@ class Ownership:
         self._must_confirm = must_confirm
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
+        self._unreleased: dict[SessionKey, Owner] = {}  # entries that could not be given back
         self._doubts = 0
         self._confirmed: dict[SessionKey, int] = {}
         self._ticked_at: float | None = None
@@ -195,8 +197,19 @@ class Ownership:
     async def _release(self, key: SessionKey, owner: Owner) -> None:
         try:
             await self._directory.release(key, owner)
-        except SessileError as error:  # the entry lapses with the lease, and the fence stands against it anyway
+        except SessileError as error:  # the fence stands against it, but who believes it does not find the session
+            self._unreleased[key] = owner
+            while len(self._unreleased) > UNRELEASED_MAX:
+                del self._unreleased[next(iter(self._unreleased))]
             log.warning("release_failed", session=key.session, error=error.code)
+
+    async def release_again(self) -> None:
+        """Gives back what could not be given back before. Raises Unavailable; then it is tried again."""
+        for key, owner in list(self._unreleased.items()):
+            if key not in self._held:
+                await self._directory.release(key, owner)
+            if self._unreleased.get(key) == owner:
+                del self._unreleased[key]
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> int:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be

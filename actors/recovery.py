@@ -59,7 +59,10 @@ class RecoveryGate:
         self._free += 1
 
     def hold(self, key: SessionKey) -> None:
-        """The slot is `key`'s until it makes progress or ends."""
+        """The slot is `key`'s until it makes progress or ends. Who asked for the same session twice has one slot."""
+        if key in self._holding:
+            self.leave()
+            return
         expired: Callable[[SessionKey], None] = self.done
         self._holding[key] = asyncio.get_running_loop().call_later(self._patience_s, expired, key)
 

@@ -480,8 +480,8 @@ class Runtime:
             self._gate.done(actor.key)
             owner = self.ownership.let_go(actor.key)
             successor = self._successors.pop(actor.key, None)
-            if successor is None:
-                self._spawn(self.ownership.release(actor.key, owner))
+            # A successor has claimed it already, unless it was taken while the directory was away.
+            self._spawn(self.ownership.release(actor.key, owner))
             for left in self._leavers.pop(actor.key, {}):
                 left(actor.epoch, actor.top, successor)
 

@@ -55,6 +55,7 @@ class Upkeep:
         reclaim_at = loop.time() + self._limits.reclaim_every_s
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
+            await self._attempt("release", self._runtime.ownership.release_again())
             await self._attempt("reclaim", self._runtime.ownership.reclaim())
             if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
                 reclaim_at = loop.time() + self._limits.reclaim_every_s

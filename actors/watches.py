@@ -66,6 +66,8 @@ class Watch:
         self.hint: Owner | None = None  # who is said to have it now
         self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, where that is further
         self.check = False  # its owner is gone: the journal says what that one left
+        self.compared_at = asyncio.get_running_loop().time()  # with the journal, by this or by who began to read
+        self.absent: Owner | None = None  # who has said that it does not have it
         self.limbo: Identity | None = None  # the replica process that it waits to hear of
         self.recovering = False
         self.queued = False
@@ -108,6 +110,7 @@ class Watch:
     def detached(self, owner: Owner | None, *, top: int) -> None:
         self.check = True
         self.hint = owner
+        self.absent = self.owner if not top and owner is None else None
         self._watches.let_go(self)
         if top or owner is not None:
             self._watches.todo(self, LOST)
@@ -346,7 +349,8 @@ class Watches:
                 watch.link.detach(watch.number)
             self.let_go(watch)
         self._leave_limbo(watch)
-        if owner is None:
+        absent, watch.absent = watch.absent, None
+        if owner is None or owner == absent:  # or the directory is behind: what there is to read is in the journal
             await self._ownerless(watch, None)
             return
         member = self._whereabouts.member(owner)
@@ -368,9 +372,10 @@ class Watches:
 
     async def _ownerless(self, watch: Watch, lost: Owner | None) -> None:
         """Nobody has the session, or who has it does not answer: what that one left behind is seen to."""
-        if watch.check:
+        now = asyncio.get_running_loop().time()
+        if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
             head = await self._journal.head(watch.key)
-            watch.check = False
+            watch.check, watch.compared_at = False, now
             if head is not None:
                 watch.reaches(head.epoch, head.top)
                 # A log that may have gone back (a restored backup) gets its new epoch, and so its readers are told.

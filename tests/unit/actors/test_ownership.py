@@ -274,3 +274,18 @@ async def test_a_grant_that_others_keep_winning_ends_with_a_retryable_error() ->
     with pytest.raises(Unavailable) as error:
         await first.take(KEY, world.head)
     assert error.value.code == "session_moving" and error.value.retryable
+
+
+@virtual
+async def test_what_could_not_be_given_back_is_given_back_later() -> None:
+    world = World()
+    ownership = await world.replica("r1")
+    await ownership.take(KEY, None)
+    world.faults.before["release"] = [AWAY]
+    owner = ownership.let_go(KEY)
+    await ownership.release(KEY, owner)
+    assert world.directory.entry_count == 1
+    await ownership.release_again()
+    assert world.directory.entry_count == 0
+    await ownership.release_again()
+    assert world.faults.calls.count("release") == 2

@@ -94,3 +94,16 @@ async def test_whoever_gives_up_waiting_takes_no_slot_along() -> None:
     just_given.cancel()  # at the same moment at which it is admitted
     await settled()
     assert late.done(), "the slot of one that was cancelled was lost"
+
+
+@virtual
+async def test_a_session_that_was_asked_for_twice_has_one_slot() -> None:
+    gate = RecoveryGate(at_once=2, patience_s=30.0)
+    for _ in range(2):
+        await gate.enter(READ)
+        gate.hold(key(1))
+    gate.done(key(1))
+    await gate.enter(READ)
+    second = asyncio.ensure_future(gate.enter(READ))
+    await settled()
+    assert second.done(), "a slot was lost"

@@ -357,6 +357,23 @@ async def test_a_second_reader_behind_the_tail_asks_the_journal_nothing() -> Non
     assert calls == []
 
 
+async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() -> None:
+    """The watch was told nothing of these records: they became durable while the gateway did not know whose they are."""
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    source = Source(sessions)
+    first, second = Rig(source), Rig(source)
+    first.channel.subscribe(point(0))
+    await first.run()
+    sinks, sessions.sinks = sessions.sinks, {}
+    await sessions.append("s", delta("a", 5), delta("b", 6))
+    sessions.sinks = sinks
+    second.channel.subscribe(point(0))
+    await second.run()
+    frames = await first.run()
+    assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
+
+
 # -- the window ----------------------------------------------------------------------------------------
 
 
