@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: help setup setup-dev model serve cluster chat test static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
+.PHONY: help setup setup-dev model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,12 @@ test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make t
 	$(STAGE)
 	@$(VLLM_PY) -m pytest -m vllm -o asyncio_default_fixture_loop_scope=session \
 		-o asyncio_default_test_loop_scope=session tests/contract tests/vllm $(ARGS)
+
+# The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
+SEEDS ?= 10000
+FIRST ?= 0
+simulate: setup-dev ## search the cluster for faults: make simulate SEEDS=10000, or SEED=4711 to replay one
+	@$(PY) -m tests.simulation.seeds $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
 
 # -- keeping ------------------------------------------------------------------------------------
 

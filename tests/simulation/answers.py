@@ -9,6 +9,7 @@ import msgspec
 from sessions.types import FunctionCallOutput, Message
 from tests.simulation.books import Account
 from tests.simulation.nodes import ALICE, MALLORY
+from tests.simulation.rules import Response
 
 if TYPE_CHECKING:
     from tests.simulation.client import Ask, Client
@@ -97,9 +98,8 @@ def _promised(client: Client, ask: Ask, ok: dict[str, Any], account: Account, po
                 return "it goes on"
         elif rules.first_response[response_id] <= ask.top:
             return "its response is older than the command"
-        elif (wanted := body.get("max_output_tokens")) is not None and response.sampling is not None:
-            if response.sampling.max_output_tokens != wanted:
-                return "its response has another limit"
+        elif has_another_limit(response, body):
+            return "its response has another limit"
     if body["type"] == "session.delete" and not rules.deleted:
         return "it is not deleted"
     if body.get("title") is not None and body["type"] == "session.update" and offset == rules.top:
@@ -107,6 +107,12 @@ def _promised(client: Client, ask: Ask, ok: dict[str, Any], account: Account, po
         if rules.info.title != body["title"]:
             return f"the title is {rules.info.title!r}"
     return ""
+
+
+def has_another_limit(response: Response, body: dict[str, Any]) -> bool:
+    """A response that has begun was begun with another limit than its command asked for."""
+    asked = body.get("max_output_tokens")
+    return body["type"] != "tool.output" and response.sampling is not None and response.sampling.max_output_tokens != asked
 
 
 def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:
@@ -141,7 +147,11 @@ def _unfounded(client: Client, ask: Ask, code: str, account: Account) -> str:
         case "response_in_progress" | "queue_full":
             return "" if moved_on or rules.open or rules.queue else "nothing is in progress"
         case "tools_pending":
-            waited = any(isinstance(record.event.item, FunctionCallOutput) for record in account.records[ask.top :] if hasattr(record.event, "item"))
+            waited = any(
+                isinstance(record.event.item, FunctionCallOutput)
+                for record in account.records[ask.top :]
+                if hasattr(record.event, "item")
+            )
             return "" if moved_on or waited or rules.awaiting else "nobody waits for tools"
         case "session_deleted":
             return "" if rules.deleted else "it is not deleted"

@@ -61,7 +61,7 @@ class Books:
             found = self.accounts[key] = Account()
         return found
 
-    # -- the journal ----------------------------------------------------------------------------------------------------
+    # -- the journal ------------------------------------------------------------------------------------------------
 
     def granted(self, writer: str, key: SessionKey, head: Head) -> None:
         account, world = self.account(key), self._world
@@ -108,7 +108,11 @@ class Books:
         for command in append.commands:
             name = command.principal_id, command.command_id
             again = account.applied.get(name)  # one without an effect on the log may be written twice, by its own actor
-            same = again is not None and not append.records and (again.answer, again.digest) == (command.answer, command.digest)
+            same = (
+                again is not None
+                and not append.records
+                and (again.answer, again.digest) == (command.answer, command.digest)
+            )
             need(again is None or same, f"the command {command.command_id} is applied twice")
             account.applied[name] = command
             account.applied_at[name] = rules.top
@@ -150,9 +154,7 @@ class Books:
         right = expected(rules, response)
         parts = response.parts
         text = "".join(part.so_far for part in parts if isinstance(part.item, Message))
-        calls = tuple(
-            (part.item.name, part.so_far) for part in parts if isinstance(part.item, FunctionCall)
-        )
+        calls = tuple((part.item.name, part.so_far) for part in parts if isinstance(part.item, FunctionCall))
         reason = (response.terminal.response.incomplete_details or {}).get("reason")
         whole = response.status == "completed" or reason == "max_output_tokens"
         tools = rules.info is not None and bool(rules.info.tools)
@@ -175,10 +177,13 @@ class Books:
         assert response.terminal is not None
         usage = response.terminal.response.usage or {}
         if whole and not tools:
-            need(usage["output_tokens"] == right.tokens, f"{response.id}: {usage['output_tokens']} billed of {right.tokens}")
+            need(
+                usage["output_tokens"] == right.tokens,
+                f"{response.id}: {usage['output_tokens']} billed of {right.tokens}",
+            )
         need(usage["output_tokens"] <= right.tokens or tools, f"{response.id} is billed too much")
 
-    # -- the directory, and what replicas tell each other ---------------------------------------------------------------
+    # -- the directory, and what replicas tell each other -----------------------------------------------------------
 
     def claimed(self, key: SessionKey, owner: Owner, before: Owner | None) -> None:
         """A claim was won against a living owner: while nothing is broken only a hand-off may do that."""

@@ -1,7 +1,8 @@
 """A device: one connection at a time, the sessions that it reads, the commands that it waits for.
 
-Written from PROTOCOL.md and stricter than a client has to be: an event that does not follow the one before, differs from
-the journal or is shown before it stands there, an answer without its effect, or an effect without an answer, ends the run.
+Written from PROTOCOL.md and stricter than a client has to be: an event that does not follow the one before, differs
+from the journal or is shown before it stands there, an answer without its effect, or an effect without an answer, ends
+the run.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Client:
         self._ack_timer: Any = None
         self._life = self.world.loop.create_task(self._live())
 
-    # -- the connection -------------------------------------------------------------------------------------------------
+    # -- the connection ---------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
         pause_s = 0.02
@@ -147,7 +148,7 @@ class Client:
         self._ended.set()
         await asyncio.wait((self._life,))
 
-    # -- commands -------------------------------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------------
 
     def ask(self, kind: str, session: str | None, **fields: Any) -> Ask:
         """Sends a command; again and again, by its id, until it is answered for good."""
@@ -196,7 +197,7 @@ class Client:
             self._pending[id_ := self.cluster.command_id()] = 1
             self.wire.send({"type": "unsubscribe", "id": id_, "session": session})
 
-    # -- what comes -----------------------------------------------------------------------------------------------------
+    # -- what comes -------------------------------------------------------------------------------------------------
 
     def _message(self, message: dict[str, Any]) -> None:
         match message["type"]:
@@ -271,7 +272,10 @@ class Client:
         view.attached, view.caught_up = True, False
         world.check(message["epoch"] == account.epoch, f"{self.name}: the epoch is {account.epoch}")
         if mode == "replay":
-            world.check(message["from"] == (view.position or 0) + 1, f"{self.name}: replay from {message['from']}, not {view.position}")
+            world.check(
+                message["from"] == (view.position or 0) + 1,
+                f"{self.name}: replay from {message['from']}, not {view.position}",
+            )
             world.check(view.position is not None and not view.plain, f"{self.name}: a replay that nobody wanted")
             world.check(message["top"] <= len(account.records), f"{self.name}: {message['top']} is not durable")
         else:
@@ -319,7 +323,9 @@ class Client:
         shown, right = shown_to_client(message["state"]), rules.shown()
         for name, value in right.items():
             if shown[name] != value:
-                world.violation(f"{self.name}: the snapshot of {view.key} at {at} says {name}: {shown[name]}, not {value}")
+                world.violation(
+                    f"{self.name}: the snapshot of {view.key} at {at} says {name}: {shown[name]}, not {value}"
+                )
         view.position = at
 
     def _event(self, message: dict[str, Any]) -> None:

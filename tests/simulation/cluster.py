@@ -1,7 +1,7 @@
 """A whole cluster from one seed: how it is set up, how its day goes, and what must be true in the evening.
 
-    the cluster starts ─► people act while the nemesis works ─► all is mended ─► every turn ends, every command is
-    answered, every reader stands at the end of its log ─► everybody leaves, and nothing is left behind
+the cluster starts ─► people act while the nemesis works ─► all is mended ─► every turn ends, every command is
+answered, every reader stands at the end of its log ─► everybody leaves, and nothing is left behind
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Cluster:
         self.clients.append(made)
         return made
 
-    # -- the day ----------------------------------------------------------------------------------------------------------
+    # -- the day ----------------------------------------------------------------------------------------------------
 
     async def day(self) -> None:
         config, rng = self.config, self.rng
@@ -169,7 +169,9 @@ class Cluster:
         for number in range(config.sessions):
             session = f"s{number + 1}"
             devices = rng.choice([1, 2, 2, 3]) if config.sessions < 3 else rng.choice([1, 2])
-            first = Person(self, self.client(f"{session}a"), session, actions=rng.randint(2, 6), hurry=rng.choice([0.1, 0.5]))
+            first = Person(
+                self, self.client(f"{session}a"), session, actions=rng.randint(2, 6), hurry=rng.choice([0.1, 0.5])
+            )
             tools = rng.random() < 0.35
             people.append(self.begin(self._lives(first, tools)))
             for letter in "bc"[: devices - 1]:
@@ -199,7 +201,7 @@ class Cluster:
         listed = await mallory.do("session.list", None)
         self.world.check(not (listed.ok or {}).get("data"), "mallory sees sessions of alice")
 
-    # -- the evening -------------------------------------------------------------------------------------------------------
+    # -- the evening ------------------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool], what: str, *, limit_s: float = REST_S) -> None:
         deadline = self.world.loop.now + limit_s
@@ -239,7 +241,9 @@ class Cluster:
         await self.until(lambda: not any(a.rules.busy for a in books.accounts.values()), "every turn ends")
         await self.until(self._all_read, "every reader reaches the end", limit_s=30.0)
         if not self._all_read():
-            behind = [(c.name, v.key.session, v.position, v.attached, v.gone) for c in self.clients for v in c.views.values()]
+            behind = [
+                (c.name, v.key.session, v.position, v.attached, v.gone) for c in self.clients for v in c.views.values()
+            ]
             world.violation(f"behind: {behind} of {[(k.session, len(a.records)) for k, a in books.accounts.items()]}")
         world.check(not any(client.owes() for client in self.clients), "an answer is owed")
         self._the_store_is_as_booked()
@@ -263,7 +267,8 @@ class Cluster:
         for key, account in self.books.accounts.items():
             stands = self.store.records(key)
             self.world.check(
-                len(stands) == len(account.records) and all(a is b for a, b in zip(stands, account.records, strict=True)),
+                len(stands) == len(account.records)
+                and all(a is b for a, b in zip(stands, account.records, strict=True)),
                 f"{key}: what stood in the log has changed",
             )
         self.directory.check_integrity()
@@ -291,7 +296,9 @@ class Cluster:
             world.check(not runtime._sinks and not runtime._leavers, f"{node.name} keeps sinks")
             gate: RecoveryGate = runtime._gate
             await self.until(lambda gate=gate: not gate._holding, f"{node.name} recovers on", limit_s=5.0)  # type: ignore[misc]
-            world.check(gate._free == self.config.replica.runtime.recoveries_max, f"{node.name} lost recovery slots")
+            world.check(
+                gate._free == self.config.replica.runtime.recoveries_max, f"{node.name} has {gate._free} recovery slots"
+            )
             world.check(not node.replica.host.reception.arriving, f"{node.name} expects hand-offs")  # type: ignore[union-attr]
             world.check(not node.replica.migration._leaving, f"{node.name} hands off")
         for each in (*self.gateways.values(), *self.replicas.values()):

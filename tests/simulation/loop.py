@@ -125,9 +125,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._numbers = 0
         self._ended = False
+        self._tasks: list[asyncio.Task[Any]] = []  # every task that was ever made
         self._world = Context()
 
-    # -- what asyncio asks of a loop ---------------------------------------------------------------------------------
+    # -- what asyncio asks of a loop --------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self.now
@@ -169,6 +170,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         self._numbers += 1
         made: Task[T] = Task(work, number=self._numbers, loop=self, name=name or "", context=context)
+        self._tasks.append(made)
         process = context.get(_PROCESS) if context is not None else _PROCESS.get()
         if process is not None:
             process.tasks.append(made)
@@ -179,7 +181,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.on_error(str(context.get("message")), context.get("exception"))
 
-    # -- the world ---------------------------------------------------------------------------------------------------
+    # -- the world --------------------------------------------------------------------------------------------------
 
     def in_world(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Something that no process does: it happens whoever stands still or is dead."""
@@ -250,8 +252,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what their `finally` begins now is never awaited
                 closed: set[int] = set()
-                while left := [task for task in asyncio.all_tasks(self) if hash(task) not in closed]:
-                    for task in sorted(left, key=hash):
+                while left := [task for task in self._tasks if not task.done() and hash(task) not in closed]:
+                    for task in left:
                         closed.add(hash(task))
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
                         work = task.get_coro()

@@ -1,6 +1,6 @@
 """What goes wrong, and what operators do. Each seed has its own few kinds of it, for a few seconds; then all is mended.
 
-Draining, handing off and restarting in good order are no faults: in a seed with nothing else nobody may notice anything.
+Draining, handing off and restarting in good order are no faults: in a seed with nothing else nobody may notice a thing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Nemesis:
             if gateway.gone:
                 await cluster.add_gateway(name)
 
-    # -- choosing -------------------------------------------------------------------------------------------------------
+    # -- choosing ---------------------------------------------------------------------------------------------------
 
     def replica(self) -> ReplicaNode | None:
         """A living one: rather one with sessions."""
@@ -100,7 +100,7 @@ class Nemesis:
         if node is not None and node.gone and not self.world.healed:
             await add(name)
 
-    # -- faults -----------------------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------------------------
 
     async def kill_replica(self) -> None:
         if (node := self.replica()) is not None:
@@ -244,7 +244,7 @@ class Nemesis:
                 client.wire.silent = True
                 self.later(0.5 + self.rng.random(), client.drop)
 
-    # -- operations -------------------------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------------
 
     async def hand_off(self) -> None:
         """Moves a session on purpose, in mid-answer if there is one."""
@@ -304,12 +304,9 @@ def clear(trouble: Trouble) -> None:
 
 
 Deed = Callable[[Nemesis], Awaitable[None]]
-FAULTS: dict[str, Deed] = {
-    name: getattr(Nemesis, name)
-    for name in (
-        "kill_replica kill_after_persist kill_gateway pause_replica pause_gateway cut_links partition isolate"
-        " slow_network journal_away journal_loses slow_disk directory_away directory_loses directory_flushed"
-        " cut_clients silence_clients"
-    ).split()
-}
+_FAULTS = (
+    "kill_replica kill_after_persist kill_gateway pause_replica pause_gateway cut_links partition isolate slow_network"
+    " journal_away journal_loses slow_disk directory_away directory_loses directory_flushed cut_clients silence_clients"
+)
+FAULTS: dict[str, Deed] = {name: getattr(Nemesis, name) for name in _FAULTS.split()}
 OPERATIONS: dict[str, Deed] = {name: getattr(Nemesis, name) for name in ("hand_off", "drain", "restart_gateway")}

@@ -1,4 +1,4 @@
-"""The processes of a simulated cluster: replicas and gateways, put together as `app.py` does, on simulated surroundings."""
+"""The processes of a simulated cluster: replicas and gateways, put together as `app.py` does, on our surroundings."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ReplicaNode(Node):
             try:
                 await self.replica.__aenter__()
                 break
-            except Exception as error:  # noqa: BLE001 - looked at
+            except Exception as error:
                 if not cluster.directory_trouble.any:
                     raise
                 self.world.trace(self.name, "did not start", repr(error))
@@ -208,9 +208,7 @@ class GatewayNode(Node):
         """A client's connection; None where nobody listens."""
         if self.gone or not self.ready.done():
             return None
-        wire = Wire(
-            self.world, self.process, self.door, self.rng, binary=binary, on_message=on_message, on_end=on_end
-        )
+        wire = Wire(self.world, self.process, self.door, self.rng, binary=binary, on_message=on_message, on_end=on_end)
         self.wires = {each: None for each in self.wires if not each.over}
         self.wires[wire] = None
         return wire

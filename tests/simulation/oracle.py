@@ -1,6 +1,6 @@
 """What an answer must say, worked out from the log alone.
 
-The simulated model is a pure function of its prompt, so an answer that was written by three replicas, one after another,
+The simulated model is a pure function of its prompt, so an answer that was written by three replicas, one after another
 has the text of an undisturbed run: any token that was lost, doubled or remembered wrongly changes everything behind it.
 `Speaker` is that model, with a habit: asked to look, where it was given a tool, it calls it.
 """
@@ -140,7 +140,7 @@ def answer_tokens(made: Response) -> list[int]:
 
 
 def whole_branch(rules: Rules, response: Response) -> bool:
-    """No answer on the branch was cut in its middle (a client may go on from any item): then ledgers stand as they are."""
+    """No answer on the branch was cut in its middle (people may go on from any item): ledgers stand as they are."""
     path = rules.path(response.parent)
     on_path = {item.id for item in path}
     makers = {rules.made_by[item.id] for item in path if item.id in rules.made_by}

@@ -1,7 +1,7 @@
 """What people do: several devices on the same sessions, saying, editing, regenerating, queueing, cancelling, leaving.
 
-Whoever acts looks at the books to know what there is (an item to edit, an answer to cancel), so that a refusal tells of a
-race and not of ignorance; everything else goes through the device's own connection.
+Whoever acts looks at the books to know what there is (an item to edit, an answer to cancel), so that a refusal tells of
+a race and not of ignorance; everything else goes through the device's own connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from tests.simulation.rules import Rules
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-WORDS = ("the river", "a small house", "my answer", "every bird", "some music", "the road", "that question", "old words")
+WORDS = (
+    "the river",
+    "a small house",
+    "my answer",
+    "every bird",
+    "some music",
+    "the road",
+    "that question",
+    "old words",
+)
 
 
 class Person:
@@ -84,7 +93,7 @@ class Person:
             fields["stop"] = " the"
         return fields
 
-    # -- actions ----------------------------------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------------------------
 
     async def say(self) -> None:
         fields: dict[str, Any] = self.sampling()

@@ -1,8 +1,8 @@
 """The grammar of a log, written down a second time: what may follow what, and what it adds up to.
 
-`Rules` takes a session's records one by one, as they become durable, and says what is wrong with the first that is out of
-place. It folds them as it goes, by code that shares nothing with `sessions.state`, so that snapshots, queues and answers
-can be compared with what the log says. What an answer must say is in `tests.simulation.oracle`.
+`Rules` takes a session's records one by one, as they become durable, and says what is wrong with the first that is out
+of place. It folds them as it goes, by code that shares nothing with `sessions.state`, so that snapshots, queues and
+answers can be compared with what the log says. What an answer must say is in `tests.simulation.oracle`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Rules:
             case _:
                 raise Broken(f"{type(event).__name__} is not expected here")
 
-    # -- items --------------------------------------------------------------------------------------------------------
+    # -- items ------------------------------------------------------------------------------------------------------
 
     def _add(self, item: Item) -> None:
         need(item.id not in self.items, f"the item {item.id} is there already")
@@ -163,7 +163,7 @@ class Rules:
                 need(not self.responses[maker].open, f"{beginning} begins below {maker}, which is being written")
                 need(maker not in self.awaiting, f"{beginning} begins while {maker} waits for tools")
 
-    # -- responses ------------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------
 
     def _response_event(self, event: ev.ResponseEvent, private: ev.Private | None, offset: int) -> None:
         response = self.responses.get(event.response_id)
@@ -289,7 +289,7 @@ class Rules:
         if calls and status == "completed":
             self.awaiting[response.id] = calls, response.parts[-1].item.id
 
-    # -- what a snapshot shows ------------------------------------------------------------------------------------------
+    # -- what a snapshot shows --------------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
         """The parts of a client's `state` that are compared."""

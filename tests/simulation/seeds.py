@@ -1,7 +1,7 @@
 """Runs seeds: one of them, with its trace; or thousands, on every core.
 
-    python -m tests.simulation.seeds --seeds 10000 [--first 0] [--jobs 2]
-    python -m tests.simulation.seeds --seed 4711           the same run again, with all that happened
+python -m tests.simulation.seeds --seeds 10000 [--first 0] [--jobs 2]
+python -m tests.simulation.seeds --seed 4711           the same run again, with all that happened
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _logged(world: World) -> Iterator[None]:
         structlog.configure(**before)
 
 
-# -- many -----------------------------------------------------------------------------------------------------------------
+# -- many ----------------------------------------------------------------------------------------------------------
 
 
 def _several(seeds: range) -> list[Outcome]:
@@ -113,9 +113,11 @@ def _several(seeds: range) -> list[Outcome]:
         gc.collect()
 
 
-def run_seeds(first: int, count: int, *, jobs: int | None = None, stop_at: int = 1) -> Iterator[Outcome]:
+def run_seeds(
+    first: int, count: int, *, jobs: int | None = None, stop_at: int = 1, chunk: int = CHUNK
+) -> Iterator[Outcome]:
     """The outcomes of many seeds, in order; ends after `stop_at` that failed."""
-    chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
+    chunks = [range(at, min(at + chunk, first + count)) for at in range(first, first + count, chunk)]
     failed = 0
     jobs = jobs or len(os.sched_getaffinity(0))
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
@@ -148,7 +150,10 @@ def main(arguments: list[str]) -> int:
         counters.update(outcome.counters)
         if outcome.problems:
             bad += 1
-            print(f"seed {outcome.seed} FAILED: {outcome.problems[0]}\n  replay it: make simulate SEED={outcome.seed}", flush=True)
+            print(
+                f"seed {outcome.seed} FAILED: {outcome.problems[0]}\n  replay it: make simulate SEED={outcome.seed}",
+                flush=True,
+            )
     took = time.monotonic() - began
     print(f"{ran} seeds, {bad} failed, {took:.0f} s, {ran / took:.0f} seeds/s")
     print(", ".join(f"{name} {count}" for name, count in sorted(counters.items())))

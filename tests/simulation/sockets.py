@@ -1,7 +1,7 @@
 """A client's connection to a gateway: the real WebSocket shell on a transport of ours, and the wire between the two.
 
-Bytes arrive in order after a delay, or not at all: a wire can be silent (nothing arrives and nobody is told) or cut. The
-client's end masks with zeros, which RFC 6455 allows; no proper client would, and nothing depends on it.
+Bytes arrive in order after a delay, or not at all: a wire can be silent (nothing arrives and nobody is told) or cut.
+The client's end masks with zeros, which RFC 6455 allows; no proper client would, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -99,14 +99,18 @@ class Wire:
         self._later(self._made)
         self._later(self._data, handshake("sessile.v1+" + ("msgpack" if binary else "json")))
 
-    # -- towards the gateway --------------------------------------------------------------------------------------------
+    # -- towards the gateway ----------------------------------------------------------------------------------------
 
     def send(self, message: dict[str, Any]) -> None:
         if self.over:
             return
         data = self._encode(message)
         length = len(data)
-        head = struct.pack("!BB", self._first, 0x80 | length) if length < 126 else struct.pack("!BBH", self._first, 0xFE, length)
+        head = (
+            struct.pack("!BB", self._first, 0x80 | length)
+            if length < 126
+            else struct.pack("!BBH", self._first, 0xFE, length)
+        )
         self._later(self._data, head + b"\0\0\0\0" + data)
 
     def cut(self) -> None:
@@ -142,7 +146,7 @@ class Wire:
             self._lost_there = True
             self._connection.connection_lost(None)
 
-    # -- towards the client ---------------------------------------------------------------------------------------------
+    # -- towards the client -----------------------------------------------------------------------------------------
 
     def to_client(self, data: bytes) -> None:
         self._back(self._received, data)

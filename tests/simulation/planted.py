@@ -1,0 +1,281 @@
+"""Bugs on purpose: each a small change of the product, made by its test and nowhere else.
+
+A simulator that finds nothing proves nothing. Each of these must be found within the stated number of seeds, from seed
+0 on; how many it really took stands in `docs/benchmarks.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import actors.directory.store
+import actors.migration
+import actors.ownership
+import actors.recovery
+import actors.upkeep
+import actors.watches
+import persistence.memory
+import sessions.actor
+import sessions.ledger
+import sessions.machine
+import sessions.responses
+import sessions.turn
+import transport.channel
+import transport.feeds
+import transport.reading
+from actors.router import Router
+from sessions.actor import Actor, Phase
+from sessions.ports import Published
+from sessions.steps import Activated
+from sessions.stored import Append, Head
+from sessions.types import SessionKey
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTED: dict[str, tuple[int, Plant]] = {}
+
+
+def planted(seeds: int) -> Callable[[Plant], Plant]:
+    """Found within so many seeds."""
+
+    def note(plant: Plant) -> Plant:
+        PLANTED[plant.__name__] = seeds, plant
+        return plant
+
+    return note
+
+
+# -- fences and leases ---------------------------------------------------------------------------------------------
+
+
+@planted(60)
+def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    right = persistence.memory.MemoryStore.append
+
+    def append(self: Any, append: Append) -> None:
+        head = self.head(append.key)
+        right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
+
+    patch.setattr(persistence.memory.MemoryStore, "append", append)
+
+
+@planted(10)
+def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
+    right = persistence.memory.MemoryStore.grant
+
+    def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
+        head = right(self, key, expected, *more)
+        if expected is not None:
+            self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
+        return head
+
+    patch.setattr(persistence.memory.MemoryStore, "grant", grant)
+
+
+@planted(60)
+def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
+    right = persistence.memory.MemoryStore.grant
+
+    def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
+        head = right(self, key, expected, owner, new_epoch, now_ms)
+        self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
+        return head
+
+    patch.setattr(persistence.memory.MemoryStore, "grant", grant)
+
+
+@planted(300)
+def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.ownership.Ownership, "certain", lambda self, key: True)
+    patch.setattr(actors.ownership.Ownership, "tick", lambda self: False)
+
+
+@planted(60)
+def a_claim_is_won_against_a_living_owner(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.directory.store.MemoryStore, "_counts", lambda self, entry, now: False)
+
+
+# -- what is durable, and what is shown ----------------------------------------------------------------------------
+
+
+@planted(5)
+def shown_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    right = Actor._commit
+
+    async def commit(self: Any, step: Any, letter: Any = None) -> None:
+        if step.records:
+            self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+        await right(self, step, letter)
+
+    patch.setattr(Actor, "_commit", commit)
+
+
+@planted(5)
+def a_reader_resumes_one_offset_late(patch: pytest.MonkeyPatch) -> None:
+    right = transport.reading.LogReader.standing
+
+    async def standing(self: Any, *more: Any) -> Any:
+        found = await right(self, *more)
+        late = found.mode == "replay" and 0 < found.position < found.top
+        return found._replace(position=found.position + 1, page=None) if late else found
+
+    patch.setattr(transport.reading.LogReader, "standing", standing)
+
+
+@planted(60)
+def a_gap_in_what_is_told_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    right = transport.feeds.Feed.take_in
+
+    def take_in(self: Any, published: Published) -> None:
+        if self._entries:
+            self.top = self._base + len(self._entries) - 1
+            first = published.records[0].offset
+            if first > self.top + 1:
+                self._base = first - len(self._entries)
+        right(self, published)
+
+    patch.setattr(transport.feeds.Feed, "take_in", take_in)
+
+
+@planted(60)
+def a_reader_that_fell_behind_is_not_told_how_far(patch: pytest.MonkeyPatch) -> None:
+    async def catch_up(self: Any, watch: Any) -> None:
+        watch.known = None
+
+    patch.setattr(actors.watches.Watches, "_catch_up", catch_up)
+
+
+@planted(20)
+def an_answer_overtakes_its_events(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transport.channel.Channel, "answer", lambda self, message, session, offset: self.write(message))
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+@planted(20)
+def a_repeated_command_is_applied_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sessions.machine.Machine, "known", lambda self, principal, command_id: None)
+
+
+@planted(60)
+def a_new_owner_does_not_know_old_commands(patch: pytest.MonkeyPatch) -> None:
+    right = sessions.machine.Machine.__init__
+
+    def init(self: Any, state: Any, commands: Any = (), **more: Any) -> None:
+        right(self, state, (), **more)
+
+    patch.setattr(sessions.machine.Machine, "__init__", init)
+
+
+@planted(20)
+def commands_that_wait_for_a_hand_off_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Actor, "_settle", lambda self: self._sealed_off.clear())
+
+
+# -- hand-off and recovery -----------------------------------------------------------------------------------------
+
+
+@planted(40)
+def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> None:
+    async def seal(self: Any) -> None:
+        if self.phase is Phase.WARM:
+            self.phase = Phase.SEALED
+
+    patch.setattr(Actor, "seal", seal)
+
+
+@planted(40)
+def queued_turns_are_forgotten_on_recovery(patch: pytest.MonkeyPatch) -> None:
+    right = actors.ownership.replay
+
+    def replay(loaded: Any) -> Any:
+        state = right(loaded)
+        state.queue.clear()
+        return state
+
+    patch.setattr(actors.ownership, "replay", replay)
+
+
+@planted(40)
+def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
+    right = sessions.ledger.Ledger.plan
+
+    async def plan(self: Any, open_: Any) -> Any:
+        made = await right(self, open_)
+        if not made.emitted:
+            return made
+        return msgspec.structs.replace(made, prompt=made.prompt[:-1], emitted=made.emitted[:-1])
+
+    patch.setattr(sessions.ledger.Ledger, "plan", plan)
+
+
+@planted(40)
+def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
+    take = sessions.turn.Turn.take
+
+    def lose(self: Any) -> Any:
+        output = take(self)
+        task = self._inbox._turn_tasks.get(self.response_id)
+        if output is not None and (task is None or task.done()):
+            return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
+        return output
+
+    patch.setattr(sessions.turn.Turn, "take", lose)
+
+
+@planted(100)
+def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
+    async def recover(self: Any) -> int:
+        return 0
+
+    patch.setattr(actors.upkeep.Upkeep, "recover", recover)
+
+
+@planted(40)
+def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
+    right = sessions.responses.Responses._activated
+
+    def activated(self: Any, input: Activated) -> None:
+        if input.cause != "handoff":
+            right(self, input)
+
+    patch.setattr(sessions.responses.Responses, "_activated", activated)
+
+
+@planted(100)
+def recovery_slots_are_lost(patch: pytest.MonkeyPatch) -> None:
+    right = actors.recovery.RecoveryGate.done
+
+    def done(self: Any, key: SessionKey) -> None:
+        if key in self._holding and self._line:
+            self._holding.pop(key).cancel()
+        else:
+            right(self, key)
+
+    patch.setattr(actors.recovery.RecoveryGate, "done", done)
+
+
+@planted(40)
+def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.MonkeyPatch) -> None:
+    right = Router.execute
+
+    async def execute(self: Any, principal: Any, command: Any) -> Any:
+        self.names = getattr(self, "names", 0) + 1
+        renamed = msgspec.structs.replace(command, id=f"{command.id}-{self.names}")
+        return msgspec.structs.replace(await right(self, principal, renamed), id=command.id)
+
+    patch.setattr(Router, "execute", execute)
+
+
+@planted(40)
+def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
+    right = sessions.actor.pack_state
+
+    def pack_state(state: Any) -> bytes:
+        return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))
+
+    patch.setattr(sessions.actor, "pack_state", pack_state)
