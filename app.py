@@ -309,7 +309,7 @@ async def replica_role(settings: Settings) -> int:
                 filters=filters_of(settings),
                 listen=listen,
                 connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
-                placement=BoundedRendezvous(session_load=1 / settings.slots),
+                placement=BoundedRendezvous(),
                 limits=ReplicaLimits(
                     runtime=limits(settings), upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400)
                 ),
@@ -341,7 +341,7 @@ async def gateway_role(settings: Settings) -> int:
                 gateway=name,
                 directory=directory,
                 journal=journal,
-                placement=BoundedRendezvous(session_load=1 / settings.slots),
+                placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(security), kind="gateway", name=name),
                 rng=random.Random(),
             )

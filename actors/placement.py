@@ -58,12 +58,14 @@ class Placement(Protocol):
 class BoundedRendezvous:
     """Implements `Placement`. One object per process; not for threads."""
 
-    def __init__(self, *, bound: float = BOUND, session_load: float = SESSION_LOAD) -> None:
-        """`session_load` is what one more session adds to the load of a member of weight 1: about 1 / its slots."""
-        if bound < 1 or session_load <= 0:
+    def __init__(self, *, bound: float = BOUND, session_load: float | None = None) -> None:
+        """`session_load` is what one more session adds to the load of a member of weight 1; None: one of its slots, as
+        the members announce them."""
+        if bound < 1 or (session_load is not None and session_load <= 0):
             raise ValueError("a bound is at least 1 and a session's load above 0")
         self._bound = bound
-        self._session_load = session_load
+        self._announced = session_load is None
+        self._session_load = SESSION_LOAD if session_load is None else session_load
         self._ranked: dict[tuple[SessionKey, str | None], tuple[ReplicaId, ...]] = {}
         self._ranked_version = -1
         self._view: View | None = None
@@ -134,6 +136,8 @@ class BoundedRendezvous:
         if view is self._view:
             return
         self._view = view
+        if self._announced:
+            self._session_load = session_load_of(view)
         self._placed, self._placed_before = {}, self._placed
         if view.version != self._ranked_version:
             self._ranked_version = view.version
@@ -148,6 +152,12 @@ class BoundedRendezvous:
                 del self._ranked[next(iter(self._ranked))]
             self._ranked[key, model] = found
         return found
+
+
+def session_load_of(view: View) -> float:
+    """What one more session adds to a member of weight 1, on average: a slot of those that it announces."""
+    loads = [member.weight / member.engine.slots for member in view.members if member.engine is not None]
+    return sum(loads) / len(loads) if any(loads) else SESSION_LOAD
 
 
 def ranking(key: SessionKey, members: Collection[Member]) -> tuple[ReplicaId, ...]:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from actors.placement import BOUND, BoundedRendezvous, ranking
-from sessions.ports import Member, View
+from actors.placement import BOUND, BoundedRendezvous, ranking, session_load_of
+from sessions.ports import EngineInfo, Member, View
 from sessions.types import ReplicaId, SessionId, SessionKey, TenantId
 
 SESSION_LOAD = 1 / 16
@@ -167,6 +167,22 @@ def test_limits_are_what_rebalancing_goes_by() -> None:
     # 1.8 of work and one session more over a weight of 4, times 1.25: 9.3 sessions, rounded up to 10 (and 18.6 to 19).
     assert limits["r1"] == limits["r2"] == pytest.approx(10 * SESSION_LOAD)
     assert limits["r3"] == pytest.approx(19 * SESSION_LOAD / 2)
+
+
+def test_a_session_weighs_one_of_the_slots_that_members_announce() -> None:
+    """Whatever the process that places believes of slots: 1.25 of the share of 3 sessions, rounded up, is 2 of them."""
+    members = [with_slots(member("a", load=0.5), 4), with_slots(member("b"), 4)]
+    limits = BoundedRendezvous().limits(view(*members))
+    assert limits == {ReplicaId("a"): 0.5, ReplicaId("b"): 0.5}
+    assert (
+        session_load_of(view(with_slots(member("a", weight=2.0), 4), with_slots(member("b"), 8))) == (0.5 + 0.125) / 2
+    )
+    assert session_load_of(view(member("a"))) == 1 / 32
+
+
+def with_slots(of: Member, slots: int) -> Member:
+    info = EngineInfo(model="m", build="b", model_fingerprint="f", context_window=1, slots=slots, sampling=frozenset())
+    return msgspec.structs.replace(of, engine=info)
 
 
 def test_what_was_placed_counts_in_this_view_and_the_next() -> None:
