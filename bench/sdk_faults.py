@@ -18,6 +18,7 @@ import asyncio
 import logging
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from transport.protocol import Timing
 from transport.server import ServerLimits
 
 sys.path.insert(0, str(ROOT / "clients" / "python"))
-from sessile_client import Client, Event, Limits, Session, sync
+from sessile_client import Client, Event, Limits, Lost, Session, sync
 
 TURNS = 2
 QUICK = Limits(backoff_first_s=0.02, backoff_max_s=0.2, dial_timeout_s=1.0, ready_timeout_s=1.0, command_timeout_s=None)
@@ -95,7 +96,9 @@ def logged_of(events: Sequence[dict[str, Any]], top: int) -> Logged:
 
 
 async def misbehave(proxy: Proxy, rng: random.Random, done: Counter[str]) -> None:
-    """Up to three faults at random moments, then a good network. Cancelled when the round ends before that."""
+    """Up to three faults at random moments, then a good network. Cancelled when the round ends before that.
+
+    A connection that lost bytes in a hole is reset before the hole closes: TCP never goes on behind lost bytes."""
     for _ in range(rng.randint(1, 3)):
         await asyncio.sleep(rng.uniform(0.0, 0.3))
         fault = rng.choice(
@@ -122,6 +125,8 @@ async def misbehave(proxy: Proxy, rng: random.Random, done: Counter[str]) -> Non
             case "rate":
                 proxy.set(down=Flow(rate_bytes_s=20_000))
         await asyncio.sleep(rng.uniform(0.05, 0.9))
+        if fault in ("hole_up", "hole_down"):
+            proxy.reset()
         proxy.heal()
 
 
@@ -153,8 +158,14 @@ def converse_sync(url: str, rng: random.Random, turns: int = TURNS, **sampling: 
     """A program without it, in a thread of its own."""
     encoding: Any = rng.choice(("json", "msgpack"))
     with sync.Client(url, encoding=encoding, limits=QUICK, rng=random.Random(rng.random())) as client:
+        overdue = threading.Timer(ROUND_S, client.close)  # a thread cannot be cancelled
+        overdue.daemon = True
+        overdue.start()
         session = client.create_session(title="Through a tunnel")
-        answers = ["".join(session.send(f"Turn {turn}", **sampling)) for turn in range(turns)]
+        try:
+            answers = ["".join(session.send(f"Turn {turn}", **sampling)) for turn in range(turns)]
+        finally:
+            overdue.cancel()
         return Shown(session.id, answers, [])
 
 
@@ -187,7 +198,7 @@ async def round_of(assembly: Assembly, seed: str, number: int, done: Counter[str
                     shown = await converse(url, rng)
                 else:
                     shown = await asyncio.to_thread(converse_sync, url, rng)
-        except TimeoutError:
+        except (TimeoutError, Lost):
             return [f"round {number}: not over within {ROUND_S:g} s"], time.monotonic() - started
         finally:
             misbehaving.cancel()

@@ -10,11 +10,13 @@
 ``sessile_client.sync`` is the same without async, ``sessile_client.terminal`` a chat in the terminal.
 """
 
+from ._fields import Changes, Sampling, Settings
 from ._items import Item, ResponseState
 from ._notices import Disconnected, GoingAway, Link, Ready, Stopped, Warned
 from ._policy import Limits
 from ._track import Event, Phase, Snapshot
 from ._view import View
+from .bot import Bot, Delivery, FileInbox, Inbox, MemoryInbox, Screen
 from .client import Client, SessionInfo
 from .errors import (
     Busy,
@@ -43,21 +45,27 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNSET",
+    "Bot",
     "Busy",
+    "Changes",
     "Client",
     "CommandTimeout",
     "Conflict",
     "ConnectionStopped",
+    "Delivery",
     "Disconnected",
     "Event",
+    "FileInbox",
     "FileStore",
     "Forbidden",
     "GoingAway",
+    "Inbox",
     "InvalidRequest",
     "Item",
     "Limits",
     "Link",
     "Lost",
+    "MemoryInbox",
     "MemoryStore",
     "NotFound",
     "Phase",
@@ -68,11 +76,14 @@ __all__ = [
     "Response",
     "ResponseFailed",
     "ResponseState",
+    "Sampling",
+    "Screen",
     "ServerError",
     "SessileError",
     "Session",
     "SessionGone",
     "SessionInfo",
+    "Settings",
     "Snapshot",
     "Stopped",
     "TooManyCommands",

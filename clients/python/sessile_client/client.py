@@ -15,10 +15,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._bell import Bell
 from ._core import ClientCore
+from ._fields import Settings
 from ._ids import ulid_factory
 from ._notices import (
     Answered,
@@ -43,6 +44,9 @@ from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
 from .errors import Lost, SessileError, WireError
 from .session import Session
 from .store import MemoryStore, Position, PositionStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
 OnLink = Callable[[Ready | GoingAway | Disconnected | Warned | Stopped], None]
@@ -165,12 +169,12 @@ class Client:
     # Sessions
 
     async def create_session(
-        self, session: str | None = None, *, command_id: str | None = None, **fields: Any
+        self, session: str | None = None, *, command_id: str | None = None, **fields: Unpack[Settings]
     ) -> Session:
         """Create a session (``model``, ``instructions``, ``tools``, ``metadata``, ``title``) and read it from its
-        start.
+        start. With the same ``command_id`` it is the same session, from any process.
         """
-        body = dict(fields)
+        body: dict[str, Any] = {**fields}
         if session is not None:
             body["session"] = session
         ok = await self._await(self._submit("session.create", body, command_id))
@@ -209,9 +213,13 @@ class Client:
             if not ok.get("has_more") or not isinstance(after, str):
                 return
 
-    async def command(self, type_: str, /, **fields: Any) -> Frame:
-        """Send any command and wait for its ``ok``; raises ServerError, CommandTimeout or what stopped the client."""
-        return await self._await(self._submit(type_, fields, None))
+    async def command(self, type_: str, /, *, command_id: str | None = None, **fields: Any) -> Frame:
+        """Send any command and wait for its ``ok``; raises ServerError, CommandTimeout or what stopped the client.
+
+        ``command_id`` is its idempotency key: sent again with the same one and the same fields, by any process,
+        it is applied once and has the same answer. Every command takes one; left out, it is made.
+        """
+        return await self._await(self._submit(type_, fields, command_id))
 
     # Inside: commands and sessions
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._bell import Bell
+from ._fields import Changes, Sampling
 from ._items import Item
 from ._notices import Applied, CaughtUp, Gone, Snapped
 from ._track import Event, Phase, Snapshot, Track
@@ -16,6 +17,8 @@ from .errors import Lost, SessionGone
 from .response import Response, ToolAnswer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .client import Client
 
 Content = str | Sequence[Mapping[str, Any]]
@@ -124,7 +127,7 @@ class Session:
         respond: bool = True,
         queue: bool = False,
         command_id: str | None = None,
-        **sampling: Any,
+        **sampling: Unpack[Sampling],
     ) -> Response:
         """Say something; the command is on its way when this returns.
 
@@ -148,7 +151,7 @@ class Session:
         *,
         respond: bool = True,
         command_id: str | None = None,
-        **sampling: Any,
+        **sampling: Unpack[Sampling],
     ) -> Response:
         """Say a message differently: a sibling of ``item_id``, with an answer of its own."""
         fields: dict[str, Any] = {"session": self.id, "item_id": item_id, "content": content, **sampling}
@@ -162,7 +165,7 @@ class Session:
         parent_id: str | None | Unset = UNSET,
         queue: bool = False,
         command_id: str | None = None,
-        **sampling: Any,
+        **sampling: Unpack[Sampling],
     ) -> Response:
         """Answer again: a sibling of the newest answer on the current branch, or a new answer to ``parent_id``."""
         fields: dict[str, Any] = {"session": self.id, **sampling}
@@ -171,35 +174,38 @@ class Session:
             fields["queue"] = True
         return self._ask("response.create", fields, command_id)
 
-    async def cancel(self, response_id: str | None = None) -> bool:
+    async def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
         """Stop a response (the newest open one by default); its partial text stays. False if it had ended."""
         if response_id is None:
             opened = self.view.open
             if not opened:
                 return False
             response_id = opened[-1]
-        ok = await self._client.command("response.cancel", session=self.id, response_id=response_id)
+        fields = {"session": self.id, "response_id": response_id}
+        ok = await self._client.command("response.cancel", command_id=command_id, **fields)
         return not ok.get("noop", False)
 
-    async def tool_output(self, call_id: str, output: str, *, is_error: bool = False) -> ToolAnswer:
+    async def tool_output(
+        self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None
+    ) -> ToolAnswer:
         """Answer a tool call. The last missing one starts the turn's next response."""
         fields: dict[str, Any] = {"session": self.id, "call_id": call_id, "output": output}
         if is_error:
             fields["is_error"] = True
-        ok = await self._client.command("tool.output", **fields)
+        ok = await self._client.command("tool.output", command_id=command_id, **fields)
         response_id = ok.get("response_id")
         return ToolAnswer(
             item_id=str(ok.get("item_id", "")),
             response=self.response(response_id) if isinstance(response_id, str) else None,
         )
 
-    async def update(self, **fields: Any) -> None:
+    async def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
         """Change ``title``, ``metadata``, ``instructions`` or ``tools``; null clears."""
-        await self._client.command("session.update", session=self.id, **fields)
+        await self._client.command("session.update", command_id=command_id, session=self.id, **fields)
 
-    async def delete(self) -> None:
+    async def delete(self, *, command_id: str | None = None) -> None:
         """Delete the session for every device."""
-        await self._client.command("session.delete", session=self.id)
+        await self._client.command("session.delete", command_id=command_id, session=self.id)
 
     async def get(self) -> dict[str, Any]:
         """What the server says of the session."""

@@ -20,16 +20,22 @@ import copy
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import client as _async
 from . import response as _response
 from . import session as _session
+from ._fields import Changes, Sampling, Settings
 from ._items import Item, ResponseState
 from ._notices import Link
 from ._track import Event, Phase, Snapshot
+from ._view import View
 from ._wire import Frame
-from .errors import Lost
+from .errors import Lost, SessileError
+from .session import UNSET, Unset
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -130,12 +136,25 @@ class Client:
     def link(self) -> Link:
         return self._client.link
 
+    @property
+    def error(self) -> SessileError | None:
+        """Why the client has stopped, if it has."""
+        return self._client.error
+
+    @property
+    def closed(self) -> bool:
+        """The program closed the client (it did not stop by itself)."""
+        return self._client.closed
+
     def ready(self, timeout_s: float | None = None) -> None:
         """Wait for a connection."""
         self._running.run(self._client.ready(), timeout_s)
 
-    def create_session(self, session: str | None = None, **fields: Any) -> Session:
-        return Session(self._running, self._running.run(self._client.create_session(session, **fields)))
+    def create_session(
+        self, session: str | None = None, *, command_id: str | None = None, **fields: Unpack[Settings]
+    ) -> Session:
+        made = self._client.create_session(session, command_id=command_id, **fields)
+        return Session(self._running, self._running.run(made))
 
     def session(self, session: str, *, wait: bool = True) -> Session:
         return Session(self._running, self._running.run(self._client.session(session, wait=wait)))
@@ -143,8 +162,8 @@ class Client:
     def sessions(self, *, page: int = 50) -> Iterator[_async.SessionInfo]:
         return self._running.iterate(self._client.sessions(page=page))
 
-    def command(self, type_: str, /, **fields: Any) -> Frame:
-        return self._running.run(self._client.command(type_, **fields))
+    def command(self, type_: str, /, *, command_id: str | None = None, **fields: Any) -> Frame:
+        return self._running.run(self._client.command(type_, command_id=command_id, **fields))
 
 
 class Session:
@@ -167,6 +186,25 @@ class Session:
         return self._session.offset
 
     @property
+    def epoch(self) -> str | None:
+        return self._session.epoch
+
+    @property
+    def view(self) -> View:
+        """The conversation as it is now, with every branch."""
+        return self._loop.read(lambda: View.from_state(copy.deepcopy(self._session.view.to_state())))
+
+    @property
+    def open_responses(self) -> list[Response]:
+        """Handles on the responses that have not ended, oldest first."""
+        return [Response(self._loop, each) for each in self._loop.read(lambda: self._session.open_responses)]
+
+    def caught_up(self, timeout_s: float | None = None) -> Session:
+        """Wait until it is live."""
+        self._loop.run(self._session.caught_up(), timeout_s)
+        return self
+
+    @property
     def title(self) -> str | None:
         return self._session.title
 
@@ -178,31 +216,65 @@ class Session:
     def events(self) -> Iterator[Event | Snapshot]:
         return self._loop.iterate(self._session.events())
 
-    def send(self, content: _session.Content, **options: Any) -> Response:
-        return self._asked(lambda: self._session.send(content, **options))
+    def send(
+        self,
+        content: _session.Content,
+        *,
+        parent_id: str | None | Unset = UNSET,
+        respond: bool = True,
+        queue: bool = False,
+        command_id: str | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Response:
+        return self._asked(
+            lambda: self._session.send(
+                content, parent_id=parent_id, respond=respond, queue=queue, command_id=command_id, **sampling
+            )
+        )
 
-    def edit(self, item_id: str, content: _session.Content, **options: Any) -> Response:
-        return self._asked(lambda: self._session.edit(item_id, content, **options))
+    def edit(
+        self,
+        item_id: str,
+        content: _session.Content,
+        *,
+        respond: bool = True,
+        command_id: str | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Response:
+        return self._asked(
+            lambda: self._session.edit(item_id, content, respond=respond, command_id=command_id, **sampling)
+        )
 
-    def regenerate(self, **options: Any) -> Response:
-        return self._asked(lambda: self._session.regenerate(**options))
+    def regenerate(
+        self,
+        *,
+        parent_id: str | None | Unset = UNSET,
+        queue: bool = False,
+        command_id: str | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Response:
+        return self._asked(
+            lambda: self._session.regenerate(parent_id=parent_id, queue=queue, command_id=command_id, **sampling)
+        )
 
     def response(self, response_id: str) -> Response:
         return self._asked(lambda: self._session.response(response_id))
 
-    def cancel(self, response_id: str | None = None) -> bool:
-        return self._loop.run(self._session.cancel(response_id))
+    def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
+        return self._loop.run(self._session.cancel(response_id, command_id=command_id))
 
-    def tool_output(self, call_id: str, output: str, *, is_error: bool = False) -> Response | None:
+    def tool_output(
+        self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None
+    ) -> Response | None:
         """Answer a tool call; the next response, if this was the last output missing."""
-        answer = self._loop.run(self._session.tool_output(call_id, output, is_error=is_error))
+        answer = self._loop.run(self._session.tool_output(call_id, output, is_error=is_error, command_id=command_id))
         return None if answer.response is None else Response(self._loop, answer.response)
 
-    def update(self, **fields: Any) -> None:
-        self._loop.run(self._session.update(**fields))
+    def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
+        self._loop.run(self._session.update(command_id=command_id, **fields))
 
-    def delete(self) -> None:
-        self._loop.run(self._session.delete())
+    def delete(self, *, command_id: str | None = None) -> None:
+        self._loop.run(self._session.delete(command_id=command_id))
 
     def get(self) -> dict[str, Any]:
         return self._loop.run(self._session.get())
@@ -225,8 +297,26 @@ class Response:
         self._response = response
 
     @property
+    def session(self) -> Session:
+        return Session(self._loop, self._response.session)
+
+    @property
     def id(self) -> str | None:
         return self._response.id
+
+    @property
+    def state(self) -> ResponseState | None:
+        """What the log has said of this response so far."""
+        return self._loop.read(lambda: copy.deepcopy(self._response.state))
+
+    @property
+    def begun(self) -> bool:
+        return self._loop.read(lambda: self._response.begun)
+
+    @property
+    def output(self) -> list[Item]:
+        """The items so far."""
+        return self._loop.read(lambda: [Item(copy.deepcopy(item.data)) for item in self._response.output])
 
     @property
     def item_id(self) -> str | None:

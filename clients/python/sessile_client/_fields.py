@@ -1,0 +1,46 @@
+"""What commands may carry beside what they are about, as types: checked by type checkers, passed on as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+
+class Sampling(TypedDict, total=False):
+    """How an answer is drawn. Names are those of OpenAI's Responses, with the local engines' beside them."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repeat_penalty: float | None
+    seed: int | None
+    max_output_tokens: int | None
+    stop: str | Sequence[str] | None
+    logit_bias: Mapping[str, float] | None
+    logprobs: bool
+    top_logprobs: int | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool
+    text: Mapping[str, Any] | None
+
+
+class Settings(TypedDict, total=False):
+    """What a session is made with."""
+
+    model: str | None
+    instructions: str | None
+    tools: Sequence[Mapping[str, Any]]
+    metadata: Mapping[str, Any]
+    title: str | None
+
+
+class Changes(TypedDict, total=False):
+    """What can be changed of a session; None clears."""
+
+    instructions: str | None
+    tools: Sequence[Mapping[str, Any]]
+    metadata: Mapping[str, Any] | None
+    title: str | None
