@@ -30,19 +30,21 @@ FLOWS = {
     "slow, 4 kB/s": (GOOD, Flow(rate_bytes_s=4_000)),
     "cut at random bytes": (GOOD, Flow(cut_within_bytes=20_000)),
 }
-JOINTS = ("peers", "journal", "directory")
+GATEWAY_JOINTS = ("journal", "directory")
+JOINTS = ("peers", *GATEWAY_JOINTS)
 
 
-async def victim(cluster: ChaosCluster, load: Load, joint: str) -> Proxy:
-    proxy = getattr(await cluster.owner(load.sessions[0]), joint)
+async def victim(cluster: ChaosCluster, load: Load, joint: str, member: str = "") -> Proxy:
+    """The proxy at a joint of an owner, or of a member."""
+    proxy = getattr(cluster.members[member] if member else await cluster.owner(load.sessions[0]), joint)
     assert isinstance(proxy, Proxy)
     return proxy
 
 
-def flowing(joint: str, name: str) -> Outage:
+def flowing(joint: str, name: str, member: str = "") -> Outage:
     async def outage(cluster: ChaosCluster, load: Load, seconds: float) -> None:
         up, down = FLOWS[name]
-        proxy = await victim(cluster, load, joint)
+        proxy = await victim(cluster, load, joint, member)
         proxy.set(up=up, down=down)
         await asyncio.sleep(seconds)
         proxy.heal()
@@ -141,6 +143,7 @@ OUTAGES: dict[str, Outage] = {
     "PostgreSQL away": postgres("stop", away=True),
     "PostgreSQL restored from an older backup": postgres_restored,
     **{f"{joint}: {name}": flowing(joint, name) for joint in JOINTS for name in FLOWS},
+    **{f"a gateway's {joint}: {name}": flowing(joint, name, "g1") for joint in GATEWAY_JOINTS for name in FLOWS},
     **{f"{joint}: half open": half_open(joint) for joint in JOINTS},
     **{f"{joint}: reset twice a second": resets(joint) for joint in JOINTS},
 }
