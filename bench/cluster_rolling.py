@@ -52,7 +52,7 @@ async def left(cluster: ChaosCluster, name: str) -> float:
 async def drained(num_open: int) -> None:
     async with (
         chaos_cluster(*SIMULATED, names=("r1", "g1")) as cluster,
-        load(cluster, sessions=num_open, tokens=1_500) as running,
+        load(cluster, sessions=num_open, tokens=800) as running,
     ):
         await cluster.start("r2")
         await running.grows(5)
@@ -76,10 +76,7 @@ async def restarted(sessions: int) -> None:
 async def report_of(name: str, running: Load, figures: dict[str, object]) -> None:
     silences = running.silences()
     moves = running.moves()
-    if name == "cluster_rolling":  # the long answers of a drain are not waited for
-        findings = await running.finish()
-    else:
-        findings = await running.cluster.findings(running.devices, running.sessions)
+    findings = await running.finish()
     found = errors(running.devices)
     report(
         name,
