@@ -2,10 +2,10 @@
 
     python -m bench.cancel --rounds 100
 
-llama.cpp with one slot, so that the slot's freedom shows from outside: each round cancels an answer at a random moment
-and asks again at once; the next answer's first token cannot come before the slot is free. The figure is
-cancel sent → the engine reports the slot idle, by its own metric over HTTP where it has one, else the bound that the
-next turn gives (its prefill included), minus one step and the prefill measured in the same run.
+Over WebSocket, on llama.cpp with two slots: one holds a stream that goes on, in the other an answer is cancelled at a
+random moment, half of the time while its prompt is being computed. From the cancel sent to the moment that
+llama-server itself (/slots, asked again and again) calls the slot idle; it answers between steps, so the figures are
+upper bounds. A step's length is the longest silence of the other stream in the same round: it gets a token a step.
 """
 
 from __future__ import annotations
@@ -14,63 +14,105 @@ import argparse
 import asyncio
 import itertools
 import random
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from bench.support import Server, connected, percentile, report
+import msgspec
+
+from bench.support import ROOT, Server, connected, filler, percentile, report
+from inference.llama.http import HttpClient
+
+ADDRESS = "llama.address"
+
+
+class _Slot(msgspec.Struct):
+    is_processing: bool
+
+
+def serve(arguments: list[str]) -> int:
+    """`app.py serve` that writes down where its llama-server listens."""
+    sys.path.insert(0, str(ROOT))
+    import app
+    from inference.llama.server import LlamaServer
+
+    path = Path(arguments[arguments.index("--data") + 1]) / ADDRESS
+    start = LlamaServer.start
+
+    async def noted(self: LlamaServer) -> HttpClient:
+        http = await start(self)
+        path.write_text(f"{http.host} {http.port}")
+        return http
+
+    LlamaServer.start = noted  # type: ignore[method-assign]
+    return app.main(["serve", *arguments])
+
+
+async def num_busy(http: HttpClient) -> int:
+    _, body = await http.call("GET", "/slots")
+    return sum(slot.is_processing for slot in msgspec.json.decode(body, type=list[_Slot]))
 
 
 async def main(arguments: argparse.Namespace) -> None:
     chance = random.Random(arguments.seed)
     late: list[dict[str, Any]] = []
-    alone: list[float] = []
-    busy: list[float] = []
+    freed: dict[str, list[float]] = {"decode": [], "prefill": []}
+    over: list[float] = []
     answers: list[float] = []
-    steps: list[float] = []
-    with Server("--engine", "llama", "--threads", "1", "--slots", "1") as server:
-        async with connected(server.url) as wire:
-            long = await wire.create()
-            short = await wire.create()
-
-            async def first_token(session: str, text: str) -> float:
-                started = time.monotonic()
-                answer = await wire.command(
-                    "message.create", session=session, content=text, max_output_tokens=1, temperature=0.0
-                )
-                frames = await wire.until_end(answer["response_id"])
-                assert frames
-                return time.monotonic() - started
-
+    with Server(
+        "--engine", "llama", "--threads", "1", "--slots", "2", program=("-m", "bench.cancel", "serve")
+    ) as server:
+        host, port = (Path(server.data) / ADDRESS).read_text().split()
+        http = HttpClient(host, int(port))
+        async with connected(server.url) as wire, connected(server.url) as background:
+            other = await background.create()
             for number in range(arguments.rounds):
-                alone.append(await first_token(short, f"Word {number}?"))
-                answer = await wire.command(
-                    "message.create", session=long, content=f"A long story, number {number}.", max_output_tokens=400
+                kind = ("decode", "prefill")[number % 2]
+                session = await wire.create()
+                on = await background.command(
+                    "message.create", session=other, content=f"A long story, number {number}.", max_output_tokens=800
                 )
+                while (await background.events.get())["event"]["type"] != "response.output_text.delta":
+                    continue
+                words = filler(1500 if kind == "prefill" else 5, number)
+                answer = await wire.command("message.create", session=session, content=words, max_output_tokens=800)
+                if kind == "decode":
+                    for _ in range(chance.randrange(4, 12)):
+                        await wire.events.get()
+                await asyncio.sleep(0.3 * chance.random())
+                while await num_busy(http) < 2:
+                    continue
+                started = time.monotonic()
+                done = await wire.command("response.cancel", session=session, response_id=answer["response_id"])
+                answers.append(time.monotonic() - started)
+                while await num_busy(http) > 1:  # each answer takes a step, so this is no busy loop
+                    continue
+                ended = time.monotonic()
+                freed[kind].append(ended - started)
+                await background.command("response.cancel", session=other, response_id=on["response_id"])
                 arrivals: list[float] = []
-                while len(arrivals) < chance.randrange(2, 12):
-                    frame = await wire.events.get()
+                while not background.events.empty():
+                    frame = background.events.get_nowait()
                     if frame["event"]["type"] == "response.output_text.delta":
                         arrivals.append(frame["arrived"])
-                steps += [b - a for a, b in itertools.pairwise(arrivals)]
-                started = time.monotonic()
-                done = await wire.command("response.cancel", session=long, response_id=answer["response_id"])
-                answers.append(time.monotonic() - started)
-                busy.append(await first_token(short, f"Word {number} again?") + answers[-1])
+                step = max((b - a for a, b in itertools.pairwise(arrivals)), default=0.0)
+                over.append(ended - started - step)
                 while not wire.events.empty():
                     frame = wire.events.get_nowait()
-                    if frame["session"] == long and frame["offset"] > done["offset"]:
+                    if frame["session"] == session and frame["offset"] > done["offset"]:
                         late.append(frame)
-    alone_p50 = percentile(alone, 0.5)
-    freed = [max(0.0, each - alone_p50) * 1000 for each in busy]
-    step = percentile(steps, 0.5) * 1000
+                await wire.command("session.delete", session=session)
     report(
         "cancel",
         {
             "rounds": arguments.rounds,
             "cancel answered p50 ms": percentile(answers, 0.5) * 1000,
-            "one step ms": step,
-            "slot free p50 ms": percentile(freed, 0.5),
-            "slot free p99 ms (bar one step + 100)": percentile(freed, 0.99),
+            "slot free in decode, p50 ms": percentile(freed["decode"], 0.5) * 1000,
+            "slot free in decode, p99 ms": percentile(freed["decode"], 0.99) * 1000,
+            "slot free in prefill, p50 ms": percentile(freed["prefill"], 0.5) * 1000,
+            "slot free in prefill, p99 ms": percentile(freed["prefill"], 0.99) * 1000,
+            "beyond the round's longest step, p99 ms (bar 100)": percentile(over, 0.99) * 1000,
             "events after the answer": len(late),
         },
     )
@@ -79,6 +121,8 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        sys.exit(serve(sys.argv[2:]))
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=100)
     options.add_argument("--seed", type=int, default=1)
