@@ -44,6 +44,7 @@ from transport.command_line.arguments import check_role, parser, taken_sessions
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
+from transport.grpc_api import GrpcServer
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.server import Server
@@ -54,6 +55,7 @@ VERSION = "0.1.0"
 ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
 READY_REPLICA = "Replica is ready: "
+READY_GRPC = "gRPC is ready: "
 GC_THRESHOLDS = (50_000, 20, 50)
 
 
@@ -184,6 +186,20 @@ def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models:
     )
 
 
+async def start_doors(server: Server, grpc: GrpcServer) -> None:
+    await server.start()
+    if await grpc.start():
+        print(f"{READY_GRPC}{grpc.address}", flush=True)
+
+
+async def stop_doors(server: Server, grpc: GrpcServer) -> None:
+    """Says goodbye on every door, then closes them; the gateway behind them closes last."""
+    await grpc.drain()
+    await server.drain("restart", after_ms=GOODBYE_MS)
+    await grpc.stop()
+    await server.stop()
+
+
 @contextlib.asynccontextmanager
 async def running(journal: Journal, engine: Engine) -> AsyncIterator[None]:
     """Journal and engine, opened; closed in the order that loses nothing."""
@@ -221,6 +237,7 @@ async def serve(settings: Settings) -> int:
         started_at = now_ms() // 1000
         gateway = gateway_of(settings, runtime, journal, lambda: (card_of(engine.info, created=started_at),))
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
+        grpc = GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
         upkeep = Upkeep(
             runtime,
             journal=journal,
@@ -233,7 +250,7 @@ async def serve(settings: Settings) -> int:
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(keep_announced(directory, runtime, engine))
             sweeps = tasks.create_task(upkeep.run())
-            await server.start()
+            await start_doors(server, grpc)
             gc.freeze()  # what lives as long as the process is not worth looking at again and again
             gc.set_threshold(*GC_THRESHOLDS)
             print(f"Sessile is ready: {server.url}/", flush=True)
@@ -241,8 +258,7 @@ async def serve(settings: Settings) -> int:
             log.info("stopping")
             sweeps.cancel()
             await runtime.quiet(settings.drain_s)
-            await server.drain("restart", after_ms=GOODBYE_MS)
-            await server.stop()
+            await stop_doors(server, grpc)
             await runtime.close()
             lease.cancel()
     return 0
@@ -351,11 +367,11 @@ async def gateway_role(settings: Settings) -> int:
         )
         gateway = gateway_of(settings, router, journal, models)
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
-        await server.start()
+        grpc = GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
+        await start_doors(server, grpc)
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
-        await server.drain("restart", after_ms=GOODBYE_MS)
-        await server.stop()
+        await stop_doors(server, grpc)
     return 0
 
 

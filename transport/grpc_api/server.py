@@ -1,0 +1,114 @@
+"""The port of the gRPC API: listening, health, reflection, and going away.
+
+Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers and orchestrators) and server reflection
+(for grpcurl and the like); neither asks for a key, neither says anything about a session. Without keys it listens on
+loopback only, as HTTP does. TLS ends in front of it, as for HTTP.
+
+A caller that does not read costs one message and its stream; one that is gone without a word is found by gRPC's
+keepalive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc
+import grpc.aio
+import msgspec
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from sessions.errors import BadInput, Unavailable
+from transport.access import is_loopback
+from transport.gateway import Gateway
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api import sessile_pb2_grpc as made
+from transport.grpc_api.service import SessionsService
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["Sessions"].full_name
+OFF: Final = -1  # as a port
+
+log = structlog.get_logger(__name__)
+
+
+class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
+    calls_max: int = 10_000  # at a time, streams included
+    message_bytes_max: int = 1024 * 1024  # from a client, as on a WebSocket
+    keepalive_s: float = 25.0
+    keepalive_timeout_s: float = 10.0
+    stop_s: float = 5.0
+
+
+class GrpcServer:
+    """The listening socket with its calls. With the port `OFF` everything here does nothing."""
+
+    def __init__(self, gateway: Gateway, *, host: str, port: int, limits: GrpcLimits | None = None) -> None:
+        self.gateway = gateway
+        self.port = port  # after `start` the one that is listened on
+        self._host = host
+        self._limits = limits or GrpcLimits()
+        self._leaving = asyncio.Event()
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self.port}"
+
+    async def start(self) -> bool:
+        """Listens; False where it is off. Raises BadInput for an address that is not allowed, Unavailable for one
+        that cannot be had."""
+        if self.port == OFF:
+            return False
+        if self.gateway.access.open and not is_loopback(self._host):
+            raise BadInput(
+                "invalid_setting",
+                f"host = {self._host!r}: without keys gRPC listens on a loopback address only; configure keys.",
+                param="host",
+            )
+        limits = self._limits
+        keepalive_ms = round(limits.keepalive_s * 1000)
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=limits.calls_max,
+            options=(
+                ("grpc.max_receive_message_length", limits.message_bytes_max),
+                ("grpc.max_send_message_length", -1),  # a state is as large as its session
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", keepalive_ms),
+                ("grpc.keepalive_timeout_ms", round(limits.keepalive_timeout_s * 1000)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),  # clients may keep alive, too
+            ),
+        )
+        made.add_SessionsServicer_to_server(SessionsService(self.gateway, self._leaving), server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        try:
+            self.port = server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            raise Unavailable(
+                "address_unavailable", f"Cannot listen on {self.address} for gRPC. Choose another host or port."
+            ) from error
+        await server.start()
+        self._server = server
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        log.info("listening", grpc=self.address)
+        return True
+
+    async def drain(self) -> None:
+        """Not healthy any more; conversations end with `draining`, and their clients come back elsewhere."""
+        self._leaving.set()
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """Takes no more calls, lets those under way finish for a moment, ends the rest. Idempotent; comes before the
+        gateway is closed."""
+        await self.drain()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(self._limits.stop_s)

@@ -1,0 +1,177 @@
+"""The calls of `sessile.proto`: who asks, what is asked, and how it is answered or refused.
+
+Every call is admitted by its metadata as an HTTP request is by its headers, gets a request id, and ends with a status
+of the one table. Unary commands run to their end whatever becomes of the call; their caller's deadline ends its waiting
+only. Does not know sockets (`transport.grpc_api.server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import grpc.aio
+import structlog
+
+from sessions.errors import BadInput, Internal, SessileError
+from sessions.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
+from transport.gateway import Gateway
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api import sessile_pb2_grpc as made
+from transport.grpc_api import translate
+from transport.grpc_api.begun import begin
+from transport.grpc_api.converse import Conversation, tell
+from transport.grpc_api.status import status_of, trailing_of
+from transport.handshake import bearer
+from transport.openai.cursor import LogCursor
+
+LIST_MAX: Final = 100
+LIST_DEFAULT: Final = 20
+
+_REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
+_SESSION: Final = re.compile(SESSION_ID_PATTERN)
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+log = structlog.get_logger(__name__)
+
+
+class SessionsService(made.SessionsServicer):
+    """Implements `sessile.v1.Sessions`. `leaving` is set when the server goes away: conversations end then."""
+
+    def __init__(self, gateway: Gateway, leaving: asyncio.Event) -> None:
+        self._gateway = gateway
+        self._leaving = leaving
+
+    # -- commands ---------------------------------------------------------------------------------------------------
+
+    async def Create(self, request: pb.SessionCreate, context: Context) -> pb.Ok:
+        return await self._command("session_create", request, context)
+
+    async def Send(self, request: pb.MessageCreate, context: Context) -> pb.Ok:
+        return await self._command("message_create", request, context)
+
+    async def Edit(self, request: pb.MessageEdit, context: Context) -> pb.Ok:
+        return await self._command("message_edit", request, context)
+
+    async def Respond(self, request: pb.ResponseCreate, context: Context) -> pb.Ok:
+        return await self._command("response_create", request, context)
+
+    async def Cancel(self, request: pb.ResponseCancel, context: Context) -> pb.Ok:
+        return await self._command("response_cancel", request, context)
+
+    async def AnswerTool(self, request: pb.ToolOutput, context: Context) -> pb.Ok:
+        return await self._command("tool_output", request, context)
+
+    async def Update(self, request: pb.SessionUpdate, context: Context) -> pb.Ok:
+        return await self._command("session_update", request, context)
+
+    async def Delete(self, request: pb.SessionDelete, context: Context) -> pb.Ok:
+        return await self._command("session_delete", request, context)
+
+    async def Warm(self, request: pb.SessionWarm, context: Context) -> pb.Ok:
+        return await self._command("session_warm", request, context)
+
+    async def _command(self, field: str, request: Any, context: Context) -> pb.Ok:
+        async def work(principal: Principal) -> pb.Ok:
+            self._gateway.check_draining()
+            command = translate.command_of(request, field, id=f"grpc_{self._gateway.new_id()}", session=None)
+            ok = await asyncio.shield(begin(self._gateway.tasks, self._gateway.execute(principal, command)))
+            message = pb.Ok()
+            translate.fill(message, ok)
+            return message
+
+        return await self._answer(context, work)
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    async def Get(self, request: pb.GetRequest, context: Context) -> pb.State:
+        async def work(principal: Principal) -> pb.State:
+            done = await self._gateway.get(principal, "", session_of(request.session))
+            assert done.session is not None and done.epoch is not None and done.offset is not None
+            return translate.state_of(done.session, done.epoch, done.offset, done.state or {})
+
+        return await self._answer(context, work)
+
+    async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
+        async def work(principal: Principal) -> pb.ListReply:
+            limit = request.limit if request.HasField("limit") else LIST_DEFAULT
+            if not 1 <= limit <= LIST_MAX:
+                raise BadInput("invalid_request", f"limit: Expected 1 to {LIST_MAX}.", param="limit")
+            after = session_of(request.after, "after") if request.HasField("after") else None
+            listed = await self._gateway.list(principal, "", limit, after)
+            reply = pb.ListReply(has_more=listed.has_more, last_id=listed.last_id)
+            for each in listed.data:
+                translate.fill(reply.data.add(), each)
+            return reply
+
+        return await self._answer(context, work)
+
+    # -- streams ----------------------------------------------------------------------------------------------------
+
+    async def History(self, request: pb.HistoryRequest, context: Context) -> None:
+        async def work(principal: Principal) -> None:
+            self._gateway.check_draining()
+            key = SessionKey(principal.tenant, session_of(request.session))
+            asked = request.position
+            epoch = Epoch(asked.epoch) if asked.HasField("epoch") else None
+            offset = asked.offset if asked.HasField("offset") else None
+            with LogCursor(self._gateway, principal, key) as cursor:
+                standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
+                await tell(context, cursor, standing, live=request.follow)
+
+        await self._answer(context, work)
+
+    async def Converse(self, _: Any, context: Context) -> None:
+        async def work(principal: Principal) -> None:
+            self._gateway.check_draining()
+            first = await context.read()
+            if first is grpc.aio.EOF or first.WhichOneof("request") != "open":
+                raise BadInput("invalid_request", "A conversation begins with `open`.", param="open")
+            session_of(first.open.session)
+            await Conversation(self._gateway, principal, context, first.open).run_whole(self._leaving)
+
+        await self._answer(context, work)
+
+    # -- any --------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]]) -> T:
+        """Does `work` for whoever asks. Raises what `abort` raises where that was refused."""
+        async with self._surrounded(context):
+            try:
+                return await work(self._principal(context))
+            except SessileError as error:
+                refused = error
+            except grpc.aio.BaseError:
+                raise  # the call is over
+            except Exception:
+                log.exception("call_failed")
+                refused = Internal("internal_error", "The server failed to carry this out.")
+            await context.abort(status_of(refused), refused.public_message, trailing_of(refused))
+            raise AssertionError("abort raises")
+
+    @asynccontextmanager
+    async def _surrounded(self, context: Context) -> AsyncIterator[None]:
+        given = _metadata(context, "x-request-id")
+        asked = given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
+        await context.send_initial_metadata((("x-request-id", asked),))
+        self._gateway.count("grpc_calls")
+        with structlog.contextvars.bound_contextvars(request_id=asked):
+            yield
+
+    def _principal(self, context: Context) -> Principal:
+        return self._gateway.access.authenticate(bearer(_metadata(context, "authorization")))
+
+
+def _metadata(context: Context, name: str) -> list[str]:
+    return [value for key, value in context.invocation_metadata() or () if key == name and isinstance(value, str)]
+
+
+def session_of(name: str, param: str = "session") -> SessionId:
+    """Raises BadInput for what cannot be a session's name."""
+    if not _SESSION.match(name):
+        raise BadInput("invalid_request", f"{param}: Expected 1 to 64 of A-Z, a-z, 0-9, _ and -.", param=param)
+    return SessionId(name)

@@ -1,0 +1,41 @@
+"""Errors as gRPC says them: the status of the one table (`transport.errors`), and the whole error beside it.
+
+A client reads the status by habit; one that wants to know more (the code, whether to come back and when) finds an
+`Error` of `sessile.proto`, serialized, in the trailing metadata. `grpc-retry-pushback-ms` is gRPC's own word for when.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from sessions.errors import SessileError
+from transport import errors
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api import translate
+
+ERROR_KEY: Final = "sessile-error-bin"
+PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
+
+
+def status_of(error: SessileError) -> grpc.StatusCode:
+    return grpc.StatusCode[errors.row(error.code).grpc]
+
+
+def message_of(error: SessileError) -> pb.Error:
+    message = pb.Error()
+    translate.fill(message, errors.public(error))
+    return message
+
+
+def trailing_of(error: SessileError) -> tuple[tuple[str, str | bytes], ...]:
+    told: tuple[tuple[str, str | bytes], ...] = ((ERROR_KEY, message_of(error).SerializeToString()),)
+    if error.retry_after_ms is not None:
+        told += ((PUSHBACK_KEY, str(error.retry_after_ms)),)
+    return told
+
+
+def refusal(id: str, error: SessileError) -> pb.CommandError:
+    """A command's error inside a conversation."""
+    return pb.CommandError(id=id, status=status_of(error).name, error=message_of(error))

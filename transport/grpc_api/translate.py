@@ -1,0 +1,189 @@
+"""Between the words of this project and those of `sessile.proto`. Pure.
+
+Both have the same names, so that one walk over the fields does for every message; where the .proto differs, because it
+has no null and no union, the few functions below say how. What comes in is checked by the very types that check frames
+of the WebSocket door, so both refuse the same things with the same words.
+
+Invariant: every event, item and command has its place in the .proto; a test walks them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast, get_args
+
+import msgspec
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from msgspec import UNSET
+
+from sessions.commands import ClientCommand
+from sessions.errors import BadInput
+from sessions.events import OutputTextDelta
+from sessions.types import INTEGER_MAX, Epoch, SessionId
+from transport.decoding import BadFrame, invalid, unacceptable
+from transport.grpc_api import sessile_pb2 as pb
+from transport.merge import Span
+
+COMMANDS: Final[dict[str, type[msgspec.Struct]]] = {
+    str(each.__struct_config__.tag).replace(".", "_"): each for each in get_args(ClientCommand)
+}
+"""By their fields in `Command`."""
+
+_STRUCT: Final = "google.protobuf.Struct"
+_VALUE: Final = "google.protobuf.Value"
+_CLEARED: Final[dict[str, Any]] = {"title": None, "metadata": None, "instructions": None, "tools": []}
+
+# == out ===============================================================================================================
+
+
+def event_of(session: SessionId, epoch: Epoch, span: Span) -> pb.Event:
+    """An event as readers see it. What stands in the record's `private` never leaves."""
+    record, first_offset = span
+    event = record.event
+    message = pb.Event(session=session, epoch=epoch, offset=record.offset, first_offset=first_offset, at=record.at)
+    if type(event) is OutputTextDelta and not event.logprobs:  # nearly all there is
+        message.response_output_text_delta.CopyFrom(
+            pb.TextDelta(
+                response_id=event.response_id,
+                sequence_number=event.sequence_number,
+                item_id=event.item_id,
+                output_index=event.output_index,
+                content_index=event.content_index,
+                delta=event.delta,
+            )
+        )
+        return message
+    body: Message = getattr(message, str(event.__struct_config__.tag).replace(".", "_"))
+    body.SetInParent()
+    fill(body, event)
+    return message
+
+
+def state_of(session: SessionId, epoch: Epoch, offset: int, state: Mapping[str, Any]) -> pb.State:
+    message = pb.State(session=session, epoch=epoch, offset=offset)
+    fill(message, state)
+    return message
+
+
+def fill(message: Message, given: Any) -> None:
+    """Puts what a struct or an object says into the fields of the same names."""
+    fields = message.DESCRIPTOR.fields_by_name
+    if isinstance(given, Mapping):
+        pairs: Iterable[tuple[str, Any]] = given.items()
+    else:
+        pairs = ((name, getattr(given, name)) for name in given.__struct_fields__)
+        if given.__struct_config__.tag is not None and "type" in fields:
+            message.type = given.__struct_config__.tag  # type: ignore[attr-defined]  # it was just looked up
+    for name, value in pairs:
+        if value is not None and value is not UNSET:
+            _put(message, fields[name], value)
+
+
+def _put(message: Message, field: Any, value: Any) -> None:
+    name, kind = field.name, field.message_type
+    if kind is None:
+        if field.is_repeated:
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
+    elif kind.GetOptions().map_entry:
+        getattr(message, name).update(value)
+    elif field.is_repeated:
+        entries = getattr(message, name)
+        for each in value:
+            _one(entries.add(), each)
+    else:
+        body: Message = getattr(message, name)
+        body.SetInParent()
+        _one(body, value)
+
+
+def _one(message: Message, value: Any) -> None:
+    if message.DESCRIPTOR.full_name in (_STRUCT, _VALUE):
+        json_format.ParseDict(msgspec.to_builtins(value), message)
+    else:
+        fill(message, value)
+
+
+# == in ================================================================================================================
+
+
+def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
+    """The command that a message is. `session`: of the conversation that it came in. Raises BadInput."""
+    said = _said(message)
+    said["id"] = said.get("id") or id
+    if session is not None:
+        if said.get("session", session) != session:
+            raise BadInput("invalid_request", "session: this conversation is about another one.", param="session")
+        said["session"] = session
+    _adapt(said, field)
+    try:
+        problem = unacceptable(cast("dict[object, object]", said))
+        if problem is not None:
+            raise BadInput("invalid_request", f"{problem[0]}: {problem[1]}", param=problem[0])
+        return msgspec.convert(said, COMMANDS[field])  # type: ignore[return-value]
+    except msgspec.ValidationError as error:
+        raise invalid(error) from error
+    except BadFrame as error:
+        raise BadInput("invalid_request", f"{error.reason}.") from error
+
+
+def _adapt(said: dict[str, Any], field: str) -> None:
+    """What proto3 cannot say as JSON does: null, absence, unions."""
+    if field in ("message_create", "message_edit"):
+        parts = said.pop("parts", None)
+        said["content"] = parts or said.get("content", "")
+        said["respond"] = not said.pop("no_response", False)
+    if said.pop("at_root", False):
+        if "parent_id" in said:
+            raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")
+        said["parent_id"] = None
+    said.update(said.pop("sampling", {}))
+    if field == "tool_output":
+        said.setdefault("output", "")
+    if field == "session_update":
+        for name in said.pop("clear", ()):
+            if name not in _CLEARED:
+                raise BadInput("invalid_request", f"clear: {name!r} is none of {', '.join(_CLEARED)}.", param="clear")
+            if name in said:
+                raise BadInput("invalid_request", f"clear: {name} is given besides.", param="clear")
+            said[name] = _CLEARED[name]
+
+
+def _said(message: Message) -> dict[str, Any]:
+    """The fields that are set, as JSON would say them. Raises BadInput for numbers that JSON cannot say."""
+    said: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        kind = field.message_type
+        if kind is None:
+            said[field.name] = list(value) if field.is_repeated else value
+        elif kind.GetOptions().map_entry:
+            said[field.name] = dict(value)
+        elif field.is_repeated:
+            said[field.name] = [_json(each) for each in value]
+        else:
+            said[field.name] = _json(value)
+    return said
+
+
+def _json(message: Message) -> Any:
+    if message.DESCRIPTOR.full_name not in (_STRUCT, _VALUE):
+        return _said(message)
+    try:
+        return _whole(json_format.MessageToDict(message))
+    except (json_format.Error, ValueError) as error:
+        raise BadInput("invalid_request", "a number must be finite.") from error
+
+
+def _whole(value: Any) -> Any:
+    """JSON as it was meant: a Struct knows doubles only."""
+    match value:
+        case float() if value.is_integer() and abs(value) <= INTEGER_MAX:
+            return int(value)
+        case dict():
+            return {name: _whole(each) for name, each in value.items()}
+        case list():
+            return [_whole(each) for each in value]
+        case _:
+            return value
