@@ -57,6 +57,7 @@ GOODBYE_MS = 250
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
 GC_THRESHOLDS = (50_000, 20, 50)
+SWITCH_INTERVAL_S = 0.0005
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -251,6 +252,8 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(keep_announced(directory, runtime, engine))
             sweeps = tasks.create_task(upkeep.run())
             await start_doors(server, grpc)
+            # The journal's thread would keep the loop waiting for the interpreter's lock, 5 ms at a time.
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             gc.freeze()  # what lives as long as the process is not worth looking at again and again
             gc.set_threshold(*GC_THRESHOLDS)
             print(f"Sessile is ready: {server.url}/", flush=True)
