@@ -194,7 +194,7 @@ class VllmEngine:
             saves=self.options.write_through,
         )
         undo.push_async_callback(tiers.close, _CLOSE_S)
-        undo.push_async_callback(spill.settled)
+        undo.push_async_callback(spill.stop)
         return spill
 
     async def _staging(self) -> StagingFolder | None:

@@ -86,6 +86,7 @@ class Spill:
         self.ranks = ranks
         self.saves = saves
         self.counters: Counter[str] = Counter()
+        self._stopped = False
         self._answer_tokens = answer_tokens
         self._plans: dict[str, Plan] = {}
         self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
@@ -184,6 +185,13 @@ class Spill:
         for plan in self._plans.values():
             plan.forgotten = plan.forgotten or plan.key == key
 
+    async def stop(self) -> None:
+        """Keeps what has ended and drops what has not. Whatever ends later is dropped as well."""
+        await self.settled()
+        self._stopped = True
+        for plan in tuple(self._plans.values()):
+            await self.abandon(plan)
+
     async def abandon(self, plan: Plan) -> None:
         """The run never reached the engine."""
         self._plans.pop(plan.name, None)
@@ -237,7 +245,7 @@ class Spill:
     async def _settle(self, plan: Plan, known: array.array[int]) -> None:
         try:
             await self.begun(plan)
-            if plan.path is not None:
+            if plan.path is not None and not self._stopped:
                 async with asyncio.timeout(_CLOSE_WAIT_S):
                     await plan.closed.wait()
                 await self._keep(plan, plan.path, known)
@@ -275,7 +283,7 @@ class Spill:
             return
         try:
             async with self.tiers.held(base) as held:
-                await self._adopt_copy(plan, plan.key, tokens, [(held.path, base_bytes), (tail, size - base_bytes)])
+                await self._adopt_copy(plan, plan.key, tokens, [(held.path, 0, base_bytes), (tail, base_bytes, size)])
         except Refused as exc:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
@@ -293,13 +301,14 @@ class Spill:
             return
         with contextlib.suppress(Refused):
             async with self.tiers.held(own) as held:
-                await self._adopt_copy(plan, key, opening, [(held.path, whole * self.block_bytes)])
+                await self._adopt_copy(plan, key, opening, [(held.path, 0, whole * self.block_bytes)])
                 self.counters["openings_kept"] += 1
 
     async def _adopt_copy(
-        self, plan: Plan, key: SessionKey, tokens: array.array[int], parts: list[tuple[Path, int]]
+        self, plan: Plan, key: SessionKey, tokens: array.array[int], parts: list[tuple[Path, int, int]]
     ) -> None:
-        size = sum(count for _, count in parts)
+        """Puts bytes [start, end) of files together. A run's own file has a hole where its source has blocks."""
+        size = sum(end - start for _, start, end in parts)
         if not await self.tiers.reserve(size):
             self.counters["saves_without_room"] += 1
             return
@@ -326,16 +335,15 @@ class Spill:
             self.tiers.unreserve(reserved)
 
 
-def _concatenate(path: Path, parts: list[tuple[Path, int]]) -> None:
+def _concatenate(path: Path, parts: list[tuple[Path, int, int]]) -> None:
     """Blocking. The kernel copies; nothing of it passes through Python's memory."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        for source_path, size in parts:
+        for source_path, at, end in parts:
             source = os.open(source_path, os.O_RDONLY)
             try:
-                at = 0
-                while at < size:
-                    done = os.sendfile(target, source, at, min(_COPY_BYTES, size - at))
+                while at < end:
+                    done = os.sendfile(target, source, at, min(_COPY_BYTES, end - at))
                     if not done:
                         raise OSError(f"{source_path.name} is shorter than it was")
                     at += done

@@ -7,10 +7,11 @@ test-vllm` says so), because a core lives on the loop that it was started on.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine
@@ -39,53 +40,58 @@ def vllm_options(folder: Path, **others: Any) -> VllmOptions:
     return VllmOptions(**(settings | others))
 
 
+class Idle(NamedTuple):
+    """A started vLLM that no engine uses, the link that its connector reports through, and its KV's shape."""
+
+    llm: Any
+    link: Path | None
+    shape: Any
+
+
 class Cores:
-    """Started cores that no engine uses, by what they were started with."""
+    """What is idle, by what it was started with."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[LentCore]] = {}
-
-    def borrow(self, options: VllmOptions) -> LentCore:
-        make = f"{options.slots} {options.device_blocks} {options.block_tokens} {options.spill} {options.engine_args}"
-        idle = self._idle.setdefault(make, [])
-        return idle.pop() if idle else LentCore(options, make, self)
-
-    def take_back(self, core: LentCore) -> None:
-        self._idle[core.make].append(core)
+        self.idle: dict[str, list[Idle]] = {}
 
     def close(self) -> None:
-        for idle in self._idle.values():
-            while idle:
-                core = idle.pop()
-                VllmCore.close(core)
-                if core.folder is not None:
-                    core.folder.unlink(missing_ok=True)
+        for held in self.idle.values():
+            while held:
+                idle = held.pop()
+                idle.llm.shutdown()
+                if idle.link is not None:
+                    idle.link.unlink(missing_ok=True)
 
 
 class LentCore(VllmCore):
-    """A core whose process outlives the engine that it is lent to."""
+    """A core whose processes outlive the engine that it serves."""
 
-    def __init__(self, options: VllmOptions, make: str, cores: Cores) -> None:
+    def __init__(self, options: VllmOptions, cores: Cores) -> None:
         super().__init__(options)
-        self.make = make
-        self._cores = cores
-        self.folder: Path | None = None
+        make = f"{options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
+        self._idle = cores.idle.setdefault(make, [])
+        self._link: Path | None = None
 
     async def start(self, context_window: int, connector_folder: str | None) -> None:
-        """The connector of a lent core goes on writing to the folder that it was started with: a link leads on."""
-        if self._llm is None:
+        """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
+        if self._idle:
+            self._llm, self._link, self.kv_shape = self._idle.pop()
+            deadline = asyncio.get_running_loop().time() + 20
+            while not await self.reset():
+                assert asyncio.get_running_loop().time() < deadline, "blocks of the test before are still in use"
+        if self._link is not None and connector_folder is not None:
+            self._link.unlink(missing_ok=True)
+            self._link.symlink_to(connector_folder)
+        elif self._llm is None:
             if connector_folder is not None:
-                self.folder = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
-                self.folder.symlink_to(connector_folder)
-            await super().start(context_window, None if self.folder is None else str(self.folder))
-            return
-        assert await self.reset(), "blocks of the test before are still in use"
-        if self.folder is not None and connector_folder is not None:
-            self.folder.unlink(missing_ok=True)
-            self.folder.symlink_to(connector_folder)
+                self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
+                self._link.symlink_to(connector_folder)
+            await super().start(context_window, None if self._link is None else str(self._link))
 
     def close(self) -> None:
-        self._cores.take_back(self)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            self._idle.append(Idle(llm, self._link, self.kv_shape))
 
 
 class VllmWorld(World):
@@ -93,9 +99,18 @@ class VllmWorld(World):
     block_tokens = BLOCK_TOKENS
     cores = Cores()
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.staging = Path(tempfile.mkdtemp(prefix="sessile-vllm-"))  # short: a socket's path has 107 characters
+
     def _make(self, waiting_max: int) -> Engine:
         return self.make(waiting_max=waiting_max)
 
     def make(self, **others: Any) -> VllmEngine:
-        options = vllm_options(self.folder, staging_folder=self.folder / "staging", **others)
-        return VllmEngine(options, core=self.cores.borrow(options))
+        options = vllm_options(self.folder, **({"staging_folder": self.staging} | others))
+        return VllmEngine(options, core=LentCore(options, self.cores))
+
+    async def close(self) -> None:
+        await super().close()
+        assert list(self.staging.iterdir()) == [], "an engine left something in memory"
+        self.staging.rmdir()

@@ -20,7 +20,7 @@ from sessions.types import Sampling, TextOptions
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, request, until
 from tests.contract.vllm_world import BLOCK_TOKENS, VllmWorld
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 STORY = "Tell me a story about a bird that could not fly, and about its friends in the wood by the lake. " * 4
 FEW = 1 + 40  # blocks of a device that holds two of the conversations below, not three
@@ -50,7 +50,7 @@ async def crowd(engine: VllmEngine, round_: int) -> None:
 
 
 def payloads(world: VllmWorld) -> list[Path]:
-    return sorted(world.folder.glob("staging/*/*.slot"))
+    return sorted(world.staging.glob("*/*.slot"))
 
 
 async def settled(engine: VllmEngine) -> None:

@@ -1,0 +1,227 @@
+"""The front half of the vLLM engine, without vLLM: the gate, the reports, and what becomes of a run's blocks."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from inference.kv.envelope import Identity
+from inference.kv.tiers import Tiers
+from inference.vllm.gate import Gate
+from inference.vllm.link import Listener, Loaded, Report, Saved, Sender
+from inference.vllm.options import VllmOptions
+from inference.vllm.spill import Plan, Spill
+from sessions.errors import BadInput, Overloaded, Unavailable
+from sessions.types import SessionId, SessionKey, TenantId
+
+BLOCK_TOKENS = 4
+BLOCK_BYTES = 64
+IDENTITY = Identity("vllm/test", "model", "f32", "layout")
+
+
+def key(name: str, tenant: str = "t") -> SessionKey:
+    return SessionKey(TenantId(tenant), SessionId(name))
+
+
+# -- the gate ------------------------------------------------------------------------------------------------
+
+
+async def test_the_gate_serves_by_priority_then_in_order() -> None:
+    gate = Gate(1, 8)
+    await gate.acquire(0)
+    served: list[str] = []
+
+    async def wait(name: str, priority: int) -> None:
+        await gate.acquire(priority)
+        served.append(name)
+        gate.release()
+
+    async with asyncio.TaskGroup() as group:
+        for name, priority in (("late", 5), ("first", 0), ("second", 0), ("urgent", -1)):
+            group.create_task(wait(name, priority))
+            await asyncio.sleep(0)
+        gate.release()
+    assert served == ["urgent", "first", "second", "late"]
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_a_cancelled_waiter_leaves_nothing_even_when_its_turn_has_come() -> None:
+    gate = Gate(1, 1)
+    await gate.acquire(0)
+    for handed_over in (False, True):
+        waiter = asyncio.create_task(gate.acquire(0))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await gate.acquire(0)
+        if handed_over:
+            gate.release()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert gate.waiting == 0
+    assert gate.running == 0 and gate.num_shed == 2
+
+
+async def test_a_closed_gate_tells_everybody() -> None:
+    gate = Gate(1, 4)
+    await gate.acquire(0)
+    waiters = [asyncio.create_task(gate.acquire(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+    gate.refuse_all(Unavailable("engine_unavailable", "closed"))
+    for waiter in waiters:
+        with pytest.raises(Unavailable):
+            await waiter
+    assert gate.running == 1 and gate.waiting == 0
+
+
+# -- reports ---------------------------------------------------------------------------------------------------
+
+
+async def test_reports_arrive_and_nonsense_is_passed_over(tmp_path: Path) -> None:
+    heard: list[Report] = []
+    arrived = asyncio.Event()
+
+    def hear(report: Report) -> None:
+        heard.append(report)
+        if len(heard) == 2:
+            arrived.set()
+
+    listener = Listener(tmp_path, hear)
+    sender = Sender(tmp_path)
+    reports = [Saved("r", 0, 3, True), Loaded("r", 0, 10, 0.5, 0, "bad_chunk")]
+    sender.send(reports[0])  # type: ignore[arg-type]
+    sender._socket.sendto(b"\xc1", str(tmp_path / "front.sock"))
+    sender.send(reports[1])  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await arrived.wait()
+    assert heard == reports
+    listener.close()
+    sender.send(reports[0])  # type: ignore[arg-type]  # nobody listens: nothing happens
+    sender.close()
+
+
+def test_what_vllm_is_told_twice_is_refused() -> None:
+    with pytest.raises(BadInput) as refused:
+        VllmOptions(model_path=Path("m"), engine_args={"max_num_seqs": 3})
+    assert "max_num_seqs" in refused.value.public_message
+    for name, value in (("slots", 0), ("context_window", 10), ("disk_bytes_max", -1)):
+        with pytest.raises(BadInput) as refused:
+            VllmOptions(model_path=Path("m"), **{name: value})  # type: ignore[arg-type]
+        assert refused.value.param == name
+
+
+# -- a run's blocks --------------------------------------------------------------------------------------------
+
+
+def block_of(tokens: array.array[int], index: int) -> bytes:
+    """What a device would hold: a function of all tokens up to the block's end."""
+    seen = tokens[: (index + 1) * BLOCK_TOKENS].tobytes()
+    return hashlib.blake2b(seen, digest_size=BLOCK_BYTES).digest()
+
+
+class Device:
+    """Writes the blocks of a plan as the connector does, and checks what it would load."""
+
+    def __init__(self, spill: Spill) -> None:
+        self.spill = spill
+
+    def load(self, plan: Plan, prompt: array.array[int]) -> None:
+        if plan.source is not None:
+            data = plan.source.path.read_bytes()
+            for index in range(plan.base_blocks):
+                assert data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES] == block_of(prompt, index)
+
+    def save(self, plan: Plan, tokens: array.array[int], *, failed: bool = False) -> None:
+        if plan.path is None:
+            return
+        full = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks)
+        with plan.path.open("wb") as file:
+            for index in range(plan.base_blocks, full):
+                file.seek(index * BLOCK_BYTES)
+                file.write(block_of(tokens, index))
+        self.spill.heard(Saved(plan.name, 0, max(full, plan.base_blocks), True, failed))
+
+
+@pytest.fixture
+async def spill(tmp_path: Path) -> AsyncIterator[Spill]:
+    tiers = Tiers(IDENTITY, tmp_path, 40 * BLOCK_BYTES, None)
+    await tiers.open()
+    made = Spill(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+    yield made
+    await made.stop()
+    await tiers.close(0)
+    assert tiers.host_bytes == 0 and not list(tmp_path.glob("*.slot"))
+
+
+async def test_what_was_written_is_found_again_and_grows_with_the_session(spill: Spill) -> None:
+    device = Device(spill)
+    tokens = array.array("I", range(21))
+    plan = await spill.plan("r1", key("a"), tokens, 0, 8)
+    assert plan.source is None
+    device.save(plan, tokens)
+    spill.settle(plan, tokens)
+    await spill.settled(key("a"))
+    longer = array.array("I", range(30))
+    plan = await spill.plan("r2", key("a"), longer, 0, 8)
+    assert plan.base_blocks == 5 and plan.source is not None
+    device.load(plan, longer)
+    told = spill.transfer(plan, "tag", [], [])
+    assert told["source"]["num_blocks"] == told["first_block"] == 5
+    device.save(plan, longer)
+    spill.settle(plan, longer)
+    await spill.settled()
+    assert spill.tiers.place(key("a")).tokens == 28
+    plan = await spill.plan("r3", key("a", "other"), longer, 0, 8)
+    assert plan.source is None
+    await spill.abandon(plan)
+
+
+@pytest.mark.parametrize("fate", ["failed", "forgotten"])
+async def test_what_failed_or_was_forgotten_is_not_kept(spill: Spill, fate: str) -> None:
+    tokens = array.array("I", range(21))
+    plan = await spill.plan("r1", key("a"), tokens, 0, 8)
+    Device(spill).save(plan, tokens, failed=fate == "failed")
+    if fate == "forgotten":
+        spill.forget(key("a"))
+    spill.settle(plan, tokens)
+    await spill.settled()
+    assert spill.tiers.place(key("a")).tokens == 0
+
+
+async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(spill: Spill) -> None:
+    """Random runs of sessions that share beginnings; every block that a run would load is the one it needs."""
+    chance = random.Random(1000)
+    device = Device(spill)
+    opening = array.array("I", range(500, 510))
+    texts = {name: opening + array.array("I", [int(name) + 1] * 8) for name in "0123456"}
+    sources = 0
+    for number in range(1000):
+        name = chance.choice("0123456")
+        who = key(name, chance.choice(("t", "u")))
+        prompt = texts[name][: chance.randrange(3, 18)] + array.array("I", [chance.randrange(3)] * chance.randrange(9))
+        plan = await spill.plan(str(number), who, prompt, min(10, len(prompt)), 8)
+        sources += plan.source is not None
+        device.load(plan, prompt)
+        answer = array.array("I", [chance.randrange(3) for _ in range(chance.randrange(8))])
+        known = prompt + answer
+        match chance.randrange(8):
+            case 0:
+                await spill.abandon(plan)
+                continue
+            case 1:
+                spill.forget(who)
+                await spill.tiers.erase(who)
+            case 2:
+                device.save(plan, known, failed=True)
+        if plan.open_ranks:
+            device.save(plan, known)
+        spill.settle(plan, known)
+        if chance.randrange(3):
+            await spill.settled()
+    assert sources > 100
