@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: help setup setup-dev model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
+.PHONY: fuzz help setup setup-dev model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ imports: setup-dev
 pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
 	$(STAGE)
 	@$(PY) -m pytest $(ARGS)
+
+fuzz: setup-dev ## 10,000 requests made up from the OpenAPI document: make fuzz ARGS="--seed 2"
+	$(STAGE)
+	@$(PY) -m bench.openai_fuzz $(ARGS)
 
 TYPESCRIPT := clients/typescript
 NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json

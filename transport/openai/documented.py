@@ -1,30 +1,373 @@
-"""What the page at /docs says of answers that no model describes: errors, and streams."""
+"""What the page at /docs says of answers: every one whole, and streams with what their events look like.
+
+These models only describe. The answers are made by `chat`, `shown` and the routes from the log; that they fit what
+is said here is what the fuzzing from the document holds (`bench.openai_fuzz`). Unknown fields are ruled out, so that a
+field which is added there and not here is found.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 
-class ErrorDetail(BaseModel):
+class Told(BaseModel):
+    """Base of answers: nothing but what is described."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDetail(Told):
     type: str
     code: str
     message: str
-    param: str | None
+    param: str | None = None
     retryable: bool
     retry_after_ms: int | None = None
 
 
-class Error(BaseModel):
+class Error(Told):
     error: ErrorDetail
 
 
-_ERROR: Final[dict[str, Any]] = {"model": Error}
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {"4XX": _ERROR, "5XX": _ERROR, 422: _ERROR}
-STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
-STREAMED_OR_WHOLE: Final[dict[int | str, dict[str, Any]]] = {
-    **ERRORS,
-    200: {"content": {"application/json": {"schema": {"type": "object"}}, **STREAM}},
+# -- chat -----------------------------------------------------------------------------------------------------------
+
+
+class ToldFunction(Told):
+    name: str
+    arguments: str
+
+
+class ToldCall(Told):
+    id: str
+    type: Literal["function"]
+    function: ToldFunction
+
+
+class TopLogprob(Told):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class Logprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class Logprobs(Told):
+    content: list[Logprob]
+    refusal: None
+
+
+class ToldMessage(Told):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    annotations: list[dict[str, Any]]
+    tool_calls: list[ToldCall] | None = None
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class ChatChoice(Told):
+    index: int
+    message: ToldMessage
+    logprobs: Logprobs | None
+    finish_reason: FinishReason
+
+
+class PromptDetails(Told):
+    cached_tokens: int
+
+
+class OutputDetails(Told):
+    reasoning_tokens: int
+
+
+class ChatUsage(Told):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: OutputDetails
+
+
+class ChatHead(Told):
+    id: str
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+
+
+class ChatCompletion(ChatHead):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: ChatUsage
+
+
+class CallDeltaFunction(Told):
+    name: str | None = None
+    arguments: str
+
+
+class CallDelta(Told):
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CallDeltaFunction
+
+
+class Delta(Told):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class ChunkChoice(Told):
+    index: int
+    delta: Delta
+    logprobs: Logprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(ChatHead):
+    """One `data:` line of a stream; the last one is `[DONE]`."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]
+    usage: ChatUsage | None = None
+
+
+# -- items and responses --------------------------------------------------------------------------------------------
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class ToldInputText(Told):
+    type: Literal["input_text"]
+    text: str
+
+
+class ToldOutputText(Told):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[dict[str, Any]]
+    logprobs: list[Logprob]
+
+
+class ToldRefusal(Told):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ToldMessageItem(Told):
+    id: str
+    type: Literal["message"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    status: Status
+    content: list[ToldInputText | ToldOutputText | ToldRefusal]
+
+
+class ToldCallItem(Told):
+    id: str
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    status: Status
+
+
+class ToldOutputItem(Told):
+    id: str
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str
+    status: Status
+
+
+ToldItem = Annotated[ToldMessageItem | ToldCallItem | ToldOutputItem, Field(discriminator="type")]
+
+
+class ToldItemOf(RootModel[ToldItem]):
+    """One item, of any kind."""
+
+
+class ItemList(Told):
+    object: Literal["list"]
+    data: list[ToldItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputDetails(PromptDetails):
+    cache_write_tokens: int
+
+
+class ResponseUsage(Told):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseError(Told):
+    code: str
+    message: str
+
+
+class IncompleteDetails(Told):
+    reason: str
+
+
+class ConversationOf(Told):
+    id: str
+
+
+class ToldResponse(Told):
+    """A response with what was asked of it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: float
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[ToldItem]
+    usage: ResponseUsage | None
+    metadata: dict[str, Any]
+    background: bool
+    conversation: ConversationOf | None
+    instructions: str | None
+    max_output_tokens: int | None
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any]
+    service_tier: str
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    user: str | None
+
+
+class ResponseDeleted(Told):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+# -- conversations and sessions -------------------------------------------------------------------------------------
+
+
+class Conversation(Told):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, Any]
+
+
+class ConversationDeleted(Told):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+class SessionListed(Told):
+    id: str
+    object: Literal["session"]
+    title: str | None
+    model: str
+    metadata: dict[str, Any]
+    open: bool
+    created_at: int
+    updated_at: int
+
+
+class SessionList(Told):
+    object: Literal["list"]
+    data: list[SessionListed]
+    has_more: bool
+    last_id: str | None
+
+
+class SessionTold(Told):
+    id: str
+    object: Literal["session"]
+    epoch: str
+    offset: int
+    title: str | None
+    model: str
+    metadata: dict[str, Any]
+    instructions: str | None
+    tools: list[dict[str, Any]]
+    created_at: int | None
+    head: str | None
+    open: list[str]
+    num_items: int
+
+
+class SessionDeleted(Told):
+    id: str
+    object: Literal["session.deleted"]
+    deleted: Literal[True]
+
+
+class SessionState(Told):
+    """Everything of a session, retractions applied; what the fields hold is said in the protocol."""
+
+    items: list[dict[str, Any]]
+    open: list[dict[str, Any]]
+    queued: list[dict[str, Any]]
+    awaiting: list[dict[str, Any]]
+    made_by: dict[str, str]
+    head: str | None
+    title: str | None
+    metadata: dict[str, Any]
+    model: str
+    instructions: str | None
+    tools: list[dict[str, Any]]
+    created_at: int | None
+
+
+class SessionExport(Told):
+    object: Literal["session.export"]
+    id: str
+    epoch: str
+    offset: int
+    state: SessionState
+
+
+# -- as FastAPI takes it --------------------------------------------------------------------------------------------
+
+Answers = dict[int | str, dict[str, Any]]
+
+_ERROR: Final[dict[str, Any]] = {"model": Error, "description": "OpenAI's error object"}
+ERRORS: Final[Answers] = {"4XX": _ERROR, "5XX": _ERROR, 422: _ERROR}
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("data", "event", "id")},
+    "required": ["data"],
+    "additionalProperties": False,
 }
-STREAMED: Final[dict[int | str, dict[str, Any]]] = {**ERRORS, 200: {"content": STREAM}}
+STREAM: Final[dict[str, Any]] = {"text/event-stream": {"itemSchema": _EVENT}}
+MARKDOWN: Final[dict[str, Any]] = {"text/markdown": {"schema": {"type": "string"}}}
+STREAMED: Final[Answers] = {**ERRORS, 200: {"content": STREAM, "description": "Server-sent events"}}
+
+
+def answers(model: type[BaseModel], *, also: dict[str, Any] | None = None) -> Answers:
+    """A route's answers: this one when it goes well, perhaps in another form `also`, and errors."""
+    good: dict[str, Any] = {"model": model, "description": "Done"}
+    if also is not None:
+        good["content"] = also
+    return {**ERRORS, 200: good}

@@ -2,8 +2,10 @@
 
 Every request becomes one `turn.create` with an id of its own, or one that follows from its `Idempotency-Key`: then the
 same key and body find the same session and the same answer, whether that is still being written or long done (I5).
-Which session a stateless request goes to is remembered for its key in this process; where that is forgotten, the
-session that follows from the key is tried.
+Where a stateless request with a key goes is decided once, for every gateway and over restarts, and the log is what
+remembers it: the session that follows from the key either holds the turn, or was created by the very same command id
+as a note that names the place which the history index gave. Of two gateways that decide at once one is refused
+(`idempotency_conflict`) and reads what the other has written.
 
 A place that the history index gave is given back when the turn did not begin; with a key it stays with the key, because
 the same request may have been applied without our knowing.
@@ -16,7 +18,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -43,6 +45,7 @@ from transport.openai.cursor import LogCursor
 from transport.openai.history import Found, HistoryIndex, Place, Unit, beginning, chains, find
 
 RETRIES_MAX: Final = 20_000
+PLACE: Final = "sessile.place"  # in the metadata of a note: session, last item, messages that are there already
 
 log = structlog.get_logger(__name__)
 
@@ -109,9 +112,57 @@ class Doorway:
         retry = self._retry((door, principal.tenant, principal.id, key), hashlib.sha256(body).digest())
         async with retry.lock:
             if retry.found is False:
-                retry.found = await self._find(behind, wanted.units)
+                retry.found = await self._decided(principal, command_id, wanted, behind)
             assert not isinstance(retry.found, bool)
-            return await self._begin(principal, command_id, wanted, retry.found, behind, start, give_back=False)
+            try:
+                return await self._begin(principal, command_id, wanted, retry.found, behind, start, give_back=False)
+            except Conflict as error:
+                noted = await self._noted(principal, command_id, behind) if retry.found is None else None
+                if error.code != "idempotency_conflict" or not isinstance(noted, Found):
+                    raise
+                retry.found = noted
+                return await self._begin(principal, command_id, wanted, noted, behind, start, give_back=False)
+
+    async def _decided(
+        self, principal: Principal, command_id: CommandId, wanted: Wanted, behind: Sequence[bytes]
+    ) -> Found | None:
+        """Where a request with a key goes: None for the session that follows from the key. Notes any other place."""
+        noted = await self._noted(principal, command_id, behind)
+        if not isinstance(noted, bool):
+            return noted
+        found = await self._find(behind, wanted.units)
+        if found is None:
+            return None
+        note = cm.TurnCreate(
+            id=command_id,
+            session=derived_session_id(principal, command_id),
+            create=cm.SessionSettings(model=wanted.model, metadata={PLACE: [*found.place, found.units]}, listed=False),
+            items=(),
+            respond=False,
+        )
+        try:
+            await self.gateway.execute(principal, note)
+        except SessileError as error:
+            await self.history.put(found.chain, found.place)
+            noted = await self._noted(principal, command_id, behind) if error.code == "idempotency_conflict" else False
+            if isinstance(noted, bool):
+                raise
+            return noted
+        return found
+
+    async def _noted(
+        self, principal: Principal, command_id: CommandId, behind: Sequence[bytes]
+    ) -> Found | None | Literal[False]:
+        """What the log says of it; False: nothing yet. Raises Unavailable."""
+        key = SessionKey(principal.tenant, derived_session_id(principal, command_id))
+        try:
+            _, state = await self.gateway.logs.state(principal, key)
+        except (NotFound, Gone):
+            return False
+        match state["metadata"].get(PLACE):
+            case [str(session), str(leaf), int(units)] if 0 < units <= len(behind):
+                return Found(Place(SessionId(session), ItemId(leaf)), units, behind[units - 1])
+        return None
 
     def _retry(self, name: tuple[str, ...], body: bytes) -> _Retry:
         retry = self._retries.get(name)
@@ -153,6 +204,7 @@ class Doorway:
                 if give_back:
                     await self.history.put(found.chain, found.place)
                 raise
+            command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the note
         turn = self._turn(command_id, wanted, None, derived_session_id(principal, command_id))
         return await self._send(principal, turn, wanted, chain)
 

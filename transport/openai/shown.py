@@ -77,9 +77,14 @@ def response(body: ev.ResponseBody) -> dict[str, Json]:
         "incomplete_details": None if cancelled else body.incomplete_details,
         "model": body.model,
         "output": [item(each) for each in body.output],
-        "usage": body.usage,
+        "usage": None if body.usage is None else _usage(body.usage),
         "metadata": body.metadata,
     }
+
+
+def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
+    """With the field that OpenAI's clients expect besides: writing to the cache costs nothing extra here."""
+    return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
 
 
 def item(given: Item) -> dict[str, Json]:

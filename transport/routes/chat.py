@@ -15,8 +15,9 @@ from fastapi.responses import JSONResponse
 from sessions.errors import BadInput
 from transport.gateway import Gateway
 from transport.openai import sse
+from transport.openai.bodies import StrictRoute
 from transport.openai.completion import Completion
-from transport.openai.documented import STREAMED_OR_WHOLE
+from transport.openai.documented import STREAM, ChatCompletion, answers
 from transport.openai.doorway import Doorway, Wanted
 from transport.openai.models import ModelCard, card
 from transport.openai.requests import asked, last_event_id
@@ -28,9 +29,9 @@ DOOR: Final = "chat"
 
 
 def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
-    routes = APIRouter(tags=["chat"])
+    routes = APIRouter(tags=["chat"], route_class=StrictRoute)
 
-    @routes.post("/v1/chat/completions", response_model=None, responses=STREAMED_OR_WHOLE)
+    @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
     async def create(request: Request, body: ChatRequest) -> Response:
         """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
         principal = principal_of(request, gateway)

@@ -17,7 +17,8 @@ from sessions.errors import NotFound
 from sessions.types import CommandId, Json, Principal, SessionId, SessionKey, derived_session_id
 from transport.gateway import Gateway
 from transport.openai import shown, wire
-from transport.openai.documented import ERRORS
+from transport.openai.bodies import StrictRoute
+from transport.openai.documented import Conversation, ConversationDeleted, ItemList, ToldItemOf, answers
 from transport.openai.doorway import Doorway
 from transport.openai.items import Page, PageOf, listed, upwards
 from transport.openai.requests import asked
@@ -42,7 +43,7 @@ class ItemsCreate(wire.Request):
 
 
 def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
-    routes = APIRouter(tags=["conversations"])
+    routes = APIRouter(tags=["conversations"], route_class=StrictRoute)
 
     async def state_of(principal: Principal, conversation: str) -> dict[str, Json]:
         _, state = await gateway.logs.state(principal, key_of(principal, conversation))
@@ -60,7 +61,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     def command_of(request: Request, principal: Principal) -> CommandId:
         return doorway.command_id(principal, DOOR, asked(request).idempotency_key)
 
-    @routes.post("/v1/conversations", response_model=None, responses=ERRORS)
+    @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
     async def create(request: Request, body: ConversationCreate | None = None) -> Response:
         """A new conversation, with what has been said in it before."""
         principal = principal_of(request, gateway)
@@ -78,11 +79,11 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         await gateway.execute(principal, turn)
         return JSONResponse(await conversation_of(principal, session))
 
-    @routes.get("/v1/conversations/{conversation}", response_model=None, responses=ERRORS)
+    @routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
     async def retrieve(request: Request, conversation: str) -> Response:
         return JSONResponse(await conversation_of(principal_of(request, gateway), conversation))
 
-    @routes.post("/v1/conversations/{conversation}", response_model=None, responses=ERRORS)
+    @routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
     async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
         principal = principal_of(request, gateway)
         command = cm.SessionUpdate(
@@ -93,20 +94,20 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         await gateway.execute(principal, command)
         return JSONResponse(await conversation_of(principal, conversation))
 
-    @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=ERRORS)
+    @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
     async def delete(request: Request, conversation: str) -> Response:
         principal = principal_of(request, gateway)
         session = key_of(principal, conversation).session
         await gateway.execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
         return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
 
-    @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=ERRORS)
+    @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
     async def items(request: Request, conversation: str, page: PageOf) -> Response:
         """What has been said, newest first unless `order` says otherwise."""
         state = await state_of(principal_of(request, gateway), conversation)
         return JSONResponse(listed(upwards(state["items"], state["head"]), page))
 
-    @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=ERRORS)
+    @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
     async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
         """Lays items below the newest one; nobody answers them yet."""
         principal = principal_of(request, gateway)
@@ -122,7 +123,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         made = upwards(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
         return JSONResponse(listed(made, Page(limit=100, order="asc", after=None)))
 
-    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=ERRORS)
+    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ToldItemOf))
     async def item(request: Request, conversation: str, item_id: str) -> Response:
         state = await state_of(principal_of(request, gateway), conversation)
         for each in state["items"]:

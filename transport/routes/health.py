@@ -7,6 +7,8 @@ from collections.abc import Callable
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from transport.openai.documented import ERRORS
+
 Readiness = Callable[[], str | None]
 """None when traffic is welcome, else the reason why not."""
 
@@ -19,12 +21,12 @@ class Health(BaseModel):
 def router(readiness: Readiness) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
-    @routes.get("/healthz")
+    @routes.get("/healthz", responses=ERRORS)
     async def alive() -> Health:
         """200 as long as the process answers."""
         return Health(status="ok")
 
-    @routes.get("/readyz", responses={503: {"model": Health}})
+    @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
     async def ready(response: Response) -> Health:
         """200 when traffic is welcome; 503 with the reason while starting, draining or without a journal."""
         reason = readiness()

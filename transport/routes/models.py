@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from transport.gateway import Gateway
+from transport.openai.documented import ERRORS
 from transport.openai.models import card
 from transport.routes.tickets import principal_of
 
@@ -36,13 +37,13 @@ class ModelList(BaseModel):
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(tags=["models"])
 
-    @routes.get("/v1/models")
+    @routes.get("/v1/models", responses=ERRORS)
     async def models(request: Request) -> ModelList:
         """The models that are served here."""
         principal_of(request, gateway)
         return ModelList(object="list", data=[Model.model_validate(each.public()) for each in gateway.models()])
 
-    @routes.get("/v1/models/{model:path}")
+    @routes.get("/v1/models/{model:path}", responses=ERRORS)
     async def model(model: str, request: Request) -> Model:
         """One of them."""
         principal_of(request, gateway)

@@ -21,8 +21,9 @@ from sessions.types import INTEGER_MAX, CommandId, Principal, ResponseId, Sessio
 from transport.gateway import Gateway
 from transport.openai import shown, sse
 from transport.openai.answers import Answer
+from transport.openai.bodies import StrictRoute
 from transport.openai.cursor import LogCursor
-from transport.openai.documented import ERRORS, STREAMED_OR_WHOLE
+from transport.openai.documented import STREAM, ItemList, ResponseDeleted, ToldResponse, answers
 from transport.openai.doorway import Doorway, Wanted
 from transport.openai.items import PageOf, listed, upwards
 from transport.openai.models import ModelCard, card
@@ -35,7 +36,7 @@ DOOR: Final = "responses"
 
 
 def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
-    routes = APIRouter(tags=["responses"])
+    routes = APIRouter(tags=["responses"], route_class=StrictRoute)
 
     async def answer_to(principal: Principal, response_id: str) -> Answer:
         """A response that is there to be read. Whoever gets it closes its cursor."""
@@ -48,7 +49,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             raise
         return answer
 
-    @routes.post("/v1/responses", response_model=None, responses=STREAMED_OR_WHOLE)
+    @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
     async def create(request: Request, body: ResponsesRequest) -> Response:
         """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
         principal = principal_of(request, gateway)
@@ -124,7 +125,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             **asdict(sampling),
         )
 
-    @routes.get("/v1/responses/{response_id}", response_model=None, responses=STREAMED_OR_WHOLE)
+    @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ToldResponse, also=STREAM))
     async def retrieve(
         request: Request,
         response_id: str,
@@ -141,7 +142,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         with answer.cursor:
             return JSONResponse(shown.response(await answer.body()))
 
-    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=ERRORS)
+    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ToldResponse))
     async def cancel(request: Request, response_id: str) -> Response:
         """Ends a background response with what it has said."""
         principal = principal_of(request, gateway)
@@ -160,7 +161,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
                 body = await answer.body(ended=True)
             return JSONResponse(shown.response(body))
 
-    @routes.delete("/v1/responses/{response_id}", response_model=None, responses=ERRORS)
+    @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
     async def erase(request: Request, response_id: str) -> Response:
         """Takes back what a response said; it is not found any more."""
         principal = principal_of(request, gateway)
@@ -174,7 +175,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             await gateway.execute(principal, command)
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=ERRORS)
+    @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
     async def input_items(request: Request, response_id: str, page: PageOf) -> Response:
         """What was put in for a response, since the answer before it."""
         principal = principal_of(request, gateway)

@@ -21,8 +21,17 @@ from transport import errors
 from transport.frames import CaughtUp, Resumed, event_frame
 from transport.gateway import Gateway
 from transport.openai import export, sse, wire
+from transport.openai.bodies import StrictRoute
 from transport.openai.cursor import LogCursor
-from transport.openai.documented import ERRORS, STREAMED
+from transport.openai.documented import (
+    MARKDOWN,
+    STREAMED,
+    SessionDeleted,
+    SessionExport,
+    SessionList,
+    SessionTold,
+    answers,
+)
 from transport.openai.doorway import Doorway
 from transport.openai.requests import EventId, asked, last_event_id
 from transport.reading import Standing
@@ -48,7 +57,7 @@ def answer(body: Any, media_type: str = "application/json") -> Response:
 
 
 def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT_S) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(tags=["sessions"], route_class=StrictRoute)
 
     async def described(principal: Principal, session: str) -> dict[str, Any]:
         done = await gateway.get(principal, "", SessionId(session))
@@ -65,7 +74,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
             "num_items": len(state["items"]),
         }
 
-    @routes.get("/v1/sessions", response_model=None, responses=ERRORS)
+    @routes.get("/v1/sessions", response_model=None, responses=answers(SessionList))
     async def list_sessions(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -78,11 +87,11 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         data = [{"object": "session", **each} for each in listed.data]
         return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
 
-    @routes.get("/v1/sessions/{session}", response_model=None, responses=ERRORS)
+    @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
     async def read(request: Request, session: Name) -> Response:
         return answer(await described(principal_of(request, gateway), session))
 
-    @routes.patch("/v1/sessions/{session}", response_model=None, responses=ERRORS)
+    @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
     async def change(request: Request, session: Name, body: SessionChange) -> Response:
         """Renames a session, or replaces its metadata."""
         principal = principal_of(request, gateway)
@@ -95,14 +104,14 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         await gateway.execute(principal, command)
         return answer(await described(principal, session))
 
-    @routes.delete("/v1/sessions/{session}", response_model=None, responses=ERRORS)
+    @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeleted))
     async def delete(request: Request, session: Name) -> Response:
         principal = principal_of(request, gateway)
         command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
         await gateway.execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
         return answer({"id": session, "object": "session.deleted", "deleted": True})
 
-    @routes.get("/v1/sessions/{session}/export", response_model=None, responses=ERRORS)
+    @routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
     async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
         """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
         principal = principal_of(request, gateway)

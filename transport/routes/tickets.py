@@ -9,6 +9,7 @@ from sessions.types import Principal
 from transport.access import TICKET_S
 from transport.gateway import Gateway
 from transport.handshake import bearer
+from transport.openai.documented import ERRORS
 
 
 class Ticket(BaseModel):
@@ -25,7 +26,7 @@ def principal_of(request: Request, gateway: Gateway) -> Principal:
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(tags=["websocket"])
 
-    @routes.post("/v1/ws/tickets", status_code=201)
+    @routes.post("/v1/ws/tickets", status_code=201, responses=ERRORS)
     async def issue(request: Request, response: Response) -> Ticket:
         """A ticket that opens one WebSocket within 30 s: `GET /v1/ws?ticket=...`."""
         ticket = gateway.access.issue_ticket(principal_of(request, gateway))

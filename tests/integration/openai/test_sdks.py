@@ -40,6 +40,7 @@ WEATHER_FLAT: Any = {"type": "function", "name": "weather", "parameters": CITY, 
 TARGETS = [
     pytest.param("simulated"),
     pytest.param("llama", marks=pytest.mark.model),
+    pytest.param("cluster", marks=pytest.mark.cluster),
     *([pytest.param("elsewhere")] if ELSEWHERE else []),
 ]
 

@@ -1,0 +1,16 @@
+"""A small, repeatable part of the fuzzing from the OpenAPI document; `make fuzz` runs ten thousand cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.openai_fuzz import FAST, fuzzed
+from bench.support import Server
+
+
+@pytest.mark.slow
+def test_every_answer_is_as_the_document_says() -> None:
+    with Server(*FAST) as server:
+        done = fuzzed(f"http://127.0.0.1:{server.port}", cases=160, number=7)
+    assert done.problems == []
+    assert done.cases >= 120 and done.statuses[200] >= 20 and done.statuses[400] >= 20
