@@ -112,7 +112,9 @@ def _promised(client: Client, ask: Ask, ok: dict[str, Any], account: Account, po
 def has_another_limit(response: Response, body: dict[str, Any]) -> bool:
     """A response that has begun was begun with another limit than its command asked for."""
     asked = body.get("max_output_tokens")
-    return body["type"] != "tool.output" and response.sampling is not None and response.sampling.max_output_tokens != asked
+    return (
+        body["type"] != "tool.output" and response.sampling is not None and response.sampling.max_output_tokens != asked
+    )
 
 
 def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ class Books:
     def __init__(self, world: World) -> None:
         self.accounts: dict[SessionKey, Account] = {}
         self.traps: dict[str, Callable[[], None]] = {}  # what happens right after a process's next append
+        self.on_seal: Callable[[str, str], None] | None = None  # what happens with the next seal: (source, target)
         self._world = world
         self._handoffs: dict[tuple[str, str, int], SessionKey] = {}
 
@@ -206,6 +207,9 @@ class Books:
                     key = self._handoffs[source, target, frame.handoff]
                     account = self.account(key)
                     world.trace(source, "sealed", key.session, frame.top)
+                    if self.on_seal is not None:
+                        on_seal, self.on_seal = self.on_seal, None
+                        on_seal(source, target)
                     if account.owner == f"{frame.owner.replica}/{frame.owner.activation}":
                         top = len(account.records)
                         world.check(frame.top == top, f"{key}: {source} sealed at {frame.top}, the log ends at {top}")

@@ -40,6 +40,8 @@ from transport.protocol import Limits, Timing
 
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
 LEASE_S = 3.0
+PROMPT_S = 1.5  # for an event on its way from the journal to a screen, while nothing is broken
+ALONE_S = 24.0  # twice the time after which a gateway compares a session at rest with the journal
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +181,7 @@ class Cluster:
                 people.append(self.begin(self._joins(more)))
         if rng.random() < 0.1:
             self.begin(self._mallory())
+        self.begin(self._watch_the_clock())
         await nemesis.work(rng.choice([2.0, 4.0, 6.0]))
         await nemesis.mend()
         await self._evening(nemesis)
@@ -190,6 +193,23 @@ class Cluster:
     async def _joins(self, person: Person) -> None:
         await self.until(lambda: person.rules.top > 0, "the session is made")
         await person.live()
+
+    async def _watch_the_clock(self) -> None:
+        """While nothing is broken, what is durable is on every attached screen a moment later."""
+        before: list[tuple[Client, Any, int, int]] = []
+        while not self.world.healed:
+            await asyncio.sleep(PROMPT_S)
+            if self.world.faultless:
+                for client, view, resumes, top in before:
+                    steady = client.resumes == resumes and view.attached and view.key.session in client.views
+                    if steady and (view.position or 0) < top and client.views[view.key.session] is view:
+                        self.world.violation(f"{client.name} waits for {view.key.session} {top} for {PROMPT_S} s")
+            before = [
+                (client, view, client.resumes, len(self.books.account(view.key).records))
+                for client in self.clients
+                for view in client.views.values()
+                if view.attached and view.caught_up
+            ]
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""
@@ -234,19 +254,25 @@ class Cluster:
     async def _everything_rests(self) -> None:
         world, books = self.world, self.books
         await self.until(lambda: not self._unanswered(), f"every command is answered: {self._unanswered()}")
-        auditor = self.client("auditor")
-        for key, account in books.accounts.items():
-            if account.records:
-                auditor.subscribe(key.session, offset=0)
+        if self.config.replica.runtime.orphan_policy == "pause":  # then an answer that nobody reads waits for a reader
+            self._audit()
         await self.until(lambda: not any(a.rules.busy for a in books.accounts.values()), "every turn ends")
-        await self.until(self._all_read, "every reader reaches the end", limit_s=30.0)
+        await self.until(self._all_read, "every reader reaches the end by itself", limit_s=ALONE_S)
         if not self._all_read():
-            behind = [
-                (c.name, v.key.session, v.position, v.attached, v.gone) for c in self.clients for v in c.views.values()
-            ]
-            world.violation(f"behind: {behind} of {[(k.session, len(a.records)) for k, a in books.accounts.items()]}")
+            views = [(client.name, view) for client in self.clients for view in client.views.values()]
+            behind = [(name, v.key.session, v.position, v.caught_up, v.gone) for name, v in views]
+            world.trace("behind", behind, [(key.session, len(a.records)) for key, a in books.accounts.items()])
+        self._audit()
+        await self.until(self._all_read, "who reads from the start reaches the end", limit_s=ALONE_S)
         world.check(not any(client.owes() for client in self.clients), "an answer is owed")
         self._the_store_is_as_booked()
+
+    def _audit(self) -> None:
+        """Somebody reads everything, from the start."""
+        auditor = self.client(f"auditor{self.number()}")
+        for key, account in self.books.accounts.items():
+            if account.records:
+                auditor.subscribe(key.session, offset=0)
 
     def _all_read(self) -> bool:
         for client in self.clients:
@@ -292,7 +318,11 @@ class Cluster:
             for actor in runtime.actors:
                 world.check(not actor.busy, f"{node.name}: {actor.key} is busy with nothing")
                 world.check(runtime.readers(actor.key) == 0, f"{node.name}: {actor.key} has readers")
-                world.check(actor.fence <= self.books.account(actor.key).fence, "a fence from nowhere")
+                grants = self.books.account(actor.key).grants
+                world.check(actor.fence <= len(grants), "a fence from nowhere")
+                stale = actor.fence < len(grants) and grants[actor.fence][0] < node.woke_at
+                certain = stale and runtime.ownership.certain(actor.key)
+                world.check(not certain, f"{node.name} woke and is certain of {actor.key}, which was taken meanwhile")
             world.check(not runtime._sinks and not runtime._leavers, f"{node.name} keeps sinks")
             gate: RecoveryGate = runtime._gate
             await self.until(lambda gate=gate: not gate._holding, f"{node.name} recovers on", limit_s=5.0)  # type: ignore[misc]

@@ -55,10 +55,10 @@ class Nemesis:
         for lane in cluster.network.lanes():
             lane.slow_s = 0.0
             lane.release()
-        for process in cluster.processes:
-            if process.standing:
-                process.wake()
+        for node in (*cluster.replicas.values(), *cluster.gateways.values()):
+            self._wake(node)
         cluster.books.traps.clear()
+        cluster.books.on_seal = None
         await self._restore()
         self.world.healed = True
 
@@ -126,13 +126,13 @@ class Nemesis:
     async def _stop(self, node: ReplicaNode | GatewayNode | None, longest_s: float) -> None:
         if node is not None and not node.process.still:
             self.world.trace(node.name, "stands still")
-            node.process.stop()
+            node.stop()
             self.later(0.1 + self.rng.random() ** 2 * longest_s, lambda: self._wake(node))
 
     def _wake(self, node: ReplicaNode | GatewayNode) -> None:
-        if node.process.standing:
+        if node.process.standing:  # not one that died meanwhile
             self.world.trace(node.name, "wakes")
-            node.process.wake()
+            node.wake()
 
     async def pause_replica(self) -> None:
         await self._stop(self.replica(), 9.0)
@@ -177,6 +177,26 @@ class Nemesis:
                 if self.rng.random() < 0.6:
                     trouble.cut |= {node.name}
                     self.later(seconds, lambda trouble=trouble: setattr(trouble, "cut", trouble.cut - {node.name}))  # type: ignore[misc]
+
+    async def break_hand_off(self) -> None:
+        """In the middle of a hand-off, with the source sealed: its target dies, stands still or is not reached."""
+
+        def strike(source: str, target: str) -> None:
+            node, network = self.cluster.replicas[target], self.cluster.network
+            match self.rng.randrange(4):
+                case 0:
+                    node.kill()
+                    self.back(target)
+                case 1:
+                    node.stop()
+                    self.later(self.rng.random() * 7, lambda: self._wake(node))
+                case 2:
+                    network.cut(source, target)
+                case _:
+                    self._hold(source, target, self.rng.random() * 7, one_way=self.rng.random() < 0.5)
+
+        self.cluster.books.on_seal = lambda source, target: self.later(0.0, lambda: strike(source, target))
+        await self.hand_off()
 
     async def slow_network(self) -> None:
         for lane in self.cluster.network.lanes():
@@ -305,7 +325,8 @@ def clear(trouble: Trouble) -> None:
 
 Deed = Callable[[Nemesis], Awaitable[None]]
 _FAULTS = (
-    "kill_replica kill_after_persist kill_gateway pause_replica pause_gateway cut_links partition isolate slow_network"
+    "kill_replica kill_after_persist kill_gateway pause_replica pause_gateway cut_links partition isolate"
+    " break_hand_off slow_network"
     " journal_away journal_loses slow_disk directory_away directory_loses directory_flushed cut_clients silence_clients"
 )
 FAULTS: dict[str, Deed] = {name: getattr(Nemesis, name) for name in _FAULTS.split()}

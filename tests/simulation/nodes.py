@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.directory.memory import MemoryDirectory
 from actors.links import LinkLimits
+from actors.ownership import STOOD_STILL_S, TICK_S
 from actors.peer_host import PeerHost
 from actors.peer_link import Connector
 from actors.placement import BoundedRendezvous
@@ -59,6 +60,8 @@ class Node:
         self.ready: asyncio.Future[None] = self.world.loop.create_future()
         self.leave = asyncio.Event()
         self.gone = False  # dead, or ended in order
+        self.woke_at = 0.0  # from its last long sleep
+        self._stopped_at = 0.0
         self.died: asyncio.Future[None] = self.world.loop.create_future()
         self.life = self.process.spawn(self._live())
 
@@ -69,6 +72,17 @@ class Node:
         return Connector(
             self.cluster.network.dialer(self.name), kind=kind, name=self.name, fingerprint=fingerprint, limits=limits
         )
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._stopped_at = self.world.loop.now
+        self.process.stop()
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        self.process.wake()
+        if self.world.loop.now - self._stopped_at > TICK_S + STOOD_STILL_S + 0.3:  # long enough to be noticed
+            self.woke_at = self.world.loop.now
 
     def kill(self) -> None:
         """kill -9, at this instruction."""
