@@ -153,8 +153,8 @@ class Client:
     def create_session(
         self, session: str | None = None, *, command_id: str | None = None, **fields: Unpack[Settings]
     ) -> Session:
-        made = self._client.create_session(session, command_id=command_id, **fields)
-        return Session(self._running, self._running.run(made))
+        loop = self._running
+        return Session(loop, loop.run(self._client.create_session(session, command_id=command_id, **fields)))
 
     def session(self, session: str, *, wait: bool = True) -> Session:
         return Session(self._running, self._running.run(self._client.session(session, wait=wait)))
