@@ -25,7 +25,7 @@ import grpc.aio
 import structlog
 
 from sessions.commands import ActorCommand, Ok, ResponseCancel
-from sessions.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.errors import BadInput, Internal, SessileError
 from sessions.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.types import CommandId, Epoch, Principal, ResponseId, SessionId, SessionKey
 from transport.feeds import MERGE_FROM
@@ -140,16 +140,17 @@ class Conversation(_Telling):
         self._over = asyncio.Event()
 
     async def run_whole(self, leaving: asyncio.Event) -> None:
-        """To the end of the stream, or until `leaving` says that the server goes. Raises SessileError."""
+        """To the end of the stream. `leaving` tells a server that goes from a client that hung up. Raises
+        SessileError."""
         left = False
         try:
             asked = self._opening.position
             epoch = Epoch(asked.epoch) if asked.HasField("epoch") else None
             offset = asked.offset if asked.HasField("offset") else None
             standing = await self._cursor.standing(epoch, offset)
-            await self._converse(standing, leaving)
+            await self._converse(standing)
         except asyncio.CancelledError:
-            left = True
+            left = not leaving.is_set()
             raise
         except grpc.aio.BaseError as error:  # the call ended while something was read or written
             left = True
@@ -160,20 +161,17 @@ class Conversation(_Telling):
                 self._cancel_what_was_begun()
             await self._tasks.close()
 
-    async def _converse(self, standing: Standing, leaving: asyncio.Event) -> None:
+    async def _converse(self, standing: Standing) -> None:
         telling = asyncio.create_task(self.run(standing, live=True))
         taking = asyncio.create_task(self._take_in())
         over = asyncio.create_task(self._over.wait())
-        gone = asyncio.create_task(leaving.wait())
-        every = {telling, taking, over, gone}
+        every = {telling, taking, over}
         waiting: set[asyncio.Task[Any]] = set(every)
         try:
             while True:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                if gone in done:
-                    raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
                 if (
                     telling in done
                 ):  # the session was deleted: what is still asked of it is answered, and then it is over

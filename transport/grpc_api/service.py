@@ -22,7 +22,7 @@ from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api import translate
-from transport.grpc_api.begun import begin
+from transport.grpc_api.begun import begin, unless
 from transport.grpc_api.converse import Conversation, tell
 from transport.grpc_api.status import status_of, trailing_of
 from transport.handshake import bearer
@@ -121,7 +121,7 @@ class SessionsService(made.SessionsServicer):
             offset = asked.offset if asked.HasField("offset") else None
             with LogCursor(self._gateway, principal, key) as cursor:
                 standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
-                await tell(context, cursor, standing, live=request.follow)
+                await unless(self._leaving, tell(context, cursor, standing, live=request.follow))
 
         await self._answer(context, work)
 
@@ -132,7 +132,8 @@ class SessionsService(made.SessionsServicer):
             if first is grpc.aio.EOF or first.WhichOneof("request") != "open":
                 raise BadInput("invalid_request", "A conversation begins with `open`.", param="open")
             session_of(first.open.session)
-            await Conversation(self._gateway, principal, context, first.open).run_whole(self._leaving)
+            conversation = Conversation(self._gateway, principal, context, first.open)
+            await unless(self._leaving, conversation.run_whole(self._leaving))
 
         await self._answer(context, work)
 

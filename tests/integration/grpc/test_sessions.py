@@ -252,7 +252,13 @@ async def test_health_reflection_and_going_away(slow_door: Door) -> None:
     talk = door.converse(session)
     await talk.say(message_create=pb.MessageCreate(id="m", content="On"))
     await talk.until(has("response_output_text_delta"))
+    history = door.stub.History(pb.HistoryRequest(session=session, follow=True))
+    await history.read()
     await door.server.drain()
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        while await history.read() is not grpc.aio.EOF:
+            pass
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
     with pytest.raises(grpc.aio.AioRpcError) as left:
         await talk.rest()
     assert left.value.code() is grpc.StatusCode.UNAVAILABLE
