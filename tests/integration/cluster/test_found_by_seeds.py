@@ -1,0 +1,73 @@
+"""What the simulator found, told again in few words (`tests/simulation/test_seeds.py` has the seeds)."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.migration import StaysHere
+from sessions.types import SessionKey
+from tests.integration.cluster.harness import Cluster, advance, cluster
+from tests.support.virtual_time import virtual
+
+
+def holder_and_other(made: Cluster, key: SessionKey) -> tuple[str, str]:
+    owner = made.owner(key)
+    return owner, next(name for name in made.replicas if name != owner)
+
+
+@virtual
+async def test_a_session_that_left_by_itself_is_not_expected_any_more() -> None:
+    async with cluster(replicas=2) as made:
+        key = await made.gateways["g1"].create("one")
+        owner, other = holder_and_other(made, key)
+        source, target = made.replicas[owner].replica, made.replicas[other].replica
+
+        async def leaves(*_: object) -> None:
+            await source.runtime.passivate(key)
+
+        source.migration._bring_up = leaves  # type: ignore[method-assign,assignment]
+        member = target.membership.member
+        assert member is not None
+        with pytest.raises(StaysHere):
+            await source.migration.hand_off(key, member)
+        await advance(0.1)
+        assert target.host.reception is not None
+        assert not target.host.reception.arriving  # type: ignore[attr-defined]
+
+
+@virtual
+async def test_a_reader_that_was_not_told_of_a_short_life_finds_it_in_the_journal() -> None:
+    """The session woke, spoke and was parked again between two looks, and the news of it were lost."""
+    async with cluster(replicas=2, gateways=2) as made:
+        near, far = made.gateways["g1"], made.gateways["g2"]
+        key = await near.create("one")
+        await made.replicas[made.owner(key)].replica.runtime.passivate(key)
+        reader = far.read(key)
+        await advance(0.1)
+        made.directory_store.activated = lambda *_, **__: None  # type: ignore[method-assign]
+        await near.say(key, tokens=2)
+        top = await made.at_rest(key)
+        await made.replicas[made.owner(key)].replica.runtime.passivate(key)
+        assert reader.top < top
+        await reader.reaches(top, limit_s=6 * made.lease_ttl_s)
+
+
+@virtual
+async def test_an_entry_that_could_not_be_given_back_does_not_lead_readers_astray() -> None:
+    """A hand-off while the directory is away: the target takes it by the journal, the source's entry stays behind."""
+    async with cluster(replicas=2, gateways=2) as made:
+        near, far = made.gateways["g1"], made.gateways["g2"]
+        key = await near.create("one")
+        owner, other = holder_and_other(made, key)
+        member = made.replicas[other].replica.membership.member
+        assert member is not None
+        made.directory_away = True
+        await made.replicas[owner].replica.migration.hand_off(key, member)
+        await advance(0.1)
+        made.directory_away = False
+        reader = far.read(key)
+        await advance(2 * made.replica_limits.upkeep.sweep_s)
+        await near.say(key, tokens=40)
+        await made.writes(key, 5)
+        await reader.reaches(made.top(key), limit_s=1.0)
+        assert made.owner(key) == other
