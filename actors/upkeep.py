@@ -25,6 +25,7 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     recoveries_at_once: int = 8
     page: int = 200
     retention_s: float = 30 * 86_400.0
+    unlisted_s: float = 86_400.0  # sessions of stateless clients: after so long without a word
     commands_s: float = 86_400.0
     purge_every_s: float = 300.0
     reclaim_every_s: float = 60.0
@@ -116,11 +117,13 @@ class Upkeep:
         return left
 
     async def purge(self) -> int:
-        """Erases what was deleted longer ago than the retention time; returns how many sessions."""
+        """Erases what was deleted longer ago than the retention time, and what a stateless client left behind;
+        returns how many sessions."""
         now = self._now_ms()
         purged = await self._journal.purge(
             deleted_before=UnixMs(now - int(self._limits.retention_s * 1000)),
             commands_before=UnixMs(now - int(self._limits.commands_s * 1000)),
+            unlisted_before=UnixMs(now - int(self._limits.unlisted_s * 1000)),
             limit=self._limits.page,
         )
         for key in purged:

@@ -52,7 +52,7 @@ from sessions.stored import (
     Snapshot,
     UsageRow,
 )
-from sessions.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
 
@@ -224,12 +224,15 @@ class MemoryStore:
         behind = after or FIRST_KEY
         return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
 
-    def purge(self, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+    def purge(
+        self, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs
+    ) -> list[SessionKey]:
         purged = [
             key
             for key, h in self._heads()
             if (h.deleted_at is not None and h.deleted_at < deleted_before)
             or (h.top == 0 and h.updated_at < deleted_before)
+            or (not h.listed and not h.open and h.updated_at < unlisted_before)
         ][:limit]
         for key in purged:
             del self._logs[key]
@@ -310,8 +313,12 @@ class MemoryJournal:
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))
 
-    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
-        return await self._call("purge", None, lambda: self.store.purge(deleted_before, commands_before, limit))
+    async def purge(
+        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
+    ) -> list[SessionKey]:
+        return await self._call(
+            "purge", None, lambda: self.store.purge(deleted_before, commands_before, limit, unlisted_before)
+        )
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
         return await self._call("read_usage", None, lambda: self.store.read_usage(tenant, since, limit))

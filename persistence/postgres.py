@@ -34,7 +34,7 @@ from persistence.rules import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text
 from persistence.writes import AppendWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
 from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
-from sessions.types import CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -426,13 +426,15 @@ class PostgresJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+    async def purge(
+        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
+    ) -> list[SessionKey]:
         purged = []
-        for tenant, session in await self._fetch(sql.PURGEABLE, deleted_before, limit):
+        for tenant, session in await self._fetch(sql.PURGEABLE, deleted_before, limit, unlisted_before):
             key = SessionKey(TenantId(tenant), SessionId(session))
             async with self._connection() as connection:
                 try:
-                    if await self._purge_session(connection, key, deleted_before):
+                    if await self._purge_session(connection, key, deleted_before, unlisted_before):
                         purged.append(key)
                 except FAILURES as exc:
                     raise translate(exc) from exc
@@ -445,12 +447,14 @@ class PostgresJournal:
                 raise translate(exc) from exc
         return purged
 
-    async def _purge_session(self, connection: Connection, key: SessionKey, deleted_before: UnixMs) -> bool:
+    async def _purge_session(
+        self, connection: Connection, key: SessionKey, deleted_before: UnixMs, unlisted_before: UnixMs
+    ) -> bool:
         """In transactions of a few thousand rows. False: it may not be purged any more."""
         more = True
         while more:
             async with connection.transaction():
-                if not await connection.fetch(sql.STILL_PURGEABLE, *key, deleted_before):
+                if not await connection.fetch(sql.STILL_PURGEABLE, *key, deleted_before, unlisted_before):
                     return False
                 more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
                 if not more:

@@ -140,7 +140,11 @@ CREATE TABLE responses (
 CREATE INDEX responses_of_session ON responses (tenant, session);
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2)
+V3: Final = """
+CREATE INDEX heads_unlisted ON heads (updated_at) WHERE NOT listed AND deleted_at IS NULL;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3)
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

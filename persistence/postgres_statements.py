@@ -259,12 +259,16 @@ PURGEABLE: Final = """
 SELECT tenant, session FROM heads WHERE deleted_at IS NOT NULL AND deleted_at < $1
 UNION ALL
 SELECT tenant, session FROM heads WHERE empty AND updated_at < $1 AND deleted_at IS NULL
+UNION ALL
+SELECT tenant, session FROM heads
+WHERE NOT listed AND deleted_at IS NULL AND updated_at < $3 AND NOT empty AND NOT open
 LIMIT $2
 """
 
-# (tenant, session, deleted before): locks the head, if it may still be purged.
+# (tenant, session, deleted before, unlisted before): locks the head, if it may still be purged.
 STILL_PURGEABLE: Final = """
-SELECT 1 FROM heads WHERE tenant = $1 AND session = $2 AND (deleted_at < $3 OR (empty AND updated_at < $3)) FOR UPDATE
+SELECT 1 FROM heads WHERE tenant = $1 AND session = $2 AND (
+    deleted_at < $3 OR (empty AND updated_at < $3) OR (NOT listed AND NOT open AND updated_at < $4)) FOR UPDATE
 """
 
 # (tenant, session, limit)

@@ -53,7 +53,7 @@ from persistence.sqlite_transaction import (
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
 from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
-from sessions.types import CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -374,14 +374,17 @@ class SqliteJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
+    async def purge(
+        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
+    ) -> list[SessionKey]:
         """In transactions of a few thousand rows, so that appends get their turn in between."""
         async with self._reader() as reader:
-            rows = await reader.execute_fetchall(sql.PURGEABLE, (deleted_before, limit))
+            rows = await reader.execute_fetchall(sql.PURGEABLE, (deleted_before, limit, unlisted_before))
         purged = []
         for tenant, session in rows:
             key = SessionKey(TenantId(tenant), SessionId(session))
-            while (done := await self._group.submit(JobWrite(key, purge_step(key, deleted_before)))) is None:
+            step = purge_step(key, deleted_before, unlisted_before)
+            while (done := await self._group.submit(JobWrite(key, step))) is None:
                 pass
             if done:
                 purged.append(key)

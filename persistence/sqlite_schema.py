@@ -123,7 +123,11 @@ CREATE TABLE responses (
 CREATE INDEX responses_of_session ON responses (tenant, session);
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2)
+V3: Final = """
+CREATE INDEX heads_unlisted ON heads (updated_at) WHERE listed = 0 AND deleted_at IS NULL;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3)
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -225,12 +225,16 @@ PURGEABLE = """
 SELECT tenant, session FROM heads WHERE deleted_at IS NOT NULL AND deleted_at < ?1
 UNION ALL
 SELECT tenant, session FROM heads WHERE top = 0 AND updated_at < ?1 AND deleted_at IS NULL AND tenant <> ''
+UNION ALL
+SELECT tenant, session FROM heads
+WHERE listed = 0 AND deleted_at IS NULL AND updated_at < ?3 AND top > 0 AND open = 0
 LIMIT ?2
 """
 
-# (tenant, session, deleted before): the head, if it may still be purged.
+# (tenant, session, deleted before, unlisted before): the head, if it may still be purged.
 STILL_PURGEABLE = """
-SELECT 1 FROM heads WHERE tenant = ?1 AND session = ?2 AND (deleted_at < ?3 OR (top = 0 AND updated_at < ?3))
+SELECT 1 FROM heads WHERE tenant = ?1 AND session = ?2 AND (
+    deleted_at < ?3 OR (top = 0 AND updated_at < ?3) OR (listed = 0 AND open = 0 AND updated_at < ?4))
 """
 
 # (tenant, session, limit)

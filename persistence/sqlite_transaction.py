@@ -175,11 +175,13 @@ def begin_generation(
 PURGE_ROWS: Final = 2_000
 
 
-def purge_step(key: SessionKey, deleted_before: int) -> Callable[[sqlite3.Connection], bool | None]:
+def purge_step(
+    key: SessionKey, deleted_before: int, unlisted_before: int
+) -> Callable[[sqlite3.Connection], bool | None]:
     """True: the session is gone. False: it may not be purged any more. None: more to do."""
 
     def step(connection: sqlite3.Connection) -> bool | None:
-        if not connection.execute(sql.STILL_PURGEABLE, (*key, deleted_before)).fetchall():
+        if not connection.execute(sql.STILL_PURGEABLE, (*key, deleted_before, unlisted_before)).fetchall():
             return False
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
             return None

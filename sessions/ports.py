@@ -19,6 +19,7 @@ from sessions.commands import ActorCommand, Ok
 from sessions.events import Record
 from sessions.stored import Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
+    NEVER,
     ActivationId,
     CommandId,
     Epoch,
@@ -106,8 +107,11 @@ class Journal(Protocol):
         """Heads with an open turn, of all tenants, in key order: what a sweep looks at."""
         ...
 
-    async def purge(self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int) -> list[SessionKey]:
-        """Erases sessions that were deleted before a time, and commands older than one.
+    async def purge(
+        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
+    ) -> list[SessionKey]:
+        """Erases sessions that were deleted before a time, unlisted ones without an open turn to which nothing was
+        added since one, and commands older than one.
 
         Erases at most `limit` sessions and returns their keys; a head without records (top 0) older than
         `deleted_before` counts as deleted.

@@ -25,6 +25,7 @@ Offset = NewType("Offset", int)  # from 1, below 2**53, per (session, epoch)
 ReplicaId = NewType("ReplicaId", str)
 ActivationId = NewType("ActivationId", str)
 UnixMs = NewType("UnixMs", int)
+NEVER: Final = UnixMs(0)  # before everything
 
 INTEGER_MAX: Final = 2**53 - 1
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"

@@ -240,6 +240,19 @@ async def test_purge_erases_what_was_deleted_long_ago(journal: Journal) -> None:
     assert loaded is not None and loaded.snapshot is None and loaded.records == deltas(0, 2)
 
 
+async def test_purge_erases_unlisted_sessions_that_fell_silent(journal: Journal) -> None:
+    for name, listed, turn_open in (("silent", False, False), ("busy", False, True), ("listed", True, False)):
+        await a_log(journal, name, 3, head=patch(listed=listed, open=turn_open))
+    before = UnixMs(NOW - 1_000_000)
+    assert await journal.purge(deleted_before=before, commands_before=before, limit=9) == []
+    assert await journal.purge(deleted_before=before, commands_before=before, unlisted_before=before, limit=9) == []
+    later = UnixMs(NOW + 1_000_000)
+    purged = await journal.purge(deleted_before=before, commands_before=before, unlisted_before=later, limit=9)
+    assert purged == [key("silent")] and await journal.head(key("silent")) is None
+    for name in ("busy", "listed"):
+        assert await journal.head(key(name)) is not None
+
+
 async def test_purge_takes_no_more_than_its_limit(journal: Journal) -> None:
     for n in range(5):
         await a_log(journal, f"s{n}", 1, head=patch(deleted_at=NOW))
