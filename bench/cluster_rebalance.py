@@ -2,10 +2,11 @@
 
     python -m bench.cluster_rebalance [--sessions 64] [--seconds 20] [--think-s 1]
 
-Replicas in one process on loopback gRPC, with simulated engines whose step costs 40 ms and 1 ms for each stream in the
-batch, as batched decoding does. People speak, wait for the answer (100 tokens), think, and speak again. Three runs:
-even hashes; all hashes naming one replica; and all sessions living on one replica before the other joins. What is
-counted is tokens that readers were told, from `--settle-s` after the beginning (or the joining).
+A whole cluster in one process under virtual time, so that no load of this machine shows: the real gateway, links,
+placement and rebalancing, and simulated engines whose step costs 40 ms and 1 ms for each stream in the batch, as
+batched decoding does. People speak, wait for the answer (100 tokens), think, and speak again. Runs: hashes that are
+even; hashes that all name one replica; and everybody talking on one replica before the other joins. What is counted is
+tokens that readers were told, from `--settle-s` after the beginning (or the joining).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import structlog
 from actors.placement import ranking
 from actors.router import Router
 from bench.support import report
-from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated import SimulatedOptions
 from sessions.events import OutputTextDelta
 from sessions.ports import Member, Published
 from sessions.types import ReplicaId, SessionId, SessionKey
-from tests.integration.cluster.real import ALICE, RealCluster, Story, create, real_cluster, say
+from tests.integration.cluster.harness import cluster
+from tests.integration.cluster.real import ALICE, Story, create, say
+from tests.support.virtual_time import run
 
 TOKENS = 100
 ENGINE = SimulatedOptions(
@@ -67,18 +70,15 @@ async def person(router: Router, name: str, counter: Counter, rng: random.Random
         await story.ends(await say(router, key, tokens=TOKENS), 300.0)
 
 
-async def throughput(sessions: list[str], given: argparse.Namespace, *, late: bool) -> tuple[float, RealCluster]:
-    """Tokens a second. `late`: the second replica joins when everybody is talking."""
+async def throughput(sessions: list[str], given: argparse.Namespace, *, late: bool) -> tuple[float, int]:
+    """Tokens a second, and how many sessions were moved. `late`: the second replica joins when everybody talks."""
     counter, rng = Counter(), random.Random(7)
-    async with real_cluster(0) as made:
-        await made.add_replica("r1", SimulatedEngine(ENGINE))
-        if not late:
-            await made.add_replica("r2", SimulatedEngine(ENGINE))
-        router = await made.add_gateway("g1")
+    async with cluster(replicas=1 if late else 2, engine_options=ENGINE) as made:
+        router = made.gateways["g1"].router
         talks = [asyncio.create_task(person(router, name, counter, rng, given.think_s)) for name in sessions]
         if late:
             await asyncio.sleep(5.0)
-            await made.add_replica("r2", SimulatedEngine(ENGINE))
+            await made.add_replica("r2")
         await asyncio.sleep(given.settle_s)
         before = counter.tokens
         await asyncio.sleep(given.seconds)
@@ -86,13 +86,14 @@ async def throughput(sessions: list[str], given: argparse.Namespace, *, late: bo
         for talk in talks:
             talk.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
-        return rate, made
+        return rate, sum(each.replica.rebalancer.moved for each in made.replicas.values())
 
 
-async def run(given: argparse.Namespace) -> None:
-    even, _ = await throughput(named(given.sessions, ("r1", "r2")), given, late=False)
-    skewed, one = await throughput(named(given.sessions, ("r1",)), given, late=False)
-    joined, two = await throughput(named(given.sessions, ("r1", "r2")), given, late=True)
+def measured(given: argparse.Namespace) -> None:
+    both, one = named(given.sessions, ("r1", "r2")), named(given.sessions, ("r1",))
+    even, _ = run(throughput(both, given, late=False))
+    skewed, skewed_moves = run(throughput(one, given, late=False))
+    joined, joined_moves = run(throughput(both, given, late=True))
     report(
         "cluster_rebalance",
         {
@@ -101,16 +102,12 @@ async def run(given: argparse.Namespace) -> None:
             "even_per_s": even,
             "skewed_per_s": skewed,
             "skewed_share": skewed / even,
-            "skewed_moves": moves(one),
+            "skewed_moves": skewed_moves,
             "joined_per_s": joined,
             "joined_share": joined / even,
-            "joined_moves": moves(two),
+            "joined_moves": joined_moves,
         },
     )
-
-
-def moves(made: RealCluster) -> int:
-    return sum(each.replica.rebalancer.moved for each in made.replicas.values())
 
 
 def main() -> None:
@@ -120,7 +117,7 @@ def main() -> None:
     parser.add_argument("--settle-s", type=float, default=15.0)
     parser.add_argument("--think-s", type=float, default=1.0)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(run(parser.parse_args()))
+    measured(parser.parse_args())
 
 
 if __name__ == "__main__":
