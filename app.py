@@ -17,13 +17,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
 
 from actors.directory.memory import MemoryDirectory
-from actors.directory.valkey import ValkeyDirectory
 from actors.peer_host import PeerHost
 from actors.peer_link import Connector
 from actors.placement import BoundedRendezvous
@@ -44,10 +43,13 @@ from transport.command_line.arguments import check_role, parser, taken_sessions
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
-from transport.grpc_api import GrpcServer
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.server import Server
+
+if TYPE_CHECKING:
+    from actors.directory.valkey import ValkeyDirectory
+    from transport.grpc_api import GrpcServer
 
 log = structlog.get_logger("sessile")
 
@@ -187,17 +189,35 @@ def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models:
     )
 
 
-async def start_doors(server: Server, grpc: GrpcServer) -> None:
+def directory_of(settings: Settings) -> ValkeyDirectory:
+    """Imported when it is wanted: a start on one machine has no half second to spare for redis' client."""
+    from actors.directory.valkey import ValkeyDirectory
+
+    return ValkeyDirectory(settings.directory)
+
+
+def grpc_door(settings: Settings, gateway: Gateway) -> GrpcServer | None:
+    """Likewise imported only where there is one."""
+    if settings.grpc_port < 0:
+        return None
+    from transport.grpc_api import GrpcServer
+
+    return GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
+
+
+async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
     await server.start()
-    if await grpc.start():
+    if grpc is not None and await grpc.start():
         print(f"{READY_GRPC}{grpc.address}", flush=True)
 
 
-async def stop_doors(server: Server, grpc: GrpcServer) -> None:
+async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
     """Says goodbye on every door, then closes them; the gateway behind them closes last."""
-    await grpc.drain()
+    if grpc is not None:
+        await grpc.drain()
     await server.drain("restart", after_ms=GOODBYE_MS)
-    await grpc.stop()
+    if grpc is not None:
+        await grpc.stop()
     await server.stop()
 
 
@@ -238,7 +258,7 @@ async def serve(settings: Settings) -> int:
         started_at = now_ms() // 1000
         gateway = gateway_of(settings, runtime, journal, lambda: (card_of(engine.info, created=started_at),))
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
-        grpc = GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
+        grpc = grpc_door(settings, gateway)
         upkeep = Upkeep(
             runtime,
             journal=journal,
@@ -301,7 +321,7 @@ async def replica_role(settings: Settings) -> int:
     engine = make_engine(settings)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        directory = ValkeyDirectory(settings.directory)
+        directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(journal, engine))
@@ -352,7 +372,7 @@ async def gateway_role(settings: Settings) -> int:
         journal = open_journal(settings.journal, folder=None)
         await journal.open()
         stack.push_async_callback(journal.close)
-        directory = ValkeyDirectory(settings.directory)
+        directory = directory_of(settings)
         await directory.open()
         stack.push_async_callback(directory.close)
         router = await stack.enter_async_context(
@@ -370,7 +390,7 @@ async def gateway_role(settings: Settings) -> int:
         )
         gateway = gateway_of(settings, router, journal, models)
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
-        grpc = GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
+        grpc = grpc_door(settings, gateway)
         await start_doors(server, grpc)
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
@@ -380,21 +400,21 @@ async def gateway_role(settings: Settings) -> int:
 
 async def show_replicas(settings: Settings) -> int:
     """Prints the cluster's members."""
-    print(described(await members_of(ValkeyDirectory(settings.directory))))
+    print(described(await members_of(directory_of(settings))))
     return 0
 
 
 async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
     """Prints a page of who has which session, and why."""
     security = peer_security(settings)
-    found = await sessions_of(ValkeyDirectory(settings.directory), security, wanted)
+    found = await sessions_of(directory_of(settings), security, wanted)
     print(in_json(found) if as_json else tabled(found))
     return 1 if found.silent else 0
 
 
 async def drain_replica(settings: Settings, name: str) -> int:
     """Tells a replica to hand everything off, and waits until it has."""
-    last = await drained(ValkeyDirectory(settings.directory), peer_security(settings), name)
+    last = await drained(directory_of(settings), peer_security(settings), name)
     print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
     return 0
 
