@@ -193,6 +193,10 @@ class Device:
     async def _subscribe(self, session: str) -> None:
         await self._write({"type": "subscribe", "id": new_id(), **self._point(session)})
 
+    async def _subscribe_again(self, session: str) -> None:
+        if not self.cursors[session].attached:  # a connection that was made meanwhile has resumed it
+            await self._subscribe(session)
+
     async def _send(self, id: str) -> None:
         sent = self.commands[id]
         sent.tries += 1
@@ -264,7 +268,7 @@ class Device:
             case "gone":
                 cursor.attached = False
                 if body["error"]["retryable"]:
-                    self._in(body["error"].get("retry_after_ms", 100) / 1000, lambda: self._subscribe(session))
+                    self._in(body["error"].get("retry_after_ms", 100) / 1000, lambda: self._subscribe_again(session))
 
     def _answered(self, body: dict[str, Any]) -> None:
         id = body.get("id")

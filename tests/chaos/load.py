@@ -51,9 +51,18 @@ class Load:
 
     async def grows(self, by: int, limit_s: float = 60.0) -> None:
         """Waits until every device has been told so many more pieces of text in every conversation."""
-        await asyncio.gather(
-            *(each.grows(session, by, limit_s) for each in self.devices for session in self.sessions),
+        growing = asyncio.gather(
+            *(each.grows(session, by, limit_s) for each in self.devices for session in self.sessions)
         )
+        try:
+            await asyncio.wait([growing, *self._talks], return_when=asyncio.FIRST_COMPLETED)
+            for talk in self._talks:
+                if talk.done():  # before `finish` only by failing: its reason is better than a time-out
+                    talk.result()
+            await growing
+        finally:
+            growing.cancel()
+            await asyncio.gather(growing, return_exceptions=True)
 
     async def finish(self) -> list[str]:
         """Ends the conversations with their present turns, waits until every device has all of it; the verdict."""
