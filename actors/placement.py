@@ -120,7 +120,9 @@ class BoundedRendezvous:
         return {replica: limits[replica] / member.weight for replica, member in members.items()}
 
     def _limits(self, members: dict[ReplicaId, Member], work: float) -> dict[ReplicaId, float]:
-        """How much work each may carry once one more session is placed, in whole sessions."""
+        """How much work each may carry once one more session is placed, in whole sessions. There may be none: all drain."""
+        if not members:
+            return {}
         share = self._bound * (work + self._session_load) / sum(member.weight for member in members.values())
         return {
             replica: math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load

@@ -330,12 +330,19 @@ class WebSocketConnection(asyncio.Protocol):
             case Hello():
                 raise AssertionError("carried out elsewhere")
             case _:
-                self._shared.gateway.tasks.start(self._run(request))
+                assert self._principal is not None
+                self._shared.gateway.tasks.start(self._run(request, core, channel, self._principal))
 
-    async def _run(self, request: SessionGet | SessionList | ClientCommand) -> None:
-        """Carries out one command and writes its answer where it belongs between the events."""
-        core, channel, principal, gateway = self._core, self._channel, self._principal, self._shared.gateway
-        assert core is not None and channel is not None and principal is not None
+    async def _run(
+        self,
+        request: SessionGet | SessionList | ClientCommand,
+        core: Connection,
+        channel: Channel,
+        principal: Principal,
+    ) -> None:
+        """Carries out one command and writes its answer where it belongs between the events. The connection may be lost
+        before this begins: the command is carried out all the same (I5)."""
+        gateway = self._shared.gateway
         try:
             match request:
                 case SessionGet():

@@ -30,6 +30,7 @@ class Account:
         self.owner = ""  # replica/activation of the present grant
         self.writer = ""
         self.epoch = ""
+        self.grew_at = 0.0
         self.records: list[Record] = []
         self.shown: list[dict[str, Any]] = []  # the records' events as clients are to see them
         self.rules = Rules()
@@ -90,6 +91,7 @@ class Books:
         world.check(append.top == len(account.records), f"{key}: written at {append.top} of {len(account.records)}")
         world.check(writer == account.writer, f"{key}: {writer} writes under the fence of {account.writer}")
         try:
+            account.grew_at = world.loop.now
             for record in append.records:
                 account.rules.take(record)
                 account.records.append(record)

@@ -33,6 +33,7 @@ class View:
         self.epoch: str | None = None
         self.position: int | None = None  # None: nothing yet
         self.attached = False  # resumed on the present connection
+        self.since = 0.0  # when
         self.asked = 0  # resumes that are not answered
         self.asked_top = 0  # the log's end when the last was sent
         self.plain = False  # the last was asked for without an offset
@@ -269,7 +270,7 @@ class Client:
         if mode == "gone":
             self._gone(view, message["error"], account)
             return
-        view.attached, view.caught_up = True, False
+        view.attached, view.caught_up, view.since = True, False, world.loop.now
         world.check(message["epoch"] == account.epoch, f"{self.name}: the epoch is {account.epoch}")
         if mode == "replay":
             world.check(

@@ -41,6 +41,7 @@ from transport.protocol import Limits, Timing
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
 LEASE_S = 3.0
 PROMPT_S = 1.5  # for an event on its way from the journal to a screen, while nothing is broken
+TAKEN_OVER_S = 1.5
 ALONE_S = 24.0  # twice the time after which a gateway compares a session at rest with the journal
 
 
@@ -198,7 +199,9 @@ class Cluster:
         """While nothing is broken, what is durable is on every attached screen a moment later."""
         before: list[tuple[Client, Any, int, int]] = []
         while not self.world.healed:
-            await asyncio.sleep(PROMPT_S)
+            for _ in range(6):
+                await asyncio.sleep(PROMPT_S / 6)
+                self._somebody_takes_over()
             if self.world.faultless:
                 for client, view, resumes, top in before:
                     steady = client.resumes == resumes and view.attached and view.key.session in client.views
@@ -210,6 +213,28 @@ class Cluster:
                 for view in client.views.values()
                 if view.attached and view.caught_up
             ]
+
+    def _somebody_takes_over(self) -> None:
+        """Where a death is all that went wrong, an answer that is read goes on before any lease has ended."""
+        world, now = self.world, self.world.loop.now
+        recent = [when for when in world.kills if when > now - LEASE_S - TAKEN_OVER_S]
+        ready = [node for node in self.replicas.values() if node.up and not node.draining]
+        if (
+            not recent
+            or len(recent) > 1  # one takeover per lease
+            or not world.faults <= {"kill_replica", "kill_after_persist"}
+            or self.config.engine.slots == 1
+            or not any(node.born_at < now - TAKEN_OVER_S for node in ready)
+        ):
+            return
+        for client in self.clients:
+            for view in client.views.values():
+                account = self.books.account(view.key)
+                since = max(recent[0], view.since, account.grew_at)
+                if view.attached and account.rules.open and now - since > TAKEN_OVER_S:
+                    world.violation(
+                        f"{view.key.session} is read and goes on nowhere, {now - since:.1f} s after a death"
+                    )
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""

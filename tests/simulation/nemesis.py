@@ -42,6 +42,7 @@ class Nemesis:
             self.world.count("nemesis_" + kind)
             if kind in FAULTS:
                 self.world.faultless = False
+                self.world.faults.add(kind)
                 await FAULTS[kind](self)
             else:
                 await OPERATIONS[kind](self)

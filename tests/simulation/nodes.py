@@ -60,6 +60,7 @@ class Node:
         self.ready: asyncio.Future[None] = self.world.loop.create_future()
         self.leave = asyncio.Event()
         self.gone = False  # dead, or ended in order
+        self.born_at = self.world.loop.now
         self.woke_at = 0.0  # from its last long sleep
         self._stopped_at = 0.0
         self.died: asyncio.Future[None] = self.world.loop.create_future()
@@ -169,6 +170,10 @@ class ReplicaNode(Node):
     async def _listen(self, host: PeerHost) -> str:
         self.cluster.network.listen(self.name, self.process, host.accept)
         return self.name
+
+    def kill(self) -> None:
+        super().kill()
+        self.world.kills.append(self.world.loop.now)
 
     def member(self) -> Member | None:
         return self.replica.membership.member

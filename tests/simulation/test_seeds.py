@@ -20,8 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # What seeds have found in the product. They are run for ever.
 FOUND = {
     28: "an entry that could not be given back while the directory was away led readers astray for good",
+    66: "where all replicas drained, rebalancing divided by nothing and ended its replica",
     114: "a session that was recovered twice at the same time kept a slot of the gate for good",
+    177: "a target was not told either when the journal said that the session had gone elsewhere",
     223: "a target that was not told that the session had left by itself expected it for ever",
+    226: "a command whose connection was lost just before it began failed in the gateway instead of being carried out",
     263: "a reader was not woken when its neighbour learned from the journal that the log goes further",
 }
 

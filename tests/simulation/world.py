@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from typing import Any
 
 from sessions.types import UnixMs
@@ -26,6 +27,8 @@ class World:
         self.loop.on_error = self._uncaught
         self.faultless = True  # nothing was broken so far, so nothing may be late or fail
         self.healed = False
+        self.faults: set[str] = set()  # the kinds that there were
+        self.kills: list[float] = []  # when replicas died
         self.counters: dict[str, int] = {}
         self.broken: asyncio.Future[None] | None = None  # done with the first violation
         self.lines: list[tuple[float, str, tuple[Any, ...]]] | None = [] if keep_trace else None
@@ -76,7 +79,7 @@ class World:
         name = str(event.get("event"))
         if event.get("exc_info") or name not in EXPECTED:
             error = event.get("exception") or event.get("exc_info") or event.get("error") or event.get("reason")
-            self.violation(f"the product logged {name!r}: {error}")
+            self.violation(f"the product logged {name!r}: {error!r} {sys.exc_info()[1]!r}")
         else:
             self.trace("log", name)
 

@@ -169,6 +169,12 @@ def test_limits_are_what_rebalancing_goes_by() -> None:
     assert limits["r3"] == pytest.approx(19 * SESSION_LOAD / 2)
 
 
+def test_where_everybody_drains_there_are_no_limits() -> None:
+    placement = BoundedRendezvous()
+    assert placement.limits(view(member("a", draining=True), member("b", draining=True)), model="m") == {}
+    assert placement.choose(key(1), view(member("a", draining=True)), model="m") is None
+
+
 def test_a_session_weighs_one_of_the_slots_that_members_announce() -> None:
     """Whatever the process that places believes of slots: 1.25 of the share of 3 sessions, rounded up, is 2 of them."""
     members = [with_slots(member("a", load=0.5), 4), with_slots(member("b"), 4)]
