@@ -120,7 +120,7 @@ class BoundedRendezvous:
         return {replica: limits[replica] / member.weight for replica, member in members.items()}
 
     def _limits(self, members: dict[ReplicaId, Member], work: float) -> dict[ReplicaId, float]:
-        """How much work each may carry once one more session is placed, in whole sessions. There may be none: all drain."""
+        """How much work each may carry once one more session is placed, in whole sessions. All may be draining."""
         if not members:
             return {}
         share = self._bound * (work + self._session_load) / sum(member.weight for member in members.values())

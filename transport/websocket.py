@@ -340,8 +340,8 @@ class WebSocketConnection(asyncio.Protocol):
         channel: Channel,
         principal: Principal,
     ) -> None:
-        """Carries out one command and writes its answer where it belongs between the events. The connection may be lost
-        before this begins: the command is carried out all the same (I5)."""
+        """Carries out one command and writes its answer where it belongs between the events. The connection may be
+        lost before this begins: the command is carried out all the same (I5)."""
         gateway = self._shared.gateway
         try:
             match request:
