@@ -166,7 +166,8 @@ class DiskTier:
         if stored:
             self.counters["disk_writes"] += 1
             for older in tuple(self._of.get(manifest.key, ())):
-                if len(older.tokens) < len(tokens) and older.tokens == tokens[: len(older.tokens)]:
+                same = older.path.stem == manifest.snapshot_id.hex()
+                if not same and older.tokens == tokens[: len(older.tokens)]:
                     await self._drop(older)  # what a newer one covers is of no more use
         return stored
 

@@ -28,19 +28,21 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator, Set
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from inference.kv import transfer
 from inference.kv.cold import ColdSnapshot, ColdTier, Ranked
-from inference.kv.cost import CostModel
+from inference.kv.cost import Choice, CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
 from inference.kv.host import Flight, HostSnapshot
-from inference.kv.redis import RedisTier
 from inference.kv.retention import Returns
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
 from sessions.types import SessionKey
+
+if TYPE_CHECKING:
+    from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it
 
 __all__ = ["ColdSnapshot", "HostSnapshot", "Tiers"]
 
@@ -139,6 +141,11 @@ class Tiers:
     @property
     def num_host(self) -> int:
         return sum(map(len, self._host.values()))
+
+    def choose(self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int) -> Choice:
+        """Whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take."""
+        way = ("device",) if isinstance(snapshot, HostSnapshot) else (snapshot.tier, "device")
+        return self.cost.choose(way, snapshot.bytes, begin, end, time.monotonic())
 
     def turn(self, key: SessionKey, num_tokens: int) -> None:
         """A turn of a session begins: what eviction learns from."""

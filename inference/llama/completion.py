@@ -30,6 +30,7 @@ class _Progress(msgspec.Struct, frozen=True):
 class _Timings(msgspec.Struct, frozen=True):
     cache_n: int
     prompt_n: int
+    prompt_ms: float = 0.0
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class Completion:
         self._top = 0
         self._cached_max = cached_max
         self.cached_tokens = 0
+        self.prefill_s = 0.0  # as the server measured it, once the run is over
         self.ids_guessed = 0
 
     @property
@@ -148,6 +150,7 @@ class Completion:
                 self._evaluated = len(self._prompt)
                 if event.timings is not None:
                     self.cached_tokens = event.timings.cache_n
+                    self.prefill_s = event.timings.prompt_ms / 1000
                 ended = event.stop_type == "eos"
                 self._finish = Finish("stop" if ended else "length", len(self._prompt), self.cached_tokens)
                 if self._silent and not ended:

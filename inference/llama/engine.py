@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
+from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
 from inference.kv.staging import StagingFolder
@@ -29,12 +30,12 @@ from inference.llama.scheduling import Scheduler
 from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
 from inference.llama.server import BUILD, LlamaServer
 from inference.llama.slots import Slot, SlotTable
-from inference.template import BUILT_IN, ChatTemplate
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
+from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
-from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
 from sessions.types import INTEGER_MAX, Json, SessionKey, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
 _WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
+_MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
 
 
@@ -63,9 +65,12 @@ class _Turn:
 class LlamaEngine:
     """Implements `Engine`."""
 
-    def __init__(self, options: LlamaOptions) -> None:
+    def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
+        """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""
         self.options = options
-        self._scheduler = Scheduler(SlotTable(options.slots), options.waiting_max)
+        self._keys = keys
+        self._cost = cost or CostModel()
+        self._scheduler = Scheduler(SlotTable(options.slots, ranking=self._rank), options.waiting_max)
         self._table = self._scheduler.table
         self._turns: dict[SessionKey, set[_Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
@@ -100,7 +105,7 @@ class LlamaEngine:
 
     def stats(self) -> EngineStats:
         tiers = self._residency.tiers
-        counted = (self._residency.counters, tiers.counters, tiers.disk.counters if tiers.disk is not None else {})
+        counted = (self._residency.counters, tiers.counters, *(tier.counters for tier in tiers.cold))
         return EngineStats(
             slots=self.options.slots,
             running=self._table.num_busy,
@@ -110,6 +115,7 @@ class LlamaEngine:
                 "sheds": float(self._scheduler.num_shed),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
+            gauges=tiers.gauges(),
         )
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -183,7 +189,13 @@ class LlamaEngine:
     def _tiers(self, model: Model, staging: StagingFolder) -> Tiers:
         identity = Identity(BUILD, model.fingerprint, "f16", _LAYOUT)
         folder = self.options.disk_folder
-        disk = DiskTier(folder, self.options.disk_bytes_max, identity) if folder is not None else None
+        options, keys = self.options, self._keys
+        disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
+        shared = None
+        if options.redis_url:
+            from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it
+
+            shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys)
         host_bytes_max = min(self.options.host_bytes_max, staging.room_bytes())
         if host_bytes_max < self.options.host_bytes_max:
             log.warning(
@@ -191,7 +203,7 @@ class LlamaEngine:
                 staging.path.parent,
                 host_bytes_max // 1_000_000,
             )
-        return Tiers(identity, staging.path, host_bytes_max, disk)
+        return Tiers(identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost)
 
     # -- generating ------------------------------------------------------------------------------------
 
@@ -199,6 +211,7 @@ class LlamaEngine:
         prompt = as_tokens(request.prompt)
         self._check(prompt, request.max_tokens)
         parameters = completion_parameters(request, self._vocabulary_size)
+        self._residency.tiers.turn(request.key, len(prompt))
         slot = await self._scheduler.acquire(request.key, prompt, request.priority)
         turn = self._enter(slot, request.key)
         try:
@@ -213,10 +226,12 @@ class LlamaEngine:
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
-        if self._gone is not None or not 0 < len(tokens) < self._info.context_window:
+        if self._gone is not None or len(tokens) >= self._info.context_window:
             return
-        slot = self._scheduler.try_acquire(key, tokens)
+        slot = self._scheduler.try_acquire(key, tokens) if tokens else None
         if slot is None:
+            if not self._table.of(key):
+                await self._residency.tiers.prefetch(key)
             return
         turn = self._enter(slot, key)
         try:
@@ -317,8 +332,8 @@ class LlamaEngine:
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
         slot = turn.slot
-        if slot.key is not None and slot.key != key:
-            await self._residency.save(slot)
+        if slot.key != key:
+            await self._residency.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
         resident = 0
         if slot.key is not None:
             shared = common_prefix(slot.tokens, prompt)
@@ -354,6 +369,29 @@ class LlamaEngine:
         self._scheduler.release(slot)
         if self._gone is None and not slot.busy and self._others_wait() and self._residency.is_worth_saving(slot):
             self._residency.save_ahead(slot)  # this slot is wanted soon: spare whoever comes the wait
+        elif self._gone is None and not slot.busy and self._residency.tiers.cold:
+            self._save_later(slot)
+
+    def _save_later(self, slot: Slot) -> None:
+        """A session that rests is saved while nobody is held up by it, and so outlives a process that is killed."""
+        used = slot.used
+
+        def save() -> None:
+            if self._gone is not None or slot.busy or slot.used != used:
+                return
+            if self._table.num_busy:
+                self._save_later(slot)
+            elif self._residency.is_worth_saving(slot):
+                self._residency.save_ahead(slot)
+
+        asyncio.get_running_loop().call_later(self.options.save_idle_s, save)
+
+    def _rank(self, slot: Slot) -> tuple[float, ...]:
+        """Smaller gives its slot up first: parked, then who is least expected back, then the longest unused."""
+        if slot.key is None:
+            return (0.0, 0.0, slot.used)
+        index = self._residency.tiers.returns.index(slot.key, 0.0, len(slot.tokens))
+        return (not slot.parked, index, slot.used)
 
     def _others_wait(self) -> bool:
         """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
@@ -369,6 +407,10 @@ class LlamaEngine:
         counters["decoded_tokens"] += run.emitted_tokens
         counters["guessed_tokens"] += run.ids_guessed
         counters["aborts"] += not run.finished
+        if run.finished and run.evaluated_tokens >= _MEASURED_TOKENS_MIN:
+            self._residency.tiers.cost.prefilled(
+                run.cached_tokens, run.cached_tokens + run.evaluated_tokens, run.prefill_s
+            )
         counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
 
 

@@ -17,7 +17,7 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 4
     context_window: int = 8192  # cut to what the model was trained for
     threads: int = 1  # llama.cpp's spinning threads starve where anything else wants the cores
-    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 64, with a GPU 512
+    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 32, with a GPU 512
     gpu_layers: int = 0
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64
@@ -26,12 +26,22 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes_max: int = 1 << 30  # of spilled KV in memory; must hold at least one session
     disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 8 << 30
+    redis_url: str = ""  # "": no Redis tier
+    redis_bytes_max: int = 256 << 20  # in Redis, of all replicas together
+    save_idle_s: float = 5.0  # a session that has rested for so long is saved, if there is a tier that outlives us
 
     def __post_init__(self) -> None:
         for name in ("slots", "threads", "spill_tokens_min"):
             if getattr(self, name) < 1:
                 raise _bad(name, "at least 1")
-        for name in ("waiting_max", "batch_tokens", "gpu_layers", "host_bytes_max", "disk_bytes_max"):
+        for name in (
+            "waiting_max",
+            "batch_tokens",
+            "gpu_layers",
+            "host_bytes_max",
+            "disk_bytes_max",
+            "redis_bytes_max",
+        ):
             if getattr(self, name) < 0:
                 raise _bad(name, "at least 0")
         if self.context_window < 256:

@@ -15,6 +15,7 @@ import array
 import asyncio
 import logging
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ _COUNTERS: Final = (
     "restored_tokens",
     "saves_failed",
     "saves_of_others",
+    "restores_declined",
     "restores_failed",
     "restores_refused",
 )
@@ -72,11 +74,18 @@ class Residency:
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
         """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
+        await self.tiers.look(key)
         snapshot, shared = self.tiers.find(key, prompt)
-        gain = min(shared, len(prompt) - 1) - resident
-        if snapshot is None or gain < self._worth_tokens:
+        useful = min(shared, len(prompt) - 1)
+        if snapshot is None or useful - resident < self._worth_tokens:
             return resident
-        tokens = await self.restore(slot, snapshot)
+        choice = self.tiers.choose(snapshot, resident, useful)
+        if not choice.restore:
+            self.counters["restores_declined"] += 1
+            return resident
+        tokens = await self.restore(slot, snapshot, deadline_s=choice.deadline_s)
+        if tokens is None:
+            return resident if slot.key == key else 0
         self.counters["restores"] += len(tokens) > 0
         if slot.key != key:
             return 0  # deleted meanwhile: the run goes on, on nothing of what it was
@@ -154,19 +163,27 @@ class Residency:
                 self.tiers.unreserve(size)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def restore(self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot) -> array.array[int]:
-        """The tokens that the slot holds afterwards; none when it went wrong, whatever it was."""
+    async def restore(
+        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+    ) -> array.array[int] | None:
+        """The tokens that the slot holds afterwards: none when the engine failed to take them, whatever it holds then.
+
+        None when the snapshot was refused or came too late; then the slot is as it was."""
         try:
-            async with self.tiers.payload(snapshot) as host:
+            async with self.tiers.payload(snapshot, deadline_s=deadline_s) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
                 if held != host.tokens:
                     raise Refused("bad_tokens")
+                begun = time.monotonic()
                 restored = await self._command(slot, "restore", host.path, _Restored)
                 if restored is not None and restored.n_restored == len(host.tokens):
+                    now_s = time.monotonic()
+                    self.tiers.cost.moved("device", host.bytes, now_s - begun, now_s)
                     return host.tokens
         except Refused as exc:
             self.counters["restores_refused"] += 1
             log.info("KV is recomputed instead of restored: %s", exc.reason)
+            return None
         self.counters["restores_failed"] += 1
         return array.array("I")
 

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from inference.llama.http import HttpClient
-from inference.template import ChatTemplate
 from inference.llama.vocabulary import Vocabulary
+from inference.template import ChatTemplate
 from sessions.errors import Internal
 from sessions.ports import ChatMessage
 from sessions.types import Tokens, Tool

@@ -20,6 +20,7 @@ from sessions.types import Sampling, TextOptions
 from tests.contract.engines import (
     SLOTS,
     WINDOW,
+    AlwaysRestores,
     Answer,
     ask,
     follow_up,
@@ -49,7 +50,7 @@ async def start(model_path: Path, tmp_path: Path) -> AsyncIterator[Start]:
             "disk_folder": tmp_path / "kv",
             "staging_folder": tmp_path / "staging",
         }
-        engine = LlamaEngine(LlamaOptions(**(defaults | options)))
+        engine = LlamaEngine(LlamaOptions(**(defaults | options)), cost=AlwaysRestores())
         engines.append(engine)
         await engine.start()
         return engine
