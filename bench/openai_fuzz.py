@@ -39,6 +39,7 @@ from transport.openai.documented import ChatChunk
 
 FAST: Final = ("--engine", "sim", "--journal", "memory", "--sim-tokens-per-s", "5000", "--sim-answer-tokens", "8")
 KEPT_MAX: Final = 40
+PASSES_MAX: Final = 6
 CHECKS: Final = (
     schemathesis.checks.not_a_server_error,
     status_code_conformance,
@@ -87,9 +88,11 @@ class Fuzzer:
         """Spreads the cases over the operations, more of them to those with bodies."""
         operations = [result.ok() for result in self.schema.get_all_operations()]
         weights = [4 if operation.body else 1 for operation in operations]
-        for operation, weight in zip(operations, weights, strict=True):
-            share = max(1, round(cases * weight / sum(weights)))
-            self._operation(operation, share, number)
+        for again in range(PASSES_MAX):  # some operations have fewer requests to make up than their share
+            left = cases - self.cases
+            for operation, weight in zip(operations, weights, strict=True):
+                if left > 0:
+                    self._operation(operation, max(1, round(left * weight / sum(weights))), number + 1000 * again)
 
     def _operation(self, operation: Any, cases: int, number: int) -> None:
         modes = schemathesis.GenerationMode
