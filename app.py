@@ -31,7 +31,7 @@ from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine
-from persistence import open_journal
+from persistence import KeyStore, open_journal, open_keys
 from sessions.errors import SessileError
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Engine, Journal, Member, Sessions
@@ -222,27 +222,26 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(journal: Journal, engine: Engine) -> AsyncIterator[None]:
-    """Journal and engine, opened; closed in the order that loses nothing."""
-    await journal.open()
-    try:
+async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
+    """Journal, key store and engine, opened; closed in the order that loses nothing."""
+    async with contextlib.AsyncExitStack() as stack:
+        for part in (journal, keys):
+            await part.open()
+            stack.push_async_callback(part.close)
         await engine.start()
-        try:
-            yield
-        finally:
-            await engine.close()
-    finally:
-        await journal.close()
+        stack.push_async_callback(engine.close)
+        yield
 
 
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
     journal = open_journal(settings.journal, folder=Path(settings.data))
-    engine = make_engine(settings)
+    keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
+    engine = make_engine(settings, keys)
     directory = MemoryDirectory()
     async with (
-        running(journal, engine),
+        running(journal, keys, engine),
         Runtime(
             replica=ReplicaId("local"),
             incarnation=new_id(),
@@ -266,6 +265,7 @@ async def serve(settings: Settings) -> int:
             engine=engine,
             limits=UpkeepLimits(retention_s=settings.retention_days * 86_400),
             now_ms=now_ms,
+            keys=keys,
         )
         await directory.open()
         async with asyncio.TaskGroup() as tasks:
@@ -318,13 +318,14 @@ async def replica_role(settings: Settings) -> int:
     stop = stop_signal()
     security = peer_security(settings)
     journal = open_journal(settings.journal, folder=Path(settings.data))
-    engine = make_engine(settings)
+    keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
+    engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
-        await stack.enter_async_context(running(journal, engine))
+        await stack.enter_async_context(running(journal, keys, engine))
 
         async def listen(host: PeerHost) -> str:
             server = PeerServer(host.accept, security=security)
@@ -354,6 +355,7 @@ async def replica_role(settings: Settings) -> int:
                 ),
                 now_ms=now_ms,
                 new_id=new_id,
+                keys=keys,
             )
         )
         print(f"{READY_REPLICA}{name}", flush=True)

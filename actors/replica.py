@@ -33,7 +33,7 @@ from actors.runtime import Runtime, RuntimeLimits
 from actors.survey import Surveyor
 from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
-from sessions.ports import Engine, FilterSet, Journal, Member
+from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 from sessions.types import UnixMs
 
 log = structlog.get_logger(__name__)
@@ -70,6 +70,7 @@ class Replica:
         limits: ReplicaLimits,
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
+        keys: Keys | None = None,
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
@@ -113,7 +114,13 @@ class Replica:
             limits=limits.links,
         )
         self.upkeep = Upkeep(
-            self.runtime, journal=journal, directory=directory, engine=engine, limits=limits.upkeep, now_ms=now_ms
+            self.runtime,
+            journal=journal,
+            directory=directory,
+            engine=engine,
+            limits=limits.upkeep,
+            now_ms=now_ms,
+            keys=keys,
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()

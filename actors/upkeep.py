@@ -14,7 +14,7 @@ import structlog
 
 from actors.runtime import Moved, Runtime
 from sessions.errors import SessileError
-from sessions.ports import Directory, Engine, Journal
+from sessions.ports import Directory, Engine, Journal, Keys
 from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,7 @@ class Upkeep:
         engine: Engine,
         limits: UpkeepLimits,
         now_ms: Callable[[], UnixMs],
+        keys: Keys | None = None,
     ) -> None:
         self._runtime = runtime
         self._journal = journal
@@ -50,6 +51,7 @@ class Upkeep:
         self._engine = engine
         self._limits = limits
         self._now_ms = now_ms
+        self._keys = keys
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,4 +130,6 @@ class Upkeep:
         )
         for key in purged:
             await self._engine.release(key)
+            if self._keys is not None:
+                await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
         return len(purged)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from sessions.errors import BadInput
-from sessions.ports import Engine
+from sessions.ports import Engine, Keys
 
 
 class EngineSettings(Protocol):
@@ -31,6 +31,10 @@ class EngineSettings(Protocol):
     @property
     def kv_disk_mb(self) -> int: ...
     @property
+    def kv_redis(self) -> str: ...
+    @property
+    def kv_redis_mb(self) -> int: ...
+    @property
     def vllm_args(self) -> str: ...
     @property
     def sim_tokens_per_s(self) -> float: ...
@@ -40,16 +44,17 @@ class EngineSettings(Protocol):
     def sim_answer_tokens(self) -> int: ...
 
 
-def make_engine(settings: EngineSettings) -> Engine:
-    """An engine that has not started. Raises BadInput that names a wrong setting."""
+def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
+    """An engine that has not started; what it spills is encrypted under `keys`. Raises BadInput that names a wrong
+    setting."""
     if settings.engine == "sim":
         return _simulated(settings)
     if settings.engine == "vllm":
-        return _vllm(settings)
-    return _llama(settings)
+        return _vllm(settings, keys)
+    return _llama(settings, keys)
 
 
-def _vllm(settings: EngineSettings) -> Engine:
+def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
     try:
         from inference.vllm.engine import VllmEngine, VllmOptions
     except ImportError as exc:
@@ -74,8 +79,11 @@ def _vllm(settings: EngineSettings) -> Engine:
             chat_template=None if settings.chat_template == "model" else settings.chat_template,
             disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
             disk_bytes_max=settings.kv_disk_mb * 1_000_000,
+            redis_url=settings.kv_redis,
+            redis_bytes_max=settings.kv_redis_mb * 1_000_000,
             engine_args=engine_args,
-        )
+        ),
+        keys,
     )
 
 
@@ -95,7 +103,7 @@ def _simulated(settings: EngineSettings) -> Engine:
     )
 
 
-def _llama(settings: EngineSettings) -> Engine:
+def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
     return LlamaEngine(
@@ -107,5 +115,8 @@ def _llama(settings: EngineSettings) -> Engine:
             chat_template=None if settings.chat_template == "model" else settings.chat_template,
             disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
             disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-        )
+            redis_url=settings.kv_redis,
+            redis_bytes_max=settings.kv_redis_mb * 1_000_000,
+        ),
+        keys,
     )

@@ -12,6 +12,8 @@ from persistence.sqlite import SqliteJournal
 from sessions.errors import BadInput
 from sessions.ports import Journal
 
+KeyStore = MemoryKeys | SqliteKeys | PostgresKeys
+
 
 def open_journal(where: str, *, folder: Path | None) -> Journal:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
@@ -32,7 +34,7 @@ def open_journal(where: str, *, folder: Path | None) -> Journal:
             )
 
 
-def open_keys(where: str, *, folder: Path, master_key: str) -> MemoryKeys | SqliteKeys | PostgresKeys:
+def open_keys(where: str, *, folder: Path, master_key: str) -> KeyStore:
     """The key store that goes with a journal: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
 
     `master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read each

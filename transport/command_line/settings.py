@@ -52,6 +52,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
     context: Annotated[int, setting("context window per session in tokens; 0: the model's", ge=0)] = 0
     kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: no spill", ge=0)] = 2048
+    kv_redis: Annotated[str, setting("Redis or Valkey for small KV snapshots, redis://...; empty: none")] = ""
+    kv_redis_mb: Annotated[int, setting("bound of KV in there, MB, of all replicas together", ge=1)] = 256
+    master_key: Annotated[
+        str, setting("file that wraps the keys of stored KV, mode 0600; empty: master.key in the data folder")
+    ] = ""
     idle_s: Annotated[float, setting("a session leaves memory after idling for so long", gt=0)] = 600.0
     actors: Annotated[int, setting("sessions in memory at most", ge=1)] = 20_000
     tool_deadline_s: Annotated[float, setting("how long a turn waits for its tools", gt=0)] = 600.0

@@ -13,6 +13,7 @@ import pytest
 from actors.runtime import RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from persistence.keys import MemoryKeys
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import SessileError, Unavailable
@@ -427,7 +428,7 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
 # -- upkeep --------------------------------------------------------------------------------------------------------
 
 
-def upkeep(replica: Replica, **more: object) -> Upkeep:
+def upkeep(replica: Replica, keys: MemoryKeys | None = None, **more: object) -> Upkeep:
     return Upkeep(
         replica.runtime,
         journal=replica.journal,
@@ -435,6 +436,7 @@ def upkeep(replica: Replica, **more: object) -> Upkeep:
         engine=replica.engine,
         limits=UpkeepLimits(**more),  # type: ignore[arg-type]
         now_ms=replica.place.now_ms,
+        keys=keys,
     )
 
 
@@ -507,11 +509,14 @@ async def test_what_was_deleted_is_purged_in_time() -> None:
         replica = await place.replica()
         await replica.create()
         await replica.delete()
-        sweeps = upkeep(replica, retention_s=100.0)
+        keys = MemoryKeys()
+        data_key = await keys.current(KEY)
+        sweeps = upkeep(replica, keys, retention_s=100.0)
         await advance(99.0)
-        assert await sweeps.purge() == 0
+        assert await sweeps.purge() == 0 and await keys.find(KEY, data_key.id) == data_key
         await advance(2.0)
         assert await sweeps.purge() == 1
+        assert await keys.find(KEY, data_key.id) is None, "copies of what it encrypted are unreadable now"
         assert place.store.head(KEY) is None
         refused = await outcome(replica.say())
         assert isinstance(refused, SessileError) and refused.code == "session_not_found"
