@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from inference.llama.http import HttpClient
-from inference.template import CHATML, ChatTemplate
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments, Vocabulary
+from inference.template import CHATML, ChatTemplate
 from sessions.errors import Internal
 from sessions.ports import ChatMessage
 from sessions.types import Tool

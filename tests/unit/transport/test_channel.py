@@ -358,7 +358,7 @@ async def test_a_second_reader_behind_the_tail_asks_the_journal_nothing() -> Non
 
 
 async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() -> None:
-    """The watch was told nothing of these records: they became durable while the gateway did not know whose they are."""
+    """The watch heard nothing of these records: they became durable while the gateway did not know whose they are."""
     sessions = await memory_sessions()
     await a_log(sessions, 2)
     source = Source(sessions)
