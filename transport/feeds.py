@@ -196,15 +196,17 @@ class Feed:
 
     def learn(self, head: Head) -> None:
         """Takes in a head that was just read from the journal."""
+        news = head.epoch != self.epoch or head.top > self.top
         if head.epoch != self.epoch:
             self.begin(head.epoch)
-            for reader in self.readers:
-                reader.listener.readable(reader)
         self.top = max(self.top, head.top)
         self.user = head.user
         self.known = True
         if head.deleted_at is not None:
             self.deleted = True
+        if news:  # what one reader has found out is there for the others
+            for reader in self.readers:
+                reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
         """All retractions of (after, top] are now known."""
