@@ -1,0 +1,174 @@
+"""What lies below host memory: copied down behind the back, brought up ahead, given up when late, ranked, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from inference.kv.cold import ColdSnapshot
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import Manifest, Refused
+from inference.kv.retention import ReturnModel, Returns, kind_of
+from inference.kv.tiers import Tiers
+from inference.tokens import as_tokens
+from persistence.keys import MemoryKeys
+from sessions.types import SessionKey
+from tests.unit.inference.kv_support import IDENTITY, key, payload_of
+
+SIZE = 40_000
+
+
+class HeldDisk(DiskTier):
+    """A disk whose reads wait until they are let go: slow, or hanging for good."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 1 << 30, IDENTITY, MemoryKeys())
+        self.go = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.go.set()
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(snapshot, payload)
+
+
+class Bed:
+    """Tiers on one disk, opened anew as after a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.staging, self.disk = folder / "staging", HeldDisk(folder / "kv")
+        self.staging.mkdir()
+
+    async def opened(self, host: int = 1 << 24) -> Tiers:
+        disk = HeldDisk(self.disk.folder)
+        disk.keys, self.disk = self.disk.keys, disk
+        tiers = Tiers(IDENTITY, self.staging, host, disk)
+        await tiers.open()
+        return tiers
+
+
+async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> None:
+    assert await tiers.reserve(SIZE)
+    path = tiers.new_path()
+    path.write_bytes(payload_of(f"{who}", SIZE))
+    tiers.adopt(who, as_tokens(range(num_tokens)), path, SIZE, SIZE)
+
+
+async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
+    """Tiers after a restart, with the session on disk only."""
+    tiers = await bed.opened()
+    await save(tiers, who)
+    await tiers.close(5.0)
+    tiers = await bed.opened()
+    found, _ = tiers.find(who, as_tokens(range(10)))
+    assert isinstance(found, ColdSnapshot)
+    return tiers, found
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+async def test_what_was_saved_is_on_disk_soon_without_leaving_memory(bed: Bed) -> None:
+    tiers = await bed.opened()
+    await save(tiers, key("a"))
+    await tiers._settle()
+    assert tiers.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
+    crashed = await bed.opened()  # nobody closed anything: as after kill -9
+    assert crashed.place(key("a")).tier == "disk" and crashed.place(key("a")).tokens == 10
+    await save(tiers, key("a"))  # the same once more replaces the older copy
+    await tiers._settle()
+    assert len(list(bed.disk.folder.iterdir())) == 1
+    await tiers.close(0.0)
+
+
+async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_next(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    with pytest.raises(Refused) as refused:
+        async with tiers.payload(snapshot, deadline_s=0.01):
+            raise AssertionError("it cannot be here yet")
+    assert refused.value.reason == "too_late" and tiers.counters["refused_too_late"] == 1
+    bed.disk.go.set()
+    await tiers._settle()
+    found, shared = tiers.find(key("a"), as_tokens(range(10)))
+    assert tiers.place(key("a")).tier == "host" and found is not None and shared == 10
+    async with tiers.payload(found) as host:
+        assert host.path.read_bytes() == payload_of(f"{key('a')}", SIZE)
+    await tiers.close(0.0)
+
+
+async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    await tiers.prefetch(key("a"))
+    await tiers.prefetch(key("a"))
+    await bed.disk.asked.wait()
+
+    async def turn() -> bytes:
+        async with tiers.payload(snapshot, deadline_s=30.0) as host:
+            return host.path.read_bytes()
+
+    turns = [asyncio.create_task(turn()) for _ in range(2)]
+    await asyncio.sleep(0)
+    bed.disk.go.set()
+    assert await asyncio.gather(*turns) == [payload_of(f"{key('a')}", SIZE)] * 2
+    assert bed.disk.counters["disk_reads"] == 1 and tiers.counters["prefetches"] == 1
+    await tiers.prefetch(key("a"))  # it is up already
+    await tiers.prefetch(key("nobody"))
+    assert tiers.counters["prefetches"] == 1
+    await tiers.close(0.0)
+
+
+async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    await tiers.prefetch(key("a"))
+    await bed.disk.asked.wait()
+    await tiers.erase(key("a"))
+    bed.disk.go.set()
+    await tiers._settle()
+    assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    assert list(bed.staging.iterdir()) == [] and list(bed.disk.folder.iterdir()) == []
+    with pytest.raises(Refused):
+        async with tiers.payload(snapshot):
+            raise AssertionError("it is gone")
+    await tiers.close(0.0)
+
+
+async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    for _ in range(5):
+        tiers.cost.prefilled(0, 10, 0.03)
+    assert tiers.choose(snapshot, 0, 10).restore
+    tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
+    assert not tiers.choose(snapshot, 0, 10).restore
+    gauges = tiers.gauges()
+    assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
+    assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
+    await tiers.close(0.0)
+
+
+async def test_who_comes_back_is_kept_before_who_came_last(bed: Bed) -> None:
+    model = ReturnModel()
+    for _ in range(200):
+        model.observe(kind_of(0, 10, None), 5000.0, returned=False)
+        model.observe(kind_of(3, 10, 50.0), 60.0, returned=True)
+    model.fit()
+    clock = [0.0]
+    tiers = Tiers(IDENTITY, bed.staging, 3 * SIZE, None, returns=Returns(lambda: clock[0], model=model))
+    await tiers.open()
+    for turn in range(4):
+        clock[0] = 50.0 * turn
+        tiers.turn(key("regular"), 10)
+    await save(tiers, key("regular"))
+    for number in range(4):
+        tiers.turn(key(f"once-{number}"), 10)
+        await save(tiers, key(f"once-{number}"))
+    assert tiers.place(key("regular")).tier == "host" and tiers.place(key("once-0")).tier == "none"
+    await tiers.close(0.0)
