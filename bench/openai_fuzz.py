@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from schemathesis.core.failures import FailureGroup
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -86,7 +87,7 @@ class Fuzzer:
 
     def run(self, cases: int, number: int) -> None:
         """Spreads the cases over the operations, more of them to those with bodies."""
-        operations = [result.ok() for result in self.schema.get_all_operations()]
+        operations = [result.ok() for result in self.schema.get_all_operations() if isinstance(result, Ok)]
         weights = [4 if operation.body else 1 for operation in operations]
         for again in range(PASSES_MAX):  # some operations have fewer requests to make up than their share
             left = cases - self.cases
@@ -153,7 +154,7 @@ class Fuzzer:
             for failure in group.exceptions:
                 self._wrong(case, f"{answer.status_code}: {failure}")
             return
-        except schemathesis.checks.Failure as failure:
+        except Failure as failure:
             self._wrong(case, f"{answer.status_code}: {failure}")
             return
         if answer.status_code >= 300:
