@@ -127,14 +127,15 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     @contained(nothing)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         tracked = self._tracked.get(request.request_id)
-        if tracked is None or tracked.transfer.source is None or num_external_tokens <= 0:
+        source = tracked.transfer.source if tracked is not None else None
+        if tracked is None or source is None or num_external_tokens <= 0:
             return
         first = tracked.resident_tokens // self._block_tokens
         count = num_external_tokens // self._block_tokens
         block_ids = list(blocks.get_block_ids()[0][first : first + count])
         tracked.loading = True
-        transfer, resident = tracked.transfer, tracked.resident_tokens
-        self._loads.append(Load(request.request_id, transfer.name, transfer.source, first, block_ids, resident))
+        name, resident = tracked.transfer.name, tracked.resident_tokens
+        self._loads.append(Load(request.request_id, name, source, first, block_ids, resident))
 
     @contained(Orders)
     def build_connector_meta(self, scheduler_output: Any) -> Orders:
