@@ -2,8 +2,8 @@
 
     python -m bench.openai_overhead --pairs 10
 
-Same model, settings and requests, one engine thread on both sides, greedy, 8 streams at once, one plain HTTP client for
-both. Pairs are interleaved A B B A; both servers are up all the time, one works at a time.
+Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain HTTP
+client for both. Pairs are interleaved A B B A; both servers are up all the time, one works at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bench.overhead_ws import ANSWER, prompts, theirs
+from bench.overhead_ws import ANSWER, APART_S, prompts, theirs
 from bench.peer import LlamaServer
 from bench.support import Server, lower_bound, percentile, report
 
@@ -25,8 +25,9 @@ async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list
     firsts: list[float] = []
     tokens = 0
 
-    async def one(question: str) -> None:
+    async def one(number: int, question: str) -> None:
         nonlocal tokens
+        await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         first = 0.0
         async for event in streamed(port, model, question):
@@ -37,7 +38,7 @@ async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list
         firsts.append((first - started) * 1000)
 
     started = time.monotonic()
-    await asyncio.gather(*(one(question) for question in questions))
+    await asyncio.gather(*map(one, range(len(questions)), questions))
     return tokens / (time.monotonic() - started), firsts
 
 
