@@ -2,8 +2,8 @@
 
     python -m bench.openai_overhead --pairs 10
 
-Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain HTTP
-client for both. Pairs are interleaved A B B A; both servers are up all the time, one works at a time.
+Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain
+HTTP client for both. Pairs are interleaved A B B A; both servers are up all the time, one works at a time.
 """
 
 from __future__ import annotations
