@@ -102,11 +102,9 @@ class VllmCore:
                 reason = answer.finish_reason
                 if reason == "stop" and tokens and (answer.stop_reason is None or tokens[-1] in ends):
                     tokens = tokens[:-1]
-                if tokens:
+                if tokens or answer.text:
                     found = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
-                    yield Chunk(tokens, answer.text, found)
-                elif answer.text:
-                    yield Chunk((), answer.text)
+                    yield Chunk(tokens, answer.text, found, cached_tokens=cached or 0)
                 if reason is not None:
                     if reason not in ("stop", "length", "abort"):
                         raise _refused(params, f"it ended with {reason}")

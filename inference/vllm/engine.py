@@ -231,10 +231,13 @@ class VllmEngine:
                 self._run(turn, prompt, params, request.shared_prefix, request.priority)
             ) as run:
                 async for item in run:
+                    cached = self._cached(turn, item.cached_tokens)
                     if isinstance(item, Ended):
-                        reason, cached = item.reason, self._cached(turn, item)
+                        reason = item.reason
                     else:
                         turn.emitted.extend(item.tokens)
+                        if cached != item.cached_tokens:
+                            item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens=cached)
                         yield item
         finally:
             await self._leave(turn, prompt, cached, finished=reason != "abort")
@@ -253,8 +256,7 @@ class VllmEngine:
         try:
             async with contextlib.aclosing(self._run(turn, tokens, prefill_params({}), 0, 0)) as run:
                 async for item in run:
-                    if isinstance(item, Ended):
-                        cached = self._cached(turn, item)
+                    cached = self._cached(turn, item.cached_tokens)
         except SessileError:
             return  # a hint: the turn itself will be told
         finally:
@@ -337,11 +339,11 @@ class VllmEngine:
         retire, self._retire = [tag_ for tag_ in self._retire if tag_ != tag], []
         return self._spill.transfer(plan, tag, forget, retire)
 
-    def _cached(self, turn: _Turn, ended: Ended) -> int:
+    def _cached(self, turn: _Turn, told: int) -> int:
         """A load that failed was counted before it did."""
         if turn.plan is not None and turn.plan.bad_reason:
-            return min(ended.cached_tokens, turn.plan.resident_tokens)
-        return ended.cached_tokens
+            return min(told, turn.plan.resident_tokens)
+        return told
 
     async def _leave(self, turn: _Turn, prompt: array.array[int], cached: int, *, finished: bool) -> None:
         """Gives the slot back at once; the run's KV finds its way in the background."""
