@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -52,6 +52,12 @@ class PooledConnection(asyncpg.Connection):
 
     def get_reset_query(self) -> str:
         return ""
+
+
+def terminate(connection: Connection) -> None:
+    """Ends a connection of the pool, unless it ended by itself: then the pool has taken it back already."""
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 class PostgresJournal:
@@ -305,7 +311,7 @@ class PostgresJournal:
                     row = await connection.fetchrow(sql.GRANT_NEXT, *key, expected_fence, new_epoch, owner, now_ms)
             except FAILURES as exc:
                 if isinstance(exc, NO_ANSWER):
-                    connection.terminate()
+                    terminate(connection)
                 raise translate(exc) from exc
         if row is None:
             raise fenced()
@@ -335,7 +341,7 @@ class PostgresJournal:
                     return list(await connection.fetch(statement, *values))
                 except FAILURES as exc:
                     if isinstance(exc, NO_ANSWER):
-                        connection.terminate()
+                        terminate(connection)
                         await self._mistrust(exc)
                     failure = translate(exc)
                     if isinstance(failure, OutcomeUnknown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -20,7 +20,7 @@ from persistence.writes import AppendWrite
 from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.stored import Append, Head
 from sessions.types import Epoch
-from tests.chaos.proxy import Proxy
+from tests.chaos.proxy import Flow, Proxy
 from tests.contract.postgres_server import PostgresServer
 from tests.unit.persistence.support import NOW, append, delta, key, top_of
 
@@ -310,6 +310,36 @@ async def test_connections_that_died_without_a_word_cost_one_timeout_together(
             await append(journal, head, 1)
         finally:
             await journal.close()
+
+
+async def test_reads_and_grants_whose_connection_is_reset_before_the_answer_comes(
+    server: PostgresServer, schema: str
+) -> None:
+    async with Proxy(server.socket) as proxy:
+        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+        journal = PostgresJournal(dsn, schema=schema)
+        await journal.open()
+        try:
+            head = await grant(journal)
+            await append(journal, head, 0)
+            assert await reset_in_the_middle(proxy, lambda: top_of(journal)) == 1, "asked again, on another connection"
+            with pytest.raises(OutcomeUnknown):
+                await reset_in_the_middle(proxy, lambda: grant(journal, "another"))
+        finally:
+            await journal.close()
+
+
+async def reset_in_the_middle(proxy: Proxy, ask: Callable[[], Awaitable[object]]) -> object:
+    """Asks, and has the connection reset when the server has answered and the answer has not come."""
+    proxy.set(down=Flow(hole=True))
+    swallowed = proxy.counts.swallowed
+    asked = asyncio.ensure_future(ask())
+    async with asyncio.timeout(10):
+        while proxy.counts.swallowed == swallowed:  # noqa: ASYNC110 - a counter, which signals nothing
+            await asyncio.sleep(0)
+    proxy.heal()
+    proxy.reset()
+    return await asked
 
 
 async def until_read(journal: PostgresJournal) -> int:
