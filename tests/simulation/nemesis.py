@@ -29,7 +29,7 @@ class Nemesis:
         rng = self.rng
         operators = rng.sample(sorted(OPERATIONS), rng.randint(0, 2))
         faults = [] if rng.random() < 0.2 else rng.sample(sorted(FAULTS), rng.randint(1, 4))
-        self.kinds = operators + faults
+        self.kinds = list(self.world.bent_on) or operators + faults
 
     async def work(self, seconds: float) -> None:
         """Does its worst for so long."""

@@ -35,14 +35,14 @@ from sessions.stored import Append, Head
 from sessions.types import SessionKey
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-PLANTED: dict[str, tuple[int, Plant]] = {}
+PLANTED: dict[str, tuple[int, tuple[str, ...], Plant]] = {}
 
 
-def planted(seeds: int) -> Callable[[Plant], Plant]:
-    """Found within so many seeds."""
+def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
+    """Found within so many seeds, where the nemesis is bent on these; without any, in seeds as they are."""
 
     def note(plant: Plant) -> Plant:
-        PLANTED[plant.__name__] = seeds, plant
+        PLANTED[plant.__name__] = seeds, bent_on, plant
         return plant
 
     return note
@@ -51,7 +51,7 @@ def planted(seeds: int) -> Callable[[Plant], Plant]:
 # -- fences and leases ---------------------------------------------------------------------------------------------
 
 
-@planted(60)
+@planted(40, "pause_replica")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     right = persistence.memory.MemoryStore.append
 
@@ -62,7 +62,7 @@ def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence.memory.MemoryStore, "append", append)
 
 
-@planted(10)
+@planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     right = persistence.memory.MemoryStore.grant
 
@@ -75,7 +75,7 @@ def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence.memory.MemoryStore, "grant", grant)
 
 
-@planted(60)
+@planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
     right = persistence.memory.MemoryStore.grant
 
@@ -87,13 +87,13 @@ def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence.memory.MemoryStore, "grant", grant)
 
 
-@planted(300)
+@planted(60, "pause_replica")
 def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.ownership.Ownership, "certain", lambda self, key: True)
     patch.setattr(actors.ownership.Ownership, "tick", lambda self: False)
 
 
-@planted(60)
+@planted(40)
 def a_claim_is_won_against_a_living_owner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.directory.store.MemoryStore, "_counts", lambda self, entry, now: False)
 
@@ -125,7 +125,7 @@ def a_reader_resumes_one_offset_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.reading.LogReader, "standing", standing)
 
 
-@planted(60)
+@planted(40)
 def a_gap_in_what_is_told_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     right = transport.feeds.Feed.take_in
 
@@ -161,7 +161,7 @@ def a_repeated_command_is_applied_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.machine.Machine, "known", lambda self, principal, command_id: None)
 
 
-@planted(60)
+@planted(40, "kill_after_persist")
 def a_new_owner_does_not_know_old_commands(patch: pytest.MonkeyPatch) -> None:
     right = sessions.machine.Machine.__init__
 
@@ -171,7 +171,7 @@ def a_new_owner_does_not_know_old_commands(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.machine.Machine, "__init__", init)
 
 
-@planted(20)
+@planted(40, "hand_off")
 def commands_that_wait_for_a_hand_off_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Actor, "_settle", lambda self: self._sealed_off.clear())
 
@@ -179,7 +179,7 @@ def commands_that_wait_for_a_hand_off_are_dropped(patch: pytest.MonkeyPatch) -> 
 # -- hand-off and recovery -----------------------------------------------------------------------------------------
 
 
-@planted(40)
+@planted(40, "hand_off")
 def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> None:
     async def seal(self: Any) -> None:
         if self.phase is Phase.WARM:
@@ -227,7 +227,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.turn.Turn, "take", lose)
 
 
-@planted(100)
+@planted(60, "kill_replica", "cut_clients")
 def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
     async def recover(self: Any) -> int:
         return 0
@@ -235,7 +235,7 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.upkeep.Upkeep, "recover", recover)
 
 
-@planted(40)
+@planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     right = sessions.responses.Responses._activated
 
@@ -246,7 +246,7 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.responses.Responses, "_activated", activated)
 
 
-@planted(100)
+@planted(40, "kill_replica")
 def recovery_slots_are_lost(patch: pytest.MonkeyPatch) -> None:
     def done(self: Any, key: SessionKey) -> None:
         timer = self._holding.pop(key, None)
@@ -268,7 +268,7 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
     patch.setattr(Router, "execute", execute)
 
 
-@planted(40)
+@planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
     right = sessions.actor.pack_state
 

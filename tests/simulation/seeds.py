@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,18 +35,18 @@ class Outcome(msgspec.Struct):
     seed: int
     problems: list[str]
     counters: dict[str, int]
-    kinds: list[str]
     digest: str = ""
     trace: str = ""
 
 
-def run_seed(seed: int, *, keep_trace: bool = False) -> Outcome:
-    """One seed from its morning to its evening. Never raises for what the product did."""
+def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = ()) -> Outcome:
+    """One seed from its morning to its evening. Never raises for what the product did. `bent_on`: what the nemesis
+    does, instead of what the seed says."""
     world = World(seed, keep_trace=keep_trace)
-    kinds: list[str] = []
+    world.bent_on = bent_on
     with _logged(world):
         try:
-            world.loop.run(_day(world, kinds))
+            world.loop.run(_day(world))
         except Deadlock as nothing:
             world.violation(str(nothing))
         except AssertionError as failure:
@@ -55,10 +56,10 @@ def run_seed(seed: int, *, keep_trace: bool = False) -> Outcome:
             world.loop.bury()
     lines = render(world) if world.lines is not None else []
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
-    return Outcome(seed, problems, dict(world.counters), kinds, digest, "\n".join(lines))
+    return Outcome(seed, problems, dict(world.counters), digest, "\n".join(lines))
 
 
-async def _day(world: World, kinds: list[str]) -> None:
+async def _day(world: World) -> None:
     world.broken = world.loop.create_future()
     cluster = Cluster(world)
     day = world.loop.create_task(cluster.day())
@@ -104,24 +105,30 @@ def _logged(world: World) -> Iterator[None]:
 # -- many ----------------------------------------------------------------------------------------------------------
 
 
-def _several(seeds: range) -> list[Outcome]:
+def _several(seeds: range, bent_on: tuple[str, ...] = ()) -> list[Outcome]:
     gc.disable()  # nothing of the product may depend on when garbage is collected
     try:
-        return [run_seed(seed) for seed in seeds]
+        return [run_seed(seed, bent_on=bent_on) for seed in seeds]
     finally:
         gc.enable()
         gc.collect()
 
 
 def run_seeds(
-    first: int, count: int, *, jobs: int | None = None, stop_at: int = 1, chunk: int = CHUNK
+    first: int,
+    count: int,
+    *,
+    jobs: int | None = None,
+    stop_at: int = 1,
+    chunk: int = CHUNK,
+    bent_on: tuple[str, ...] = (),
 ) -> Iterator[Outcome]:
     """The outcomes of many seeds, in order; ends after `stop_at` that failed."""
     chunks = [range(at, min(at + chunk, first + count)) for at in range(first, first + count, chunk)]
     failed = 0
     jobs = jobs or len(os.sched_getaffinity(0))
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
-        for outcomes in pool.imap(_several, chunks):
+        for outcomes in pool.imap(partial(_several, bent_on=bent_on), chunks):
             for outcome in outcomes:
                 yield outcome
                 failed += bool(outcome.problems)

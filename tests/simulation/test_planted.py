@@ -10,9 +10,9 @@ from tests.simulation.seeds import run_seeds
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds, plant = PLANTED[name]
+    seeds, bent_on, plant = PLANTED[name]
     plant(monkeypatch)
-    for outcome in run_seeds(0, seeds, chunk=3):
+    for outcome in run_seeds(0, seeds, chunk=2, bent_on=bent_on):
         if outcome.problems:
             return
     pytest.fail(f"{name} lives through {seeds} seeds")

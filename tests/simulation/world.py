@@ -25,6 +25,7 @@ class World:
         self.seed = seed
         self.loop = SimLoop()
         self.loop.on_error = self._uncaught
+        self.bent_on: tuple[str, ...] = ()  # what the nemesis does in this run; nothing: what the seed says
         self.faultless = True  # nothing was broken so far, so nothing may be late or fail
         self.healed = False
         self.faults: set[str] = set()  # the kinds that there were
