@@ -102,6 +102,7 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.links.close()
+        self.whereabouts.close()
         for task in list(self._running):
             task.cancel()
         await self._tasks.__aexit__(kind, error, trace)

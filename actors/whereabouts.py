@@ -85,6 +85,11 @@ class Whereabouts:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._refreshing)
 
+    def close(self) -> None:
+        """Gives up a view that is being read."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
     async def _refresh(self) -> None:
         try:
             view = await self._directory.view()

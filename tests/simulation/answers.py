@@ -129,7 +129,7 @@ def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:
             world.violation(f"{body} is refused with {error} while nothing is broken")
         if not ask.answered.done():
             pause_s = min(error.get("retry_after_ms", 100) / 1000, 0.4) * (0.5 + client.rng.random())
-            world.loop.call_later(pause_s, client.send, ask)
+            world.loop.call_later(pause_s, client.send_again, ask)
         return
     if account is not None:
         if (client.principal.id, ask.id) in account.applied and code != "idempotency_conflict":

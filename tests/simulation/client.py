@@ -171,6 +171,11 @@ class Client:
             self.world.trace(self.name, "sends", ask.body)
             self.wire.send(ask.body)
 
+    def send_again(self, ask: Ask) -> None:
+        """After a pause, unless it has been answered meanwhile."""
+        if not ask.answered.done():
+            self.send(ask)
+
     async def do(self, kind: str, session: str | None, **fields: Any) -> Ask:
         ask = self.ask(kind, session, **fields)
         if self.rng.random() < 0.06:

@@ -17,6 +17,7 @@ from actors.placement import BoundedRendezvous
 from actors.replica import Replica
 from actors.router import Router
 from persistence.memory import MemoryJournal
+from sessions.errors import Unavailable
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Member
 from sessions.types import Principal, ReplicaId, SessionKey, TenantId
@@ -127,7 +128,7 @@ class ReplicaNode(Node):
         super().__init__(cluster, name)
 
     async def _live(self) -> None:
-        cluster, limits = self.cluster, self.cluster.config.replica
+        limits = self.cluster.config.replica
         await self.journal.open()
         await self.directory.open()
         await self.engine.start()
@@ -155,8 +156,8 @@ class ReplicaNode(Node):
             try:
                 await self.replica.__aenter__()
                 break
-            except Exception as error:
-                if not cluster.directory_trouble.any:
+            except Unavailable as error:
+                if self.world.faultless:
                     raise
                 self.world.trace(self.name, "did not start", repr(error))
                 await asyncio.sleep(0.3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from actors.migration import StaysHere
@@ -71,3 +73,14 @@ async def test_an_entry_that_could_not_be_given_back_does_not_lead_readers_astra
         await made.writes(key, 5)
         await reader.reaches(made.top(key), limit_s=1.0)
         assert made.owner(key) == other
+
+
+@virtual
+async def test_a_gateway_that_leaves_while_it_reads_the_view_leaves_no_task_behind() -> None:
+    async with cluster(replicas=1, gateways=1) as made:
+        whereabouts = made.gateways["g1"].router.whereabouts
+        reading = asyncio.ensure_future(whereabouts.refresh())
+        await asyncio.sleep(0)
+        task = whereabouts._refreshing
+    await asyncio.wait((reading,))
+    assert task is not None and task.cancelled()
