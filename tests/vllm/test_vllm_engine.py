@@ -43,10 +43,12 @@ async def start(world: VllmWorld, **options: Any) -> VllmEngine:
 async def crowd(engine: VllmEngine, round_: int) -> None:
     """Other sessions fill the device, so that nothing of anybody else's is left there."""
     filler = tuple(await engine.tokenizer.text(f" stone{round_} river" * 1024))[:900]
+    who = [key(f"crowd{round_}-{n}") for n in range(2)]
     for n in range(2):
-        await ask(engine, key(f"crowd{round_}-{n}"), (*filler[n:], *await prompt_of(engine, "Go on.")), max_tokens=1)
-        await engine._spill.settled()
-        await engine.release(key(f"crowd{round_}-{n}"))
+        await ask(engine, who[n], (*filler[n:], *await prompt_of(engine, "Go on.")), max_tokens=1)
+    await settled(engine)
+    for each in who:
+        await engine.release(each)
 
 
 def payloads(world: VllmWorld) -> list[Path]:
