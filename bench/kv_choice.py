@@ -5,8 +5,8 @@
 Real llama.cpp on one thread, a real disk tier that is slowed to so many MB/s. In each cell of the sweep the cost model
 says first what it would do, from what it has seen so far; then both ways are measured. Its regret is how much longer
 what it chose took than the better of the two. Bar: p95 at most 15%. `settled` leaves out the cells in which the disk's
-speed has just changed and nothing of it was measured yet: nobody can know that; `--learn` measures one session, unjudged,
-after each change.
+speed has just changed and nothing of it was measured yet: nobody can know that; `--learn` measures one session,
+unjudged, after each change.
 """
 
 from __future__ import annotations
