@@ -140,7 +140,7 @@ class Channel:
             reader.held = []
         reader.held.append((until, self._encoding.frame(message)))
         # An owner that has just changed may have told us the answer and not the event: then the journal has it.
-        reader.feed.top = max(reader.feed.top, until)
+        reader.feed.reaches(until)
         self.readable(reader)
 
     def stall(self) -> None:

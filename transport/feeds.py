@@ -208,6 +208,13 @@ class Feed:
             for reader in self.readers:
                 reader.listener.readable(reader)
 
+    def reaches(self, top: int) -> None:
+        """The log is known to go up to `top`, whoever has said so: every reader has something to fetch."""
+        if top > self.top:
+            self.top = top
+            for reader in self.readers:
+                reader.listener.readable(reader)
+
     def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
         """All retractions of (after, top] are now known."""
         if self._seen_to < after:

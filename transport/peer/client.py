@@ -18,6 +18,7 @@ from transport.peer.security import PeerSecurity
 
 METHOD: Final = "/sessile.peer.v1.Peer/Link"
 MESSAGE_BYTES_MAX: Final = 64 << 20
+ADMITTED: Final = ("sessile-link", "1")  # metadata that the answering end sends first
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -87,6 +88,7 @@ class GrpcDialer:
         try:
             await _connected(channel, address)
             call: Any = channel.stream_stream(METHOD)(metadata=self._security.metadata())
+            await _admitted(call)
             return ClientCarrier(channel, call)
         except BaseException:
             await channel.close()
@@ -100,6 +102,18 @@ class GrpcDialer:
         if security.server_name:
             options += (("grpc.ssl_target_name_override", security.server_name),)
         return grpc.aio.secure_channel(address, security.channel_credentials(), options=options)
+
+
+async def _admitted(call: Any) -> None:
+    """Waits for the server's word that the stream is taken: a first message that crossed a refusal on its way would
+    end in gRPC's own error, and the refusal's status be lost. Raises LinkDown."""
+    try:
+        metadata = await call.initial_metadata()
+    except asyncio.InvalidStateError:
+        metadata = None
+    if metadata is None or ADMITTED[0] not in metadata:
+        code = await call.code()
+        raise LinkDown("rejected" if code in _REJECTIONS else "reset", await call.details() or code.name)
 
 
 async def _connected(channel: grpc.aio.Channel, address: str) -> None:

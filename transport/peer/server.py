@@ -12,7 +12,7 @@ import structlog
 
 from actors.links import Carrier, LinkDown
 from sessions.errors import BadInput
-from transport.peer.client import MESSAGE_BYTES_MAX, METHOD
+from transport.peer.client import ADMITTED, MESSAGE_BYTES_MAX, METHOD
 from transport.peer.security import PeerSecurity
 
 log = structlog.get_logger(__name__)
@@ -98,6 +98,7 @@ class PeerServer:
         if not self._security.admits(context.invocation_metadata()):
             log.warning("peer_without_token", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the cluster's token is missing or wrong")
+        await context.send_initial_metadata((ADMITTED,))
         await self._accept(ServerCarrier(context), context.peer())
 
 

@@ -374,6 +374,23 @@ async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() ->
     assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
 
 
+async def test_an_answer_that_overtook_its_event_wakes_the_neighbours_too() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    source = Source(sessions)
+    asking, other = Rig(source), Rig(source)
+    for rig in (asking, other):
+        rig.channel.subscribe(point(0))
+        await rig.run()
+    sinks, sessions.sinks = sessions.sinks, {}
+    await sessions.append("s", delta("a", 5))
+    sessions.sinks = sinks
+    asking.channel.answer(Ok(id=CommandId("c"), offset=7), S, 7)
+    await asking.run()
+    frames = await other.run()
+    assert [frame["offset"] for frame in frames if frame["type"] == "event"] == [7]
+
+
 # -- the window ----------------------------------------------------------------------------------------
 
 
