@@ -146,6 +146,7 @@ STARTUP: Final = frozenset(
         "bad_master_key",
         "bad_model_file",
         "directory_unsuitable",
+        "engine_not_installed",
         "invalid_setting",
         "journal_folder_locked",
         "journal_folder_unusable",

@@ -124,6 +124,24 @@ async def test_a_gateway_without_a_token_is_refused() -> None:
         await refused(made, router, "token is missing or wrong")
 
 
+async def test_a_refusal_that_crosses_a_first_message_still_says_why() -> None:
+    async with real_cluster(1) as made:
+        address = made.replicas["r1"].member.address
+        stranger = GrpcDialer(PeerSecurity(token="another token entirely"))
+
+        async def told() -> LinkDown:
+            with pytest.raises(LinkDown) as error:
+                carrier = await stranger.dial(address)
+                for _ in range(3):
+                    await carrier.send(bytes(100_000))
+                await carrier.receive()
+            return error.value
+
+        found = await asyncio.gather(*(told() for _ in range(100)))
+        assert {(each.reason, str(each)) for each in found} == {(found[0].reason, str(found[0]))}
+        assert found[0].reason == "rejected" and "token is missing or wrong" in str(found[0])
+
+
 async def test_another_model_is_refused_saying_what_differs() -> None:
     async with real_cluster(1) as made:
         with pytest.raises(BadInput, match="r2 cannot join r1: both serve 'simulated', but its model is other"):
