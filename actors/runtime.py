@@ -25,7 +25,7 @@ from actors.ownership import TICK_S, Moved, Ownership, came, changing_hands, las
 from actors.recovery import UNREAD, RecoveryGate
 from actors.single_flight import SingleFlight
 from sessions import commands as cm
-from sessions.access import deleted, may_see, not_found
+from sessions.access import deleted, demand, may_see, not_found
 from sessions.actor import Actor
 from sessions.errors import Gone, Overloaded, SessileError, Unavailable
 from sessions.letters import ActorGone
@@ -164,6 +164,7 @@ class Runtime:
         """See the `Sessions` port. Raises Moved when another replica holds the session.
 
         `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
+        demand(principal, "chat")
         key = self.key_of(principal, command)
         create = cm.making(command) is not None
         if self._closing and not isinstance(command, cm.ResponseCancel):

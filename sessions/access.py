@@ -1,13 +1,56 @@
-"""Who may touch a session: the one place that says so.
+"""Who may do what, and to which session: the one place that says so.
+
+Three questions, asked by every door, every reader and every actor of the same functions:
+
+    demand(principal, scope)        may this key do things of this kind at all?          Forbidden
+    demand_operator(principal)      may it do what concerns the whole installation?      Forbidden
+    may_see(principal, key, user)   is this session theirs?                              the caller says not found
 
 A principal sees the sessions of its tenant. A key that acts for a named end user sees that user's only; service
-and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`.
+and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
+words for a session of another tenant, another user and one that never was.
+
+An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations. Pure: whether
+a credential still stands (revoked, expired) is `transport.access`' business.
 """
 
 from __future__ import annotations
 
-from sessions.errors import Gone, NotFound
-from sessions.types import Principal, SessionKey
+from typing import Final
+
+from sessions.errors import Forbidden, Gone, NotFound
+from sessions.types import Principal, Scope, SessionKey, TenantId
+
+IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
+"""The scopes of which one is enough, where it is not just the scope itself."""
+
+
+def allows(principal: Principal, scope: Scope) -> bool:
+    """True when the principal's key has `scope`, or one that includes it."""
+    enough = IMPLIED.get(scope)
+    return scope in principal.scopes if enough is None else not enough.isdisjoint(principal.scopes)
+
+
+def demand(principal: Principal, scope: Scope) -> None:
+    """Raises Forbidden for a key without `scope`; says which one is missing, as its holder may know that."""
+    if not allows(principal, scope):
+        raise Forbidden("forbidden", f"This key may not do that: it lacks the scope `{scope}`.")
+
+
+def demand_operator(principal: Principal) -> None:
+    """For what concerns all tenants: replicas, hand-off, drain, metrics, other tenants' keys. Raises Forbidden."""
+    if principal.role != "operator":
+        raise Forbidden("forbidden", "Only operators may do that.")
+    demand(principal, "admin")
+
+
+def tenant_for(principal: Principal, asked: str | None) -> TenantId:
+    """The tenant whose affairs (keys, usage, policies) are asked for; None: one's own. Another's is the operators' to
+    ask for. Raises Forbidden."""
+    if asked is None or asked == principal.tenant:
+        return principal.tenant
+    demand_operator(principal)
+    return TenantId(asked)
 
 
 def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
@@ -15,6 +58,14 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
     if principal.tenant != key.tenant:
         return False
     return principal.user is None or principal.role != "user" or principal.user == user
+
+
+def visible(principal: Principal, key: SessionKey, user: str | None) -> None:
+    """For whoever reads: may this session be read by this principal? Raises Forbidden for a key that may read nothing,
+    NotFound for a session that is not theirs."""
+    demand(principal, "read")
+    if not may_see(principal, key, user):
+        raise not_found(key)
 
 
 def deleted(key: SessionKey) -> Gone:

@@ -10,7 +10,7 @@ import array
 import hashlib
 from base64 import b32encode
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, NewType
+from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, get_args
 
 import msgspec
 
@@ -53,13 +53,35 @@ class SessionKey(NamedTuple):
     session: SessionId
 
 
-class Principal(msgspec.Struct, frozen=True):
-    """Who acts: tenant, key and, where the key's holder names one, an end user."""
+Authority = Literal["user", "service", "operator"]
+"""Whose hand holds the key. `user`: one end user's, who has their own sessions. `service`: a tenant's backend, which
+has every session of its tenant. `operator`: who runs the installation; only these are let into operators' routes."""
+
+Scope = Literal["chat", "read", "usage", "review", "admin"]
+"""What a key may do with what its authority lets it see (`sessions.access` decides):
+
+chat    talk: every command on a session, and reading what it says (so `chat` includes `read`)
+read    read: sessions, logs, events, exports, models; nothing that changes anything
+usage   what was used and what it cost
+review  the queue of withheld answers, and appeals
+admin   the tenant's own affairs: its keys, policies, audit log, everything of one user; with an operator's authority
+        the installation's
+"""
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
+
+
+class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who acts: tenant, key and, where the key's holder names one, an end user; and what they may do.
+
+    `expires_at` is when the credential behind it ends (unix ms); None: not by itself."""
 
     tenant: TenantId
     key_id: str
     user: str | None = None
-    role: Literal["user", "service", "operator"] = "user"
+    role: Authority = "user"
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    expires_at: UnixMs | None = None
 
     @property
     def id(self) -> str:
@@ -67,7 +89,7 @@ class Principal(msgspec.Struct, frozen=True):
         return self.key_id if self.user is None else f"{self.key_id}/{self.user}"
 
 
-LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator")
+LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=SCOPES)
 
 
 def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId:

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
+from sessions.access import demand
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Limited, Overloaded, Unavailable
 from sessions.ports import Journal, Sessions
 from sessions.stored import Head, ResponsePlace
-from sessions.types import Principal, ResponseId, SessionId, SessionKey, UnixMs
+from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
 from transport.access import Access
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
@@ -91,33 +92,34 @@ class Gateway:
 
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
-        with self._admitted(principal):
+        with self._admitted(principal, "chat"):
             self.count("commands")
             return await self._sessions.execute(principal, command)
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
         """A session as it stands. Raises NotFound, Gone, Unavailable."""
-        with self._admitted(principal):
+        with self._admitted(principal, "read"):
             head, state = await self.logs.state(principal, SessionKey(principal.tenant, session))
             return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
 
     async def find_response(self, principal: Principal, response_id: ResponseId) -> ResponsePlace | None:
         """Where a response is. Says nothing yet of whether the principal may read it. Raises Unavailable."""
-        with self._admitted(principal):
+        with self._admitted(principal, "read"):
             return await self._journal.find_response(principal.tenant, response_id)
 
     async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
         """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""
         user = principal.user if principal.role == "user" else None
         key = None if after is None else SessionKey(principal.tenant, after)
-        with self._admitted(principal):
+        with self._admitted(principal, "read"):
             heads = await self._journal.list_heads(principal.tenant, user=user, limit=limit + 1, after=key)
         data = tuple(described(head) for head in heads[:limit])
         last_id = heads[min(len(heads), limit) - 1].key.session if heads else None
         return Listed(id=command_id, data=data, has_more=len(heads) > limit, last_id=last_id)
 
     @contextmanager
-    def _admitted(self, principal: Principal) -> Iterator[None]:
+    def _admitted(self, principal: Principal, scope: Scope) -> Iterator[None]:
+        demand(principal, scope)
         who = (principal.tenant, principal.id)
         if self._under_way[who] >= self.limits.commands_per_principal_max:
             self.count("rate_limited")

@@ -15,7 +15,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
-from sessions.access import may_see, not_found
+from sessions import access
+from sessions.access import not_found
 from sessions.errors import Gone, Internal
 from sessions.events import ContentRetracted, Record
 from sessions.ports import Journal
@@ -62,7 +63,8 @@ class LogReader:
         self._folds = asyncio.Semaphore(folds_max)
 
     async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> Standing:
-        """Decides a resume. The caller has acquired `feed` before. Raises NotFound, Gone, Unavailable."""
+        """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
+        access.demand(principal, "read")  # before anything that could tell such a key what there is
         if feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top:
             # Somebody here reads this log already and its tail reaches back far enough: nothing to ask the journal.
             visible(principal, feed.key, feed.user, feed.deleted)
@@ -92,7 +94,8 @@ class LogReader:
             return page.records
 
     async def state(self, principal: Principal, key: SessionKey) -> tuple[Head, dict[str, Any]]:
-        """A session as a new device needs it. Raises NotFound, Gone, Unavailable."""
+        """A session as a new device needs it. Raises Forbidden, NotFound, Gone, Unavailable."""
+        access.demand(principal, "read")
         head, state = await self._fold(key)
         visible(principal, key, head.user, head.deleted_at is not None)
         return head, client_state(state)
@@ -174,7 +177,6 @@ class LogReader:
 
 def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
     """Raises what a principal is told of a session that it may not read (any more)."""
-    if not may_see(principal, key, user):
-        raise not_found(key)
+    access.visible(principal, key, user)
     if deleted:
         raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

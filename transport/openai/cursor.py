@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 
+from sessions.access import demand
 from sessions.errors import Unavailable
 from sessions.events import Record, SessionDeleted
 from sessions.types import Epoch, Principal, SessionKey
@@ -66,8 +67,9 @@ class LogCursor:
         return await self._gateway.logs.standing(self._principal, self._reader.feed, epoch, offset)
 
     async def check(self, after: int) -> None:
-        """Raises NotFound, Gone, Unavailable when the log is not the principal's to read. Afterwards everything that
-        was taken back behind `after` is known."""
+        """Raises Forbidden, NotFound, Gone, Unavailable when the log is not the principal's to read. Afterwards
+        everything that was taken back behind `after` is known."""
+        demand(self._principal, "read")
         feed = self._reader.feed
         await self._gateway.logs.page(feed, after, bytes_max=1)
         visible(self._principal, self.key, feed.user, feed.deleted)
