@@ -34,6 +34,7 @@ from inference import make_engine
 from persistence import KeyStore, open_journal, open_keys
 from sessions.errors import SessileError
 from sessions.filters import KeywordFilterSet
+from sessions.measures import Measures
 from sessions.ports import Engine, Journal, Member, Sessions
 from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, UnixMs
@@ -43,9 +44,12 @@ from transport.command_line.arguments import check_role, parser, taken_sessions
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
+from transport.gauges import of_engine, of_router, of_runtime
+from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.server import Server
+from transport.side_door import SideDoor
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
@@ -58,6 +62,7 @@ ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
+READY_METRICS = "Metrics are ready: "
 GC_THRESHOLDS = (50_000, 20, 50)
 SWITCH_INTERVAL_S = 0.0005
 
@@ -172,7 +177,9 @@ def peer_security(settings: Settings) -> PeerSecurity:
     )
 
 
-def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models: Models = tuple) -> Gateway:
+def gateway_of(
+    settings: Settings, sessions: Sessions, journal: Journal, measures: Measures, models: Models = tuple
+) -> Gateway:
     access = Access(
         read_keys(settings.keys) if settings.keys else {},
         clock=asyncio.get_running_loop().time,
@@ -186,6 +193,7 @@ def gateway_of(settings: Settings, sessions: Sessions, journal: Journal, models:
         now_ms=now_ms,
         new_id=new_id,
         models=models,
+        measures=measures,
     )
 
 
@@ -233,6 +241,22 @@ async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIter
         yield
 
 
+@contextlib.asynccontextmanager
+async def measured(settings: Settings, measures: Measures, role: str) -> AsyncIterator[Exposition]:
+    """The process's metrics, on a port of their own where one is wanted."""
+    exposition = Exposition(measures, version=VERSION, role=role)
+    if settings.metrics_port < 0:
+        yield exposition
+        return
+    door = SideDoor(exposition, host=settings.metrics_host, port=settings.metrics_port)
+    await door.start()
+    print(f"{READY_METRICS}{door.url}/metrics", flush=True)
+    try:
+        yield exposition
+    finally:
+        await door.stop()
+
+
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
@@ -240,6 +264,7 @@ async def serve(settings: Settings) -> int:
     keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
+    measures = Measures()
     async with (
         running(journal, keys, engine),
         Runtime(
@@ -252,11 +277,15 @@ async def serve(settings: Settings) -> int:
             limits=limits(settings),
             now_ms=now_ms,
             new_id=new_id,
+            measures=measures,
         ) as runtime,
+        measured(settings, measures, "serve") as exposition,
     ):
+        of_engine(measures, engine)
+        of_runtime(measures, runtime)
         started_at = now_ms() // 1000
-        gateway = gateway_of(settings, runtime, journal, lambda: (card_of(engine.info, created=started_at),))
-        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
+        gateway = gateway_of(settings, runtime, journal, measures, lambda: (card_of(engine.info, created=started_at),))
+        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
         grpc = grpc_door(settings, gateway)
         upkeep = Upkeep(
             runtime,
@@ -334,6 +363,8 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint = fingerprint_of(engine)
+        measures = Measures()
+        await stack.enter_async_context(measured(settings, measures, "replica"))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -356,8 +387,11 @@ async def replica_role(settings: Settings) -> int:
                 now_ms=now_ms,
                 new_id=new_id,
                 keys=keys,
+                measures=measures,
             )
         )
+        of_engine(measures, engine)
+        of_runtime(measures, replica.runtime)
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -390,8 +424,11 @@ async def gateway_role(settings: Settings) -> int:
         models = Catalog(
             lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        gateway = gateway_of(settings, router, journal, models)
-        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION)
+        measures = Measures()
+        exposition = await stack.enter_async_context(measured(settings, measures, "gateway"))
+        of_router(measures, router)
+        gateway = gateway_of(settings, router, journal, measures, models)
+        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
         grpc = grpc_door(settings, gateway)
         await start_doors(server, grpc)
         print(f"Sessile is ready: {server.url}/", flush=True)

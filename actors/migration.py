@@ -58,6 +58,7 @@ class Migration:
         self._runtime = runtime
         self._engine = engine
         self._links = links
+        self._measures = runtime.measures
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
 
@@ -66,13 +67,22 @@ class Migration:
         if key in self._leaving:
             raise StaysHere("it is leaving already")
         self._leaving[key] = None
+        outcome, begun_at = "failed", asyncio.get_running_loop().time()
         try:
             async with self._slots:
-                return await self._hand_off(key, target)
+                owner = await self._hand_off(key, target)
+            outcome = "moved"
+            return owner
         except LinkDown as down:
+            outcome = "stayed"
             raise StaysHere(f"{target.replica}: {down}") from down
+        except StaysHere:
+            outcome = "stayed"
+            raise
         finally:
             del self._leaving[key]
+            self._measures.handoffs.add(outcome)
+            self._measures.handoff_s.of("whole").observe(asyncio.get_running_loop().time() - begun_at)
 
     async def _hand_off(self, key: SessionKey, target: Member) -> Owner:
         actor = self._runtime.actor(key)
@@ -164,6 +174,7 @@ class Migration:
         owner = self._runtime.ownership.owner(actor.key)
         if owner is None:
             raise StaysHere("it left by itself")
+        sealed_at = asyncio.get_running_loop().time()
         try:
             await actor.seal()
             if actor.phase is not Phase.SEALED:
@@ -176,6 +187,7 @@ class Migration:
             if isinstance(error, StaysHere | LinkDown) and self._runtime.actor(actor.key) is not actor:
                 raise Unavailable("session_moving", "The session went to another replica.") from error
             raise
+        self._measures.handoff_s.of("seal").observe(asyncio.get_running_loop().time() - sealed_at)
         self._runtime.succeed(actor.key, said.owner)
         return said.owner
 

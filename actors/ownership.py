@@ -290,5 +290,19 @@ def came(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, han
     return "woken where it was last" if last == replica else f"woken, was last at {last or 'nobody'}"
 
 
+def cause_of(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
+    """The same in one of a fixed few words, to be counted. `same`: its last grant was this replica's; `replaced`: it is
+    taken from an owner that was lost. Failovers are `takeover` (before the lease ended) and `orphaned` (after it)."""
+    if handed_off:
+        return "handoff"
+    if head is None or head.top == 0:
+        return "new"
+    if replaced:
+        return "takeover"
+    if head.open:
+        return "restart" if same else "orphaned"
+    return "woken"
+
+
 def changing_hands() -> Unavailable:
     return Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)

@@ -33,6 +33,7 @@ from actors.runtime import Runtime, RuntimeLimits
 from actors.survey import Surveyor
 from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
+from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 from sessions.types import UnixMs
 
@@ -71,6 +72,7 @@ class Replica:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         keys: Keys | None = None,
+        measures: Measures | None = None,
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
@@ -92,6 +94,7 @@ class Replica:
             now_ms=now_ms,
             new_id=new_id,
             must_confirm=lambda: self.membership.must_confirm,
+            measures=measures,
         )
         self.links = Links(connect, spawn=self._spawn, limits=limits.links)
         self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)

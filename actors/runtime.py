@@ -21,8 +21,9 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from actors.ownership import TICK_S, Moved, Ownership, came, changing_hands, last_replica
+from actors.ownership import TICK_S, Moved, Ownership, came, cause_of, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
+from actors.runtime_limits import RuntimeLimits
 from actors.single_flight import SingleFlight
 from sessions import commands as cm
 from sessions.access import deleted, demand, may_see, not_found
@@ -30,6 +31,7 @@ from sessions.actor import Actor
 from sessions.errors import Gone, Overloaded, SessileError, Unavailable
 from sessions.letters import ActorGone
 from sessions.machine import Machine, idempotency_conflict
+from sessions.measures import Measures
 from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
 from sessions.steps import Activated
 from sessions.stored import Head
@@ -42,7 +44,7 @@ from sessions.types import (
     UnixMs,
     derived_session_id,
 )
-from sessions.world import ActorLimits, World
+from sessions.world import World
 
 __all__ = ["Left", "Moved", "Runtime", "RuntimeLimits"]
 
@@ -52,17 +54,6 @@ ATTEMPTS = 4
 CONFIRMATIONS_AT_ONCE = 16
 
 Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: its epoch, top, and the next owner
-
-
-class RuntimeLimits(msgspec.Struct, frozen=True):
-    actors_max: int = 20_000
-    activations_max: int = 64
-    recoveries_max: int = 8
-    recovery_patience_s: float = 30.0  # a recovered session that says nothing for so long gives its slot to the next
-    idle_s: float = 600.0
-    orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
-    orphan_after_s: float = 30.0
-    actor: ActorLimits = ActorLimits()
 
 
 class Runtime:
@@ -84,8 +75,10 @@ class Runtime:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         must_confirm: Callable[[], bool] = lambda: False,
+        measures: Measures | None = None,
     ) -> None:
         """`must_confirm`: our lease has run out (`actors.membership`): answers need the journal's word first."""
+        self.measures = measures or Measures()
         self.replica = replica
         self.incarnation = incarnation
         self.limits = limits
@@ -129,6 +122,7 @@ class Runtime:
             spawn=self._spawn,
             publish=self._publish,
             limits=self.limits.actor,
+            measures=self.measures,
         )
         self._vigil = self._spawn(self._keep_vigil())
         return self
@@ -400,6 +394,7 @@ class Runtime:
     async def _activate(
         self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
     ) -> Actor:
+        begun_at = asyncio.get_running_loop().time()
         async with self._activation_slots:
             taken = await self.ownership.take(key, head, instead_of=instead_of)
             loaded, granted = taken.loaded, taken.head
@@ -416,6 +411,9 @@ class Runtime:
             self._reasons[key] = came(head, self.replica, instead_of, handed_off=cause is not None)
             same = head is not None and last_replica(head) == self.replica
             actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
+            why = cause_of(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
+            self.measures.activations.add(why)
+            self.measures.activation_s.of(why).observe(asyncio.get_running_loop().time() - begun_at)
             log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
         self._spawn(self._tell_watchers(key, taken.owner))
         return actor

@@ -30,6 +30,7 @@ from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplet
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
+from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
 from sessions.state import pack_state
@@ -344,6 +345,8 @@ class Actor:
         if step.durable:
             await self._persist(self._append(step, self._due_snapshot(step)), letter)
             self._durable += len(step.records)
+            if step.usage:
+                count_ended(self._world.measures, step)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
@@ -378,7 +381,7 @@ class Actor:
         had been written, anything else means that the session has another owner.
         """
         give_up_at = self._loop.time() + self._world.limits.journal_patience_s
-        unknown = False
+        unknown, begun_at, measures = False, self._loop.time(), self._world.measures
         while True:
             try:
                 if unknown:
@@ -392,6 +395,7 @@ class Actor:
                 break
             except Unavailable as error:
                 unknown = True
+                measures.journal_lost.add()
                 if not self._journal_away:
                     self._journal_away = True
                     self._log.error("journal_away", error=str(error))
@@ -403,6 +407,7 @@ class Actor:
                 if self._loop.time() >= give_up_at:
                     raise
                 await asyncio.sleep(self._world.limits.journal_retry_s)
+        measures.journal_s.observe(self._loop.time() - begun_at)
         if self._journal_away:
             self._journal_away = False
             self._log.info("journal_back")
@@ -442,6 +447,7 @@ class Actor:
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
+            measures=self._world.measures,
         )
         self._turns[open_.id] = turn
         task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
@@ -474,6 +480,8 @@ class Actor:
         if self.phase in (Phase.GONE, Phase.FENCED):
             return
         self.phase = phase
+        if phase is Phase.FENCED:
+            self._world.measures.fenced.add()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():

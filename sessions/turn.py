@@ -22,6 +22,8 @@ import structlog
 from sessions import writer
 from sessions.errors import Internal, SessileError
 from sessions.ledger import Ledger, Plan
+from sessions.measures import Measures
+from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
 from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
 from sessions.state import Open
@@ -75,6 +77,7 @@ class Turn:
         filters: FilterSet,
         inbox: Inbox,
         limits: TurnLimits,
+        measures: Measures,
     ) -> None:
         self.response_id = open_.id
         self.generation = generation
@@ -101,6 +104,7 @@ class Turn:
         self._flushed_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0  # tokens that the engine made for this run
+        self._pace = Pace(measures, self._loop.time, whole=not open_.tokens)
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -126,6 +130,7 @@ class Turn:
             raise
         finally:
             self._disarm()
+            self._pace.end()
             self.slot_free.set()
 
     @property
@@ -187,6 +192,7 @@ class Turn:
                         release = pipeline.finish()
                     else:
                         self._seen += len(part.tokens)
+                        self._pace.came(len(part.tokens))
                         release = pipeline.feed(part)
                     if release is not None:
                         self._accept(release)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Published
 from sessions.turn import TurnLimits
 from sessions.types import UnixMs
@@ -35,3 +36,4 @@ class World(msgspec.Struct, frozen=True):
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     publish: Callable[[Published], None]
     limits: ActorLimits
+    measures: Measures

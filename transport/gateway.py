@@ -20,13 +20,15 @@ import msgspec
 
 from sessions.access import demand
 from sessions.commands import ActorCommand, Ok
-from sessions.errors import Limited, Overloaded, Unavailable
+from sessions.errors import Limited, Overloaded, SessileError, Unavailable
+from sessions.measures import Measures
 from sessions.ports import Journal, Sessions
 from sessions.stored import Head, ResponsePlace
 from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
 from transport.access import Access
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
+from transport.gauges import of_doors
 from transport.openai.models import Models
 from transport.reading import LogReader
 from transport.tasks import Tasks
@@ -53,6 +55,7 @@ class Gateway:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         models: Models = tuple,
+        measures: Measures | None = None,
     ) -> None:
         self.access = access
         self.limits = limits
@@ -63,6 +66,8 @@ class Gateway:
         self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
         self.tasks = Tasks()
         self.counters: Counter[str] = Counter()
+        self.measures = measures or Measures()
+        of_doors(self.measures, self.counters)
         self.draining = False
         self._sessions = sessions
         self._journal = journal
@@ -92,9 +97,13 @@ class Gateway:
 
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
-        with self._admitted(principal, "chat"):
-            self.count("commands")
-            return await self._sessions.execute(principal, command)
+        self.measures.commands.add()
+        try:
+            with self._admitted(principal, "chat"):
+                return await self._sessions.execute(principal, command)
+        except SessileError as error:
+            self.measures.refused.add(error.code)
+            raise
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
         """A session as it stands. Raises NotFound, Gone, Unavailable."""
@@ -122,10 +131,8 @@ class Gateway:
         demand(principal, scope)
         who = (principal.tenant, principal.id)
         if self._under_way[who] >= self.limits.commands_per_principal_max:
-            self.count("rate_limited")
             raise Limited("rate_limited", "Too many commands of this key are under way.", retry_after_ms=500)
         if self._under_way_in_all >= self.limits.commands_max:
-            self.count("overloaded")
             raise Overloaded("overloaded", "Too many commands are under way here.", retry_after_ms=1000)
         self._under_way[who] += 1
         self._under_way_in_all += 1

@@ -21,10 +21,11 @@ from starlette.requests import ClientDisconnect
 from sessions.errors import BadInput, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
+from transport.metrics import Exposition
 from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
 from transport.openai.history import MemoryHistory
-from transport.routes import chat, conversations, health, models, page, responses, sessions, tickets
+from transport.routes import chat, conversations, health, metrics, models, page, responses, sessions, tickets
 from transport.routes.health import Readiness
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -34,7 +35,7 @@ _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  #
 log = structlog.get_logger(__name__)
 
 
-def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None) -> App:
+def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: Exposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
     app = FastAPI(title="Sessile", version=version, redoc_url=None)
     app.add_exception_handler(SessileError, _refused)
@@ -43,6 +44,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _failed)
     app.include_router(health.router(readiness))
+    app.include_router(metrics.router(gateway, exposition))
     app.include_router(tickets.router(gateway))
     history = MemoryHistory(clock=time.monotonic)
     doorway = Doorway(gateway, history=history, new_id=gateway.new_id)

@@ -25,6 +25,7 @@ from transport.gateway import Gateway
 from transport.http import make_app
 from transport.http_connection import HttpConnection
 from transport.memory import return_large_blocks
+from transport.metrics import Exposition
 from transport.protocol import Limits
 
 BACKLOG: Final = 4096
@@ -53,6 +54,7 @@ class Server:
         limits: ServerLimits | None = None,
         readiness: Callable[[], str | None] = lambda: None,
         web: Path | None = WEB,
+        exposition: Exposition | None = None,
     ) -> None:
         """`readiness` says why traffic is not welcome, or None; draining is looked at here already."""
         self.gateway = gateway
@@ -60,7 +62,13 @@ class Server:
         self._port = port
         self._limits = limits or ServerLimits()
         self._readiness = readiness
-        self._app = make_app(gateway, version=version, readiness=self._unready, web=web)
+        self._app = make_app(
+            gateway,
+            version=version,
+            readiness=self._unready,
+            web=web,
+            exposition=exposition or Exposition(gateway.measures, version=version, role="serve"),
+        )
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._door: Door | None = None

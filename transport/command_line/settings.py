@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: Annotated[str, setting("address to listen on; without keys only a loopback address")] = "127.0.0.1"
     port: Annotated[int, setting("port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)] = 8080
     grpc_port: Annotated[int, setting("port for gRPC; 0 picks a free one, -1 has none", ge=-1, le=65535)] = -1
+    metrics_host: Annotated[str, setting("address of the port for metrics, which asks for no key")] = "127.0.0.1"
+    metrics_port: Annotated[int, setting("that port; 0 picks a free one, -1 has none", ge=-1, le=65535)] = -1
     data: Annotated[str, setting("folder for the journal and spilled KV", min_length=1)] = "data"
     journal: Annotated[
         str, setting("sqlite (in the data folder), postgresql://..., or memory, which forgets everything")

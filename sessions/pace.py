@@ -1,0 +1,80 @@
+"""How fast one run of an engine speaks: time to its first token, between its outputs, and per token.
+
+One object per run. A run that goes on where another stopped (`whole` False) has no first token of its own and does not
+count against the targets; what lies between its outputs counts like any other's. `count_ended` counts what ended, for
+it is the log that says so: a response has one end, wherever its runs were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.measures import Measures
+from sessions.steps import Step
+
+ENDS_BY_ITSELF: Final = ("max_output_tokens",)
+
+
+class Pace:
+    __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_started_at", "_whole")
+
+    def __init__(self, measures: Measures, now: Callable[[], float], *, whole: bool) -> None:
+        """Begins now. `now` is the loop's time."""
+        self._measures = measures
+        self._now = now
+        self._whole = whole
+        self._started_at = now()
+        self._first_at = self._last_at = 0.0
+        self._num_tokens = 0
+
+    def came(self, num_tokens: int) -> None:
+        """The engine has given out `num_tokens` at once."""
+        now = self._now()
+        if self._num_tokens:
+            self._measures.itl_s.observe(now - self._last_at)
+        elif num_tokens:
+            self._first_at = now
+            self._measures.num_decoding += 1
+            self._measures.batch.observe(self._measures.num_decoding)
+            if self._whole:
+                self._measures.ttft_s.observe(now - self._started_at)
+        self._last_at = now
+        self._num_tokens += num_tokens
+
+    def end(self) -> None:
+        """The run is over, however it ended."""
+        if not self._num_tokens:
+            return
+        measures = self._measures
+        measures.num_decoding -= 1
+        per_token_s = (self._last_at - self._first_at) / max(1, self._num_tokens - 1)
+        if self._num_tokens > 1:
+            measures.tpot_s.observe(per_token_s)
+        if self._whole:
+            met = self._first_at - self._started_at <= measures.ttft_target_s and per_token_s <= measures.tpot_target_s
+            measures.in_target.add("true" if met else "false")
+
+
+def count_ended(measures: Measures, step: Step) -> None:
+    """Counts the responses that ended with a step that is durable."""
+    for row in step.usage:
+        measures.prompt_tokens.add(by=row.usage.input_tokens)
+        measures.cached_tokens.add(by=row.usage.cached_tokens)
+        measures.output_tokens.add(by=row.usage.output_tokens)
+        measures.recomputed_tokens.add(by=row.recomputed_tokens)
+        measures.withheld_tokens.add(by=row.withheld_tokens)
+    for record in step.records:
+        event = record.event
+        if isinstance(event, ResponseCompleted | ResponseIncomplete | ResponseFailed):
+            body = event.response
+            reason: str = body.status
+            if body.incomplete_details is not None:
+                reason = str(body.incomplete_details["reason"])
+                if reason not in ENDS_BY_ITSELF:
+                    measures.aborts.add(reason)
+            elif body.error is not None:
+                measures.aborts.add(str(body.error["code"]))
+            measures.responses.add(reason)
+            measures.e2e_s.observe((record.at - body.created_at) / 1000)
