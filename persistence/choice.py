@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from persistence.api_keys import MemoryApiKeys, PostgresApiKeys, SqliteApiKeys
 from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
 from persistence.master_key import read_master_key
 from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
+from sessions.api_keys import ApiKeys
 from sessions.errors import BadInput
 from sessions.ports import Journal
 
@@ -32,6 +34,19 @@ def open_journal(where: str, *, folder: Path | None) -> Journal:
             raise BadInput(
                 "unknown_journal", "The journal is `sqlite`, `memory` or `postgresql://...`.", param="journal"
             )
+
+
+def api_keys_of(journal: Journal) -> ApiKeys:
+    """The API keys that lie in a journal's database; good for as long as the journal is open."""
+    match journal:
+        case SqliteJournal():
+            return SqliteApiKeys(journal)
+        case PostgresJournal():
+            return PostgresApiKeys(journal)
+        case MemoryJournal():
+            return MemoryApiKeys(journal)
+        case _:
+            raise BadInput("unknown_journal", "This journal keeps no API keys.", param="journal")
 
 
 def open_keys(where: str, *, folder: Path, master_key: str) -> KeyStore:

@@ -40,6 +40,7 @@ from persistence.rules import (
     fenced,
     unknown_place,
 )
+from sessions.api_keys import ApiKey
 from sessions.events import Record, ResponseCreated, ResponseQueued
 from sessions.stored import (
     COMMANDS_LOADED_MAX,
@@ -99,6 +100,7 @@ class MemoryStore:
         self._logs: dict[SessionKey, _Log] = {}
         self._usage: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
         self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
+        self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
 
     def backup(self) -> MemoryStore:
         """A copy as of now; for `restore`."""
@@ -106,12 +108,15 @@ class MemoryStore:
         twin._logs = {key: log.copy() for key, log in self._logs.items()}
         twin._usage = dict(self._usage)
         twin._responses = dict(self._responses)
+        twin.api_keys = dict(self.api_keys)
         return twin
 
     def restore(self, backup: MemoryStore) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
         state = backup.backup()
         self._logs, self._usage, self._responses = state._logs, state._usage, state._responses
+        self.api_keys.clear()
+        self.api_keys.update(state.api_keys)
         self.incarnation = self._new_id()
         for log in self._logs.values():
             fence = log.head.fence + FENCES_OF_AN_INCARNATION

@@ -333,6 +333,23 @@ class PostgresJournal:
         finally:
             await self._pool.release(connection)
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction for tables that are no session's (`persistence.api_keys`). Raises Unavailable."""
+        async with self._connection() as connection:
+            try:
+                async with connection.transaction():
+                    yield connection
+            except FAILURES as exc:
+                if isinstance(exc, NO_ANSWER):
+                    terminate(connection)
+                raise translate(exc) from exc
+
+    async def rows(self, statement: str, *values: Any) -> list[Any]:
+        """The rows of a read of such tables."""
+        await self._sure()
+        return await self._fetch(statement, *values)
+
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
         """The rows of a read, on another connection if the first one had gone. Raises Unavailable."""
         for last in (False, True):

@@ -144,7 +144,24 @@ V3: Final = """
 CREATE INDEX heads_unlisted ON heads (updated_at) WHERE NOT listed AND deleted_at IS NULL;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3)
+V4: Final = """
+CREATE TABLE api_keys (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY,
+    version    bigint NOT NULL UNIQUE,
+    digest     bytea  NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    role       text   NOT NULL,
+    end_user   text,
+    scopes     text   NOT NULL,
+    name       text   NOT NULL,
+    created_at bigint NOT NULL,
+    created_by text   NOT NULL,
+    expires_at bigint,
+    revoked_at bigint
+);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4)
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

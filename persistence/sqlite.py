@@ -294,6 +294,16 @@ class SqliteJournal:
                 return row
         return None
 
+    async def job(self, step: Callable[[sqlite3.Connection], object]) -> object:
+        """Runs `step` in a transaction of the writer, for tables that are no session's (`persistence.api_keys`)."""
+        return await self._group.submit(JobWrite(STORE, step))
+
+    async def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """The rows of a read of such tables."""
+        await self._sure()
+        async with self._reader() as reader:
+            return list(await reader.execute_fetchall(statement, parameters))
+
     async def _sure(self) -> None:
         """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
         if self._unsure:

@@ -3,8 +3,9 @@
 `MIGRATIONS` is a list that only grows: entry n takes a file from `user_version` n to n+1, in one transaction. A file
 with a newer version than the list knows is refused, and so is a file that is some other application's.
 
-Every table begins with the tenant, and every one but `responses` with (tenant, session), so that no statement can
-forget whose rows it touches. `responses` says which session a response is in; it follows from the events of the same
+Every table of sessions begins with the tenant, and every one but `responses` with (tenant, session), so that no
+statement can forget whose rows it touches. `api_keys` is asked before a tenant is known. `responses` says which
+session a response is in; it follows from the events of the same
 append. `events` lies in the order of arrival with an index beside it: clustered by session, each event of a busy server
 would rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The
 other tables are clustered.
@@ -127,7 +128,24 @@ V3: Final = """
 CREATE INDEX heads_unlisted ON heads (updated_at) WHERE listed = 0 AND deleted_at IS NULL;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3)
+V4: Final = """
+CREATE TABLE api_keys (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    version    INTEGER NOT NULL UNIQUE,
+    digest     BLOB    NOT NULL,
+    tenant     TEXT    NOT NULL,
+    role       TEXT    NOT NULL,
+    end_user   TEXT,
+    scopes     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    created_by TEXT    NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER
+) WITHOUT ROWID, STRICT;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4)
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:

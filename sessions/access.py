@@ -10,8 +10,8 @@ A principal sees the sessions of its tenant. A key that acts for a named end use
 and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
 words for a session of another tenant, another user and one that never was.
 
-An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations. Pure: whether
-a credential still stands (revoked, expired) is `transport.access`' business.
+An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations. Pure:
+whether a credential still stands (revoked, expired) is `transport.access`' business.
 """
 
 from __future__ import annotations

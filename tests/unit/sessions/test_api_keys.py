@@ -1,0 +1,78 @@
+"""How keys are made, written and refused."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.api_keys import USUAL_SCOPES, Wanted, digest_of, make, opens, split
+from sessions.errors import BadInput
+from sessions.types import Authority, UnixMs
+
+NOW = UnixMs(1_750_000_000_000)
+
+
+@given(st.binary(min_size=40, max_size=40), st.binary(min_size=40, max_size=40))
+def test_a_key_opens_itself_and_nothing_else(one: bytes, two: bytes) -> None:
+    key, written = make(Wanted(tenant="acme"), one, now=NOW)
+    name, secret = split(written) or ("", "")
+    assert written == f"sk-sessile-{name}-{secret}" and name == key.id
+    assert opens(key, secret) and key.digest == digest_of(secret)
+    other, _ = make(Wanted(tenant="acme"), two, now=NOW)
+    assert opens(other, secret) == (one[8:] == two[8:])
+    assert not opens(None, secret)
+
+
+@given(st.text(max_size=100))
+def test_what_is_not_written_like_a_key_is_none(text: str) -> None:
+    assert split(text) is None
+
+
+def test_near_misses_are_none() -> None:
+    _, written = make(Wanted(tenant="acme"), bytes(40), now=NOW)
+    assert split(written) is not None
+    for wrong in (written + "\n", written + "a", written[:-1], written.upper(), " " + written, written[3:]):
+        assert split(wrong) is None
+
+
+def test_a_users_key_without_a_user_is_a_user_of_its_own() -> None:
+    one, _ = make(Wanted(tenant="acme"), bytes(40), now=NOW)
+    two, _ = make(Wanted(tenant="acme"), bytes([1]) * 40, now=NOW)
+    assert one.principal.user == one.id != two.principal.user
+    named, _ = make(Wanted(tenant="acme", user="ana"), bytes(40), now=NOW)
+    assert named.principal.user == "ana"
+
+
+@pytest.mark.parametrize("role", get_args(Authority))
+def test_a_role_has_its_usual_scopes(role: Authority) -> None:
+    key, _ = make(Wanted(tenant="acme", role=role), bytes(40), now=NOW)
+    assert key.scopes == USUAL_SCOPES[role] and (key.user is None) == (role != "user")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        (Wanted(tenant=""), "tenant"),
+        (Wanted(tenant="a\nb"), "tenant"),
+        (Wanted(tenant="a" * 129), "tenant"),
+        (Wanted(tenant="acme", user=""), "user"),
+        (Wanted(tenant="acme", role="service", user="ana"), "user"),
+        (Wanted(tenant="acme", name="\x1b[2J"), "name"),
+        (Wanted(tenant="acme", expires_at=NOW), "expires_at"),
+        (Wanted(tenant="acme", scopes=()), "scopes"),
+        (Wanted(tenant="acme", scopes=("admin",)), "scopes"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(wanted: Wanted, param: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        make(wanted, bytes(40), now=NOW)
+    assert refused.value.param == param
+
+
+def test_a_key_ends() -> None:
+    key, _ = make(Wanted(tenant="acme", expires_at=NOW + 10), bytes(40), now=NOW)
+    assert key.state(NOW) == "active" and key.state(UnixMs(NOW + 10)) == "expired"
+    assert key.principal.expires_at == NOW + 10
