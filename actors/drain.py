@@ -3,6 +3,7 @@
 From the first moment on nothing new comes here: the view says so, and whoever asks is told. An open answer is handed
 off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first); an
 idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as good.
+With no other replica only open answers are waited for.
 What cannot be handed off (nobody has room, the target failed, again and again) is parked when `drain_s` ends: its log
 is whole, and another replica goes on with it as after a failure.
 """
@@ -111,6 +112,9 @@ class Drain:
         target = self._placement.choose(
             key, self._membership.view, model=self._engine.info.model, avoid=[self._runtime.replica]
         )
+        if target is None and not actor.open:
+            await self._park(key)  # with nobody to take it: what waits for a tool waits in the log as well
+            return
         if target is None or (patient and actor.speaking and target.load >= 1):
             return
         try:

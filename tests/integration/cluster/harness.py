@@ -32,7 +32,7 @@ from sessions import commands as cm
 from sessions.errors import Unavailable
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Engine, Member, Published
-from sessions.types import CommandId, Principal, ReplicaId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import CommandId, Principal, ReplicaId, ResponseId, SessionId, SessionKey, TenantId, Tool, UnixMs
 from tests.integration.cluster.checker import Checker
 from tests.support.virtual_time import advance, until
 
@@ -241,9 +241,9 @@ class GatewayNode:
         self.router = router
         self.cluster = cluster
 
-    async def create(self, session: str, principal: Principal = ALICE) -> SessionKey:
+    async def create(self, session: str, principal: Principal = ALICE, *, tools: tuple[Tool, ...] = ()) -> SessionKey:
         ok = await self.router.execute(
-            principal, cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session))
+            principal, cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session), tools=tools)
         )
         assert ok.session is not None
         return SessionKey(principal.tenant, ok.session)

@@ -14,6 +14,7 @@ from sessions.events import ResponseCreated, SessionMigrated
 from sessions.ports import Member
 from tests.integration.cluster.harness import Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
+from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import outcome, virtual
 
 LONG = "word " * 1000
@@ -271,6 +272,20 @@ async def test_a_drain_moves_idle_sessions_and_the_next_turn_finds_their_kv() ->
             await made.at_rest(key)
         used = simulated(made.replicas["r2"]).stats().counters["prefilled_tokens"] - before
         assert held and used < 100 * len(held)
+
+
+@virtual
+async def test_the_last_replica_does_not_wait_for_somebodys_tool() -> None:
+    async with cluster(replicas=0) as made:
+        node = await made.add_replica("r1", engine=Scripted(['<tool_call>{"name": "look"}</tool_call>'], {}))
+        await advance(1.5)  # until the gateway has seen it
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one", tools=(LOOK,))
+        await gateway.say(key)
+        await until(lambda: (actor := node.replica.runtime.actor(key)) is not None and actor.busy and not actor.open)
+        began = now()
+        await node.replica.drain()
+        assert now() - began < 1.0 and node.replica.runtime.num_present == 0
 
 
 @virtual

@@ -28,6 +28,7 @@ from starlette.routing import Route
 from inference.simulated import SimulatedOptions
 from tests.chaos.proxy import Flow, Proxy
 from tests.integration.openai.server import Serving, serving
+from tests.support.node import CLIENT, WITH_NODE, node_modules
 from transport.grpc_api import GrpcServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,10 +46,10 @@ def ws(server: Serving) -> str:
     return server.server.url.replace("http", "ws") + "/v1/ws"
 
 
-async def start(*command: str, **more: str) -> asyncio.subprocess.Process:
+async def start(*command: str, cwd: Path = ROOT, **more: str) -> asyncio.subprocess.Process:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "clients" / "python"), **more}
     return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment, cwd=ROOT
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment, cwd=cwd
     )
 
 
@@ -67,6 +68,17 @@ def answers(server: Serving, session: str) -> list[str]:
             event: Any = record.event
             found[event.response_id] = found.get(event.response_id, "") + event.delta
     return list(found.values())
+
+
+async def test_openais_javascript_sdk(server: Serving) -> None:
+    await node_modules()
+    example = str(EXAMPLES / "openai_sdk.mjs")
+    process = await start(WITH_NODE, "node", example, server.server.url, cwd=CLIENT)
+    out, _ = await output(process)
+    lines = [line.split(":")[0] for line in out.splitlines() if re.match(r"(chat|response|conversation):", line)]
+    assert lines == ["chat", "chat", "response", "conversation"]
+    assert "conversation: user assistant user assistant" in out
+    assert len(server.sessions) == 3, "the chat that resent its history stayed on one session"
 
 
 @pytest.mark.slow

@@ -26,7 +26,6 @@ READY = "Sessile is ready: "
 PATIENCE_S = 60.0
 # The template that is built in, because the small model's own does not render tools.
 LLAMA = ("--engine", "llama", "--chat-template", "chatml", "--threads", "1", "--slots", "2", "--context", "2048")
-CLUSTER = ("--engine", "sim", "--sim-tokens-per-s", "400", "--sim-answer-tokens", "0", "--log-level", "error")
 ELSEWHERE = os.environ.get("SESSILE_OPENAI_BASE_URL")
 
 
@@ -76,11 +75,13 @@ async def target(name: str) -> AsyncIterator[Target]:
         folder.chmod(0o755)  # PostgreSQL enters it under an account of its own
         if name == "cluster":
             command = ("deploy/cluster.py", "--port", "0", "--replicas", "2", "--gateways", "1", "--data", str(folder))
-            lines = await stack.enter_async_context(printed(*command, "--", *CLUSTER, last="The cluster is ready"))
+            lines = await stack.enter_async_context(
+                printed(*command, "--", "--log-level", "error", *LLAMA, last="The cluster is ready")
+            )
             (said,) = [line for line in lines if line.startswith("gateway-1: ")]
             url = said.partition(READY)[2].split()[0]
         else:
             flags = ("--port", "0", "--data", str(folder), "--log-level", "error", *LLAMA)
             (*_, said) = await stack.enter_async_context(printed("app.py", "serve", *flags, last=READY))
             url = said.removeprefix(READY)
-        yield Target(f"{url.rstrip('/')}/v1", num_lacks=0 if name == "llama" else None)
+        yield Target(f"{url.rstrip('/')}/v1", num_lacks=0)

@@ -20,10 +20,9 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.openai.targets import ELSEWHERE, ROOT, Target, target
+from tests.support.node import WITH_NODE, node_modules
 
 HERE = Path(__file__).parent
-CLIENT = ROOT / "clients" / "typescript"
-WITH_NODE = str(ROOT / "deploy" / "with_node.sh")
 LONG = 400
 HELLO: list[Any] = [
     {"role": "system", "content": "Be brief."},
@@ -40,7 +39,7 @@ WEATHER_FLAT: Any = {"type": "function", "name": "weather", "parameters": CITY, 
 TARGETS = [
     pytest.param("simulated"),
     pytest.param("llama", marks=pytest.mark.model),
-    pytest.param("cluster", marks=pytest.mark.cluster),
+    pytest.param("cluster", marks=[pytest.mark.model, pytest.mark.cluster]),
     *([pytest.param("elsewhere")] if ELSEWHERE else []),
 ]
 
@@ -49,7 +48,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=TARGETS)
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Target]:
-    if request.param == "llama":
+    if request.param in ("llama", "cluster"):
         request.getfixturevalue("model_path")
     async with target(request.param) as made:
         yield made
@@ -91,9 +90,7 @@ def text(chunks: list[Any]) -> str:
 
 @pytest.mark.timeout(300)
 async def test_the_javascript_sdk(place: Target) -> None:
-    if not (CLIENT / "node_modules" / "openai").is_dir():
-        npm = await asyncio.create_subprocess_exec(WITH_NODE, "npm", "ci", "--no-audit", "--no-fund", cwd=CLIENT)
-        assert await npm.wait() == 0
+    await node_modules()
     process = await asyncio.create_subprocess_exec(
         *(WITH_NODE, "node", "--test", "--test-reporter=spec", str(HERE / "sdk.test.mjs")),
         cwd=ROOT,

@@ -6,50 +6,25 @@ The engine says what a script says, one byte a token, and goes on with it wherev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
 from actors.runtime import RuntimeLimits
-from inference.simulated import SimulatedEngine, decode
+from inference.simulated import decode
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import Conflict, NotFound, SessileError
-from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest
-from sessions.types import FunctionCall, ResponseId, Tool, unpack_tokens
+from sessions.types import FunctionCall, ResponseId, unpack_tokens
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
-from tests.support.virtual_time import advance, outcome, passed, run, settled, until, virtual
+from tests.support.scripted import LOOK, Scripted
+from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 
-LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
 TWO_CALLS = (
     'I will look. <tool_call>{"name": "look", "arguments": {"at": "the sea"}}</tool_call>'
     '<tool_call>{"name": "look", "arguments": {"at": "the sky"}}</tool_call>'
 )
 LIMITS = RuntimeLimits(actor=ActorLimits(tool_deadline_s=30.0))
-
-
-class Scripted(SimulatedEngine):
-    """Says the scripts in order, one for each response; shared by all replicas of a place."""
-
-    def __init__(self, scripts: list[str], given: dict[ResponseId, str]) -> None:
-        super().__init__()
-        self._scripts, self._given = scripts, given
-        self.prompts: list[str] = []
-
-    @property
-    def info(self) -> EngineInfo:
-        return msgspec.structs.replace(super().info, tool_format="hermes")
-
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
-        script = self._given.setdefault(request.response_id, self._scripts[len(self._given)])
-        self.prompts.append(decode(request.prompt))
-        said = len(decode(request.emitted).encode())
-        for byte in script.encode()[said:]:
-            await passed(0.01)
-            yield Chunk((byte,), chr(byte))
-        yield Finish("stop", len(request.prompt), 0)
 
 
 class Stage:
