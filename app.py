@@ -301,10 +301,7 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(keep_announced(directory, runtime, engine))
             sweeps = tasks.create_task(upkeep.run())
             await start_doors(server, grpc)
-            # The journal's thread would keep the loop waiting for the interpreter's lock, 5 ms at a time.
-            sys.setswitchinterval(SWITCH_INTERVAL_S)
-            gc.freeze()  # what lives as long as the process is not worth looking at again and again
-            gc.set_threshold(*GC_THRESHOLDS)
+            settled_in()
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
             log.info("stopping")
@@ -314,6 +311,13 @@ async def serve(settings: Settings) -> int:
             await runtime.close()
             lease.cancel()
     return 0
+
+
+def settled_in() -> None:
+    """Everything that lasts has been made: what the interpreter does beside our work is kept small from now on."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
+    gc.freeze()  # what lives as long as the process is not worth looking at again and again
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 async def keep_announced(directory: MemoryDirectory, runtime: Runtime, engine: Engine) -> None:
@@ -392,6 +396,7 @@ async def replica_role(settings: Settings) -> int:
         )
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
+        settled_in()
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -431,6 +436,7 @@ async def gateway_role(settings: Settings) -> int:
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
         grpc = grpc_door(settings, gateway)
         await start_doors(server, grpc)
+        settled_in()
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
         await stop_doors(server, grpc)
