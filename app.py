@@ -45,6 +45,7 @@ from transport.command_line.operator import Wanted, described, drained, in_json,
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
+from transport.limiting import Limiting, limiting
 from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
@@ -178,7 +179,12 @@ def peer_security(settings: Settings) -> PeerSecurity:
 
 
 def gateway_of(
-    settings: Settings, sessions: Sessions, journal: Journal, measures: Measures, models: Models = tuple
+    settings: Settings,
+    sessions: Sessions,
+    journal: Journal,
+    measures: Measures,
+    limits: Limiting | None,
+    models: Models = tuple,
 ) -> Gateway:
     access = Access(
         read_keys(settings.keys) if settings.keys else {},
@@ -194,6 +200,7 @@ def gateway_of(
         new_id=new_id,
         models=models,
         measures=measures,
+        quotas=None if limits is None else limits.quotas,
     )
 
 
@@ -267,6 +274,7 @@ async def serve(settings: Settings) -> int:
     measures = Measures()
     async with (
         running(journal, keys, engine),
+        limiting(settings.limits, "", journal) as limited,
         Runtime(
             replica=ReplicaId("local"),
             incarnation=new_id(),
@@ -281,10 +289,14 @@ async def serve(settings: Settings) -> int:
         ) as runtime,
         measured(settings, measures, "serve") as exposition,
     ):
+        if limited is not None:
+            runtime.told = limited.settler.published
         of_engine(measures, engine)
         of_runtime(measures, runtime)
         started_at = now_ms() // 1000
-        gateway = gateway_of(settings, runtime, journal, measures, lambda: (card_of(engine.info, created=started_at),))
+        gateway = gateway_of(
+            settings, runtime, journal, measures, limited, lambda: (card_of(engine.info, created=started_at),)
+        )
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
         grpc = grpc_door(settings, gateway)
         upkeep = Upkeep(
@@ -359,6 +371,7 @@ async def replica_role(settings: Settings) -> int:
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(journal, keys, engine))
+        limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
 
         async def listen(host: PeerHost) -> str:
             server = PeerServer(host.accept, security=security)
@@ -397,6 +410,8 @@ async def replica_role(settings: Settings) -> int:
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
         settled_in()
+        if limited is not None:
+            replica.runtime.told = limited.settler.published
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -429,10 +444,11 @@ async def gateway_role(settings: Settings) -> int:
         models = Catalog(
             lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
+        limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
         measures = Measures()
         exposition = await stack.enter_async_context(measured(settings, measures, "gateway"))
         of_router(measures, router)
-        gateway = gateway_of(settings, router, journal, measures, models)
+        gateway = gateway_of(settings, router, journal, measures, limited, models)
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
         grpc = grpc_door(settings, gateway)
         await start_doors(server, grpc)

@@ -87,6 +87,7 @@ class Runtime:
         self._engine = engine
         self._filters = filters
         self._now_ms = now_ms
+        self.told: Callable[[Published], None] = lambda published: None  # all that becomes durable; must not block
         self.draining = False  # sessions that are here go on, others do not come
         self.ownership = Ownership(
             replica=replica,
@@ -268,6 +269,7 @@ class Runtime:
 
     def _publish(self, published: Published) -> None:
         self._gate.published(published.key, published.records)
+        self.told(published)
         sinks = self._sinks.get(published.key)
         if sinks:
             for sink in tuple(sinks):

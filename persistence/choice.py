@@ -12,12 +12,12 @@ from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
 from sessions.api_keys import ApiKeys
 from sessions.errors import BadInput
-from sessions.ports import Journal
 
+JournalStore = MemoryJournal | SqliteJournal | PostgresJournal
 KeyStore = MemoryKeys | SqliteKeys | PostgresKeys
 
 
-def open_journal(where: str, *, folder: Path | None) -> Journal:
+def open_journal(where: str, *, folder: Path | None) -> JournalStore:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     `folder` belongs to one process. With PostgreSQL it holds the marker that tells a restored database from the one
@@ -36,7 +36,7 @@ def open_journal(where: str, *, folder: Path | None) -> Journal:
             )
 
 
-def api_keys_of(journal: Journal) -> ApiKeys:
+def api_keys_of(journal: JournalStore) -> ApiKeys:
     """The API keys that lie in a journal's database; good for as long as the journal is open."""
     match journal:
         case SqliteJournal():

@@ -42,6 +42,7 @@ from persistence.rules import (
 )
 from sessions.api_keys import ApiKey
 from sessions.events import Record, ResponseCreated, ResponseQueued
+from sessions.limits import Tally
 from sessions.stored import (
     COMMANDS_LOADED_MAX,
     Append,
@@ -225,6 +226,13 @@ class MemoryStore:
             heads = [h for h in heads if _newest_first(h) > _newest_first(place)]
         return sorted(heads, key=_newest_first)[:limit]
 
+    def tally(self, tenant: TenantId, user: str | None) -> Tally:
+        logs = [
+            log for key, log in self._logs.items() if key.tenant == tenant and (user is None or log.head.user == user)
+        ]
+        shown = [log for log in logs if log.head.listed and log.head.deleted_at is None and log.head.top > 0]
+        return Tally(len(shown), sum(len(encode_record(record)) for log in logs for record in log.records))
+
     def open_heads(self, limit: int, after: SessionKey | None) -> list[Head]:
         behind = after or FIRST_KEY
         return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
@@ -314,6 +322,11 @@ class MemoryJournal:
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
         return await self._call("list_heads", None, lambda: self.store.list_heads(tenant, user, limit, after))
+
+    async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        """See `sessions.limits.Tallies`."""
+        found = await self._call("tally", None, lambda: self.store.tally(tenant, user))
+        return found if stored else Tally(found.sessions, 0)
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))

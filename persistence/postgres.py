@@ -33,6 +33,7 @@ from persistence.postgres_schema import Known, migrate, settle
 from persistence.rules import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_place
 from persistence.writes import AppendWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
+from sessions.limits import Tally
 from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
@@ -439,6 +440,11 @@ class PostgresJournal:
             place = (rows[0][0], rows[0][1])
         statement, values = sql.list_heads(tenant, user, limit, place)
         return [sql.head_of(self._codec, row) for row in await self._fetch(statement, *values)]
+
+    async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        """See `sessions.limits.Tallies`."""
+        check_text(tenant, user)
+        return Tally(*(await self._fetch(sql.TALLY, tenant, user, stored))[0])
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return [sql.head_of(self._codec, r) for r in await self._fetch(sql.OPEN_HEADS, limit, *(after or FIRST_KEY))]

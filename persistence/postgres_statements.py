@@ -229,6 +229,16 @@ FIND_RESPONSE: Final = 'SELECT session, "offset" FROM responses WHERE tenant = $
 PLACE: Final = "SELECT updated_at, session FROM heads WHERE tenant = $1 AND session = $2"
 
 
+# (tenant, end user or NULL, whether bytes are counted)
+TALLY = """
+SELECT
+    (SELECT count(*) FROM heads WHERE tenant = $1 AND listed AND deleted_at IS NULL AND NOT empty
+        AND ($2::text IS NULL OR end_user = $2)),
+    CASE WHEN $3 THEN coalesce((SELECT sum(length(e.body)) FROM events e JOIN heads h USING (tenant, session)
+        WHERE e.tenant = $1 AND ($2::text IS NULL OR h.end_user = $2)), 0)::bigint ELSE 0 END
+"""
+
+
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, list[Any]]:
     """Newest first; `behind` is (updated_at, session) of a place in that order to go on from."""
     where = "tenant = $1 AND listed AND deleted_at IS NULL AND NOT empty"

@@ -52,6 +52,7 @@ from persistence.sqlite_transaction import (
 )
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
+from sessions.limits import Tally
 from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
@@ -372,6 +373,12 @@ class SqliteJournal:
             place = row
         (text,) = await self._one(*sql.list_heads(tenant, user, limit, place))
         return sql.heads_of(self._codec, text)
+
+    async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        """See `sessions.limits.Tallies`."""
+        check_text(tenant, user)
+        sessions, stored_bytes = await self._one(sql.TALLY, (tenant, user, stored))
+        return Tally(sessions, stored_bytes)
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE)))

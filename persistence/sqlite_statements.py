@@ -214,6 +214,15 @@ def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int
     return statement, (*values, limit)
 
 
+# (tenant, end user or NULL, whether bytes are counted)
+TALLY = """
+SELECT
+    (SELECT count(*) FROM heads WHERE tenant = ?1 AND listed = 1 AND deleted_at IS NULL AND top > 0
+        AND (?2 IS NULL OR user IS ?2)),
+    CASE WHEN ?3 THEN coalesce((SELECT sum(length(e.body)) FROM events e JOIN heads h USING (tenant, session)
+        WHERE e.tenant = ?1 AND (?2 IS NULL OR h.user IS ?2)), 0) ELSE 0 END
+"""
+
 # (limit, tenant, session): the store's own row is never open.
 OPEN_HEADS = (
     f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"

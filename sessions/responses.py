@@ -29,6 +29,7 @@ from sessions.types import (
     Principal,
     ResponseId,
     Sampling,
+    SessionKey,
     UnixMs,
     Usage,
 )
@@ -46,6 +47,11 @@ def derive(prefix: str, *parts: str) -> str:
     """An id that follows from what it is made of; 80 bits, so that no two of a tenant's meet by chance."""
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
     return f"{prefix}_{b32encode(digest).decode()[:24].lower()}"
+
+
+def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> ResponseId:
+    """The response that a command begins, if it begins one: known before anybody has applied it."""
+    return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
 
 
 class Responses:

@@ -15,7 +15,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import tree
 from sessions.errors import BadInput, Conflict, NotFound
-from sessions.responses import Responses, derive
+from sessions.responses import Responses, derive, response_id_of
 from sessions.state import State, stands_below
 from sessions.steps import Prepared
 from sessions.types import (
@@ -61,7 +61,7 @@ class Turns(Responses):
         return wanted
 
     def _response_id(self, principal: Principal, command_id: str) -> ResponseId:
-        return ResponseId(derive("resp", self.state.key.tenant, self.state.key.session, principal.id, command_id))
+        return response_id_of(self.state.key, principal, command_id)
 
     def _turn(self, principal: Principal, command: cm.TurnCreate, prepared: Sequence[Prepared | None]) -> cm.Ok:
         state = self.state

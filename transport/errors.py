@@ -72,6 +72,8 @@ CODES: Final[dict[str, Row]] = {
     "forbidden": Row(403, "PERMISSION_DENIED", FORBIDDEN),
     # How much.
     "rate_limited": Row(429, "RESOURCE_EXHAUSTED"),
+    "quota_exceeded": Row(429, "RESOURCE_EXHAUSTED"),
+    "limits_unavailable": Row(503, "UNAVAILABLE"),
     "too_many_subscriptions": Row(429, "RESOURCE_EXHAUSTED"),
     "queue_full": Row(503, "RESOURCE_EXHAUSTED"),
     "overloaded": Row(503, "UNAVAILABLE", TRY_LATER),
@@ -124,6 +126,7 @@ INNER: Final[dict[str, str]] = {
     "journal_taken": "journal_unavailable",
     "keys_unavailable": "journal_unavailable",
     "lease_missing": "fenced",
+    "limits_outcome_unknown": "limits_unavailable",
     "mailbox_full": "overloaded",
     "model_not_loaded": "engine_unavailable",
     "no_replica": "engine_unavailable",

@@ -30,6 +30,7 @@ from transport.feeds import Feeds
 from transport.frames import Done, Listed
 from transport.gauges import of_doors
 from transport.openai.models import Models
+from transport.quotas import Quotas
 from transport.reading import LogReader
 from transport.tasks import Tasks
 
@@ -56,7 +57,9 @@ class Gateway:
         new_id: Callable[[], str],
         models: Models = tuple,
         measures: Measures | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        """`quotas` None: nothing is limited but what is under way."""
         self.access = access
         self.limits = limits
         self.new_id = new_id
@@ -69,6 +72,9 @@ class Gateway:
         self.measures = measures or Measures()
         of_doors(self.measures, self.counters)
         self.draining = False
+        self._quotas = quotas
+        if quotas is not None:
+            quotas.count = self.count
         self._sessions = sessions
         self._journal = journal
         self._under_way: Counter[tuple[str, str]] = Counter()
@@ -100,6 +106,8 @@ class Gateway:
         self.measures.commands.add()
         try:
             with self._admitted(principal, "chat"):
+                if self._quotas is not None:
+                    return await self._quotas.execute(principal, command, self._sessions.execute)
                 return await self._sessions.execute(principal, command)
         except SessileError as error:
             self.measures.refused.add(error.code)

@@ -1,4 +1,4 @@
-"""What surrounds every HTTP request: its id, the date, the Host rule, and how large a body may be.
+"""What surrounds every HTTP request: its id, the date, where its limits stand, the Host rule, how large a body may be.
 
 Plain ASGI, so that streams pass through untouched. A body beyond the limit is answered with 413 where the answer has
 not begun; its rest is not read.
@@ -15,6 +15,7 @@ import structlog
 
 from sessions.errors import SessileError, TooLarge
 from transport.access import Access
+from transport.quotas import TOLD, Told
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -53,6 +54,8 @@ class Surroundings:
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
         taken = 0
+        told = Told()
+        TOLD.set(told)  # of this request: every task that it starts has it
 
         async def limited_receive() -> Message:
             nonlocal taken
@@ -71,6 +74,7 @@ class Surroundings:
                     (b"x-request-id", request_id.encode()),
                     (b"date", formatdate(usegmt=True).encode()),
                     (b"x-content-type-options", b"nosniff"),
+                    *told.headers,
                 ]
             await send(message)
 

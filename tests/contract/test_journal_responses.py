@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from persistence.memory import MemoryJournal
+from persistence.postgres import PostgresJournal
+from persistence.sqlite import SqliteJournal
 from sessions.errors import Fenced
 from sessions.events import Private, Record, ResponseBody, ResponseCreated, ResponseQueued
 from sessions.ports import Journal
@@ -67,3 +70,20 @@ async def test_what_was_refused_or_purged_is_not_found(journal: Journal) -> None
     assert await journal.find_response(ACME, ResponseId("resp_a")) is not None
     await journal.purge(deleted_before=UnixMs(NOW + 1), commands_before=UnixMs(0), limit=9)
     assert await journal.find_response(ACME, ResponseId("resp_a")) is None
+
+
+async def test_what_a_tenant_and_a_user_have_is_counted(journal: Journal) -> None:
+    await a_log(journal, "a", 3, head=patch(user="ann"))
+    await a_log(journal, "b", 2, head=patch(user="bob"))
+    await a_log(journal, "hidden", 1, head=patch(user="ann", listed=False))
+    await a_log(journal, "gone", 1, head=patch(user="ann", deleted_at=NOW))
+    await grant(journal, key("claimed only"))
+    await a_log(journal, "a", 5, tenant="other", head=patch(user="ann"))
+    assert isinstance(journal, MemoryJournal | SqliteJournal | PostgresJournal)
+    whole = await journal.tally(ACME, user=None, stored=True)
+    anns = await journal.tally(ACME, user="ann", stored=True)
+    assert (whole.sessions, anns.sessions) == (2, 1)
+    assert 0 < anns.stored_bytes < whole.stored_bytes
+    assert (await journal.tally(ACME, user=None, stored=False)).stored_bytes == 0
+    empty = await journal.tally(TenantId("nobody"), user="ann", stored=True)
+    assert (empty.sessions, empty.stored_bytes) == (0, 0)

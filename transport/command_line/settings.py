@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0
     drain_s: Annotated[float, setting("how long open answers may go on after SIGTERM", ge=0)] = 10.0
     keys: Annotated[str, setting("TOML file of API keys; empty: loopback only, one local principal")] = ""
+    limits: Annotated[str, setting("TOML file of limits per tenant and user (docs/limits.md); empty: none")] = ""
     origins: Annotated[
         tuple[str, ...], setting("browser origins that may connect, beside the server's own; comma-separated")
     ] = ()

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from actors.directory.memory import MemoryDirectory
@@ -18,6 +19,8 @@ from sessions.ports import Member
 from sessions.types import Principal, ReplicaId, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
+from transport.limiting import Limiting, limiting
+from transport.openai.models import card_of
 from transport.server import Server, ServerLimits
 
 
@@ -26,6 +29,7 @@ class Assembly(NamedTuple):
     gateway: Gateway
     runtime: Runtime
     journal: MemoryJournal
+    limited: Limiting | None = None
 
     @property
     def ws(self) -> str:
@@ -57,6 +61,7 @@ async def assembled(
     gateway_limits: GatewayLimits | None = None,
     runtime_limits: RuntimeLimits | None = None,
     store: MemoryStore | None = None,
+    limits_file: Path | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything."""
     journal = MemoryJournal(store or MemoryStore())
@@ -70,17 +75,22 @@ async def assembled(
     member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
     try:
         await directory.announce(member)
-        async with Runtime(
-            replica=replica,
-            incarnation=incarnation,
-            journal=journal,
-            directory=directory,
-            engine=simulated,
-            filters=KeywordFilterSet(),
-            limits=runtime_limits or RuntimeLimits(),
-            now_ms=now_ms,
-            new_id=new_id,
-        ) as runtime:
+        async with (
+            limiting(str(limits_file or ""), "", journal) as limited,
+            Runtime(
+                replica=replica,
+                incarnation=incarnation,
+                journal=journal,
+                directory=directory,
+                engine=simulated,
+                filters=KeywordFilterSet(),
+                limits=runtime_limits or RuntimeLimits(),
+                now_ms=now_ms,
+                new_id=new_id,
+            ) as runtime,
+        ):
+            if limited is not None:
+                runtime.told = limited.settler.published
             access = Access(keys or {}, clock=asyncio.get_running_loop().time)
             gateway = Gateway(
                 sessions=runtime,
@@ -89,11 +99,13 @@ async def assembled(
                 limits=gateway_limits or GatewayLimits(),
                 now_ms=now_ms,
                 new_id=new_id,
+                models=lambda: (card_of(simulated.info, created=0),),
+                quotas=None if limited is None else limited.quotas,
             )
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
             await server.start()
             try:
-                yield Assembly(server, gateway, runtime, journal)
+                yield Assembly(server, gateway, runtime, journal, limited)
             finally:
                 await server.stop()
     finally:

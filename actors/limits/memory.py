@@ -1,0 +1,170 @@
+"""A `Limiter` in the memory of one process, and what stands in for a cluster's while that is away.
+
+Bounded: scopes that are full again and sessions that were long silent are forgotten, oldest first. A restart forgets
+everything, which fills every bucket.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from sessions.limits import BUSY_RETRY_MS, Bucket, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
+from sessions.types import ResponseId, SessionId, TenantId
+
+REMEMBERED_MS: Final = 3_600_000  # an ended reservation, so that a repeat is not charged again
+ENTRIES_MAX: Final = 200_000  # of each kind
+
+
+class _Scope:
+    """One tenant's or user's counts."""
+
+    __slots__ = ("requests", "tokens", "turns")
+
+    def __init__(self) -> None:
+        self.requests: Bucket | None = None
+        self.tokens: Bucket | None = None
+        self.turns: dict[ResponseId, float] = {}  # under way, until when at most
+
+    def look(self, ceilings: Ceilings, now_ms: float) -> None:
+        self.requests = _looked(self.requests, ceilings.requests_per_minute, now_ms)
+        self.tokens = _looked(self.tokens, ceilings.tokens_per_minute, now_ms)
+        self.turns = {name: until for name, until in self.turns.items() if until > now_ms}
+
+    def waits_ms(self, ceilings: Ceilings, tokens: int) -> list[tuple[int, int]]:
+        """Per limit, in the order of `_WHAT`: how long a turn of so many tokens would wait, and the limit."""
+        turns = ceilings.concurrent_turns
+        return [
+            (0, 0) if self.requests is None else (self.requests.wait_ms(1), self.requests.ceiling),
+            (0, 0) if self.tokens is None else (self.tokens.wait_ms(tokens), self.tokens.ceiling),
+            (BUSY_RETRY_MS if turns is not None and len(self.turns) >= turns else 0, turns or 0),
+        ]
+
+    def take(self, requests: int, tokens: int) -> None:
+        if self.requests is not None:
+            self.requests.take(requests)
+        if self.tokens is not None:
+            self.tokens.take(tokens)
+
+    @property
+    def gauges(self) -> tuple[Gauge | None, Gauge | None]:
+        return (
+            None if self.requests is None else self.requests.gauge,
+            None if self.tokens is None else self.tokens.gauge,
+        )
+
+
+_WHAT: Final = ("requests_per_minute", "tokens_per_minute", "concurrent_turns")
+
+
+class _Reserved:
+    __slots__ = ("scopes", "tokens", "until_ms")
+
+    def __init__(self, tokens: int, scopes: tuple[_Scope, _Scope], until_ms: float) -> None:
+        self.tokens: int | None = tokens  # None: settled
+        self.scopes = scopes
+        self.until_ms = until_ms
+
+
+class MemoryLimiter:
+    """Implements `Limiter`. `clock_ms` never goes back."""
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self._clock_ms = clock_ms
+        self._scopes: OrderedDict[tuple[TenantId, str], _Scope] = OrderedDict()
+        self._reserved: OrderedDict[tuple[TenantId, ResponseId], _Reserved] = OrderedDict()
+        self._held: OrderedDict[tuple[TenantId, SessionId], int] = OrderedDict()  # tokens of a session's last turn
+
+    async def reserve(self, demand: Demand) -> Grant:
+        now = self._clock_ms()
+        pairs = (
+            (self._scope(demand.tenant, ""), demand.tenant_ceilings),
+            (self._scope(demand.tenant, demand.user), demand.user_ceilings),
+        )
+        for scope, ceilings in pairs:
+            scope.look(ceilings, now)
+        self._forget(now)
+        scopes = (pairs[0][0], pairs[1][0])
+        name = (demand.tenant, demand.name)
+        if name in self._reserved:
+            return Grant(_standing(scopes))
+        held = self._held.get((demand.tenant, demand.session), 0)
+        tokens = held + demand.input_tokens + demand.output_tokens
+        worst: Refusal | None = None
+        for (scope, ceilings), whose in zip(pairs, ("tenant", "user"), strict=True):
+            for (wait_ms, limit), what in zip(scope.waits_ms(ceilings, tokens), _WHAT, strict=True):
+                if wait_ms > (worst.retry_after_ms if worst is not None else 0):
+                    worst = Refusal(what, whose, limit, wait_ms)  # type: ignore[arg-type]
+        if worst is not None:
+            return Grant(_standing(scopes), worst)
+        for scope in scopes:
+            scope.take(1, tokens)
+            scope.turns[demand.name] = now + demand.hold_ms
+        self._reserved[name] = _Reserved(tokens, scopes, now + demand.hold_ms)
+        return Grant(_standing(scopes))
+
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+        now = self._clock_ms()
+        self._held[(tenant, session)] = tokens
+        self._held.move_to_end((tenant, session))
+        while len(self._held) > ENTRIES_MAX:
+            self._held.popitem(last=False)
+        reserved = self._reserved.get((tenant, name))
+        if reserved is None or reserved.tokens is None or reserved.until_ms <= now:
+            return
+        self._give_back(reserved, name, requests=0, tokens=reserved.tokens - tokens, now=now)
+        reserved.tokens = None
+        reserved.until_ms = now + REMEMBERED_MS
+        self._reserved.move_to_end((tenant, name))
+
+    async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
+        reserved = self._reserved.get((tenant, name))
+        now = self._clock_ms()
+        if reserved is None or reserved.tokens is None or reserved.until_ms <= now:
+            return
+        del self._reserved[(tenant, name)]
+        self._give_back(reserved, name, requests=int(unasked), tokens=reserved.tokens, now=now)
+
+    def _give_back(self, reserved: _Reserved, name: ResponseId, *, requests: int, tokens: int, now: float) -> None:
+        for scope in reserved.scopes:
+            for bucket in (scope.requests, scope.tokens):
+                if bucket is not None:
+                    bucket.look(bucket.ceiling, now)
+            scope.take(-requests, -tokens)
+            scope.turns.pop(name, None)
+
+    def _scope(self, tenant: TenantId, user: str) -> _Scope:
+        scope = self._scopes.get((tenant, user))
+        if scope is None:
+            scope = self._scopes[(tenant, user)] = _Scope()
+        self._scopes.move_to_end((tenant, user))
+        while len(self._scopes) > ENTRIES_MAX:
+            self._scopes.popitem(last=False)
+        return scope
+
+    def _forget(self, now: float) -> None:
+        """Reservations whose time is over. They are almost in order of it; two a call keep up with those that come."""
+        for _ in range(2):
+            first = next(iter(self._reserved), None)
+            if first is None:
+                return
+            reserved = self._reserved[first]
+            if reserved.until_ms <= now or len(self._reserved) > ENTRIES_MAX:
+                del self._reserved[first]
+            else:
+                return
+
+
+def _looked(bucket: Bucket | None, ceiling: int | None, now_ms: float) -> Bucket | None:
+    if ceiling is None:
+        return None
+    if bucket is None:
+        return Bucket(ceiling, now_ms)
+    bucket.look(ceiling, now_ms)
+    return bucket
+
+
+def _standing(scopes: tuple[_Scope, _Scope]) -> Standing:
+    gauges = [scope.gauges for scope in scopes]
+    return Standing(nearest([requests for requests, _ in gauges]), nearest([tokens for _, tokens in gauges]))

@@ -1,0 +1,217 @@
+"""How much a tenant and its users may take: what can be limited, what is asked for, and the buckets that say yes or no.
+
+Two scopes are asked at once, the tenant and one of its users (the end user, or the key where there is none), and both
+must agree. Per scope: a bucket of requests and one of tokens, each holding a minute's worth and refilled evenly, and a
+number of turns under way. A turn reserves its input and the output that it may make at most, and is settled at its end
+with what it used; what was reserved and is not settled in time (its processes died) frees its place and stays paid.
+
+Invariants: nothing is charged by a refusal. A bucket is overdrawn by one reservation at most, and only from full: a
+turn larger than a whole minute is admitted when the minute is unspent. A reservation is named by the response that it
+is for, so a command that is repeated is charged once (I5).
+
+Pure, but for the ports at the end; `actors/limits/limits.lua` says the same arithmetic where a cluster shares it.
+Does not know: files, stores, doors. Token buckets: RFC 2697's in one colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from sessions.types import Principal, ResponseId, SessionId, TenantId
+
+MINUTE_MS: Final = 60_000
+BUSY_RETRY_MS: Final = 1_000  # nobody knows when a turn of somebody's ends
+
+Count = Annotated[int, Meta(ge=1, le=10**15)]
+What = Literal["requests_per_minute", "tokens_per_minute", "concurrent_turns"]
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one scope may take; None: as much as it likes."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent_turns: Count | None = None
+    sessions: Count | None = None
+    stored_bytes: Count | None = None
+
+    def scaled(self, share: float) -> Ceilings:
+        """The rates and turns of a process that counts alone while it cannot ask the others."""
+
+        def part(ceiling: int | None) -> int | None:
+            return None if ceiling is None else max(1, round(ceiling * share))
+
+        return msgspec.structs.replace(
+            self,
+            requests_per_minute=part(self.requests_per_minute),
+            tokens_per_minute=part(self.tokens_per_minute),
+            concurrent_turns=part(self.concurrent_turns),
+        )
+
+
+class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tenant's table: its own ceilings, and those of each of its users."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent_turns: Count | None = None
+    sessions: Count | None = None
+    stored_bytes: Count | None = None
+    user: Ceilings = Ceilings()
+
+    @property
+    def ceilings(self) -> Ceilings:
+        return Ceilings(**{name: getattr(self, name) for name in Ceilings.__struct_fields__})
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole limits file. A tenant without a table of its own has `default`'s."""
+
+    default: TenantLimits = TenantLimits()
+    tenants: dict[str, TenantLimits] = {}
+    output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
+    reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
+    store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
+    local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`
+
+    def of(self, tenant: TenantId) -> TenantLimits:
+        return self.tenants.get(tenant, self.default)
+
+
+def user_scope(principal: Principal) -> str:
+    """Names the user among a tenant's: the end user, whatever key acts for it, or else the key."""
+    return f"u:{principal.user}" if principal.user is not None else f"k:{principal.key_id}"
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn asks for. Its input is `input_tokens` and what its session is known to hold already."""
+
+    tenant: TenantId
+    user: str  # `user_scope`
+    session: SessionId
+    name: ResponseId
+    input_tokens: int
+    output_tokens: int
+    tenant_ceilings: Ceilings
+    user_ceilings: Ceilings
+    hold_ms: int
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """Where a bucket stands: what is left of `limit`, and when it is full again."""
+
+    limit: int
+    remaining: int
+    reset_ms: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The buckets nearest to their ends, of the tenant's and the user's; None where nothing is limited."""
+
+    requests: Gauge | None = None
+    tokens: Gauge | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    what: What
+    scope: Literal["tenant", "user"]
+    limit: int
+    retry_after_ms: int
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The answer: granted where there is no `refusal`."""
+
+    standing: Standing
+    refusal: Refusal | None = None
+
+
+# -- buckets ----------------------------------------------------------------------------------------------------------
+
+
+class Bucket:
+    """A minute's worth, refilled evenly. Mutable; `at_ms` is when it was last looked at."""
+
+    __slots__ = ("at_ms", "ceiling", "level")
+
+    def __init__(self, ceiling: int, now_ms: float) -> None:
+        self.ceiling = ceiling
+        self.level = float(ceiling)
+        self.at_ms = now_ms
+
+    def look(self, ceiling: int, now_ms: float) -> None:
+        """Refills up to now. A ceiling that changed moves the level by as much, so that what was spent stays spent."""
+        self.level += max(0.0, now_ms - self.at_ms) * self.ceiling / MINUTE_MS
+        self.level = min(self.level, self.ceiling) + ceiling - self.ceiling
+        self.ceiling, self.at_ms = ceiling, now_ms
+
+    def wait_ms(self, wanted: int) -> int:
+        """How long until `wanted` may be taken; 0: now."""
+        short = min(wanted, self.ceiling) - self.level
+        return 0 if short <= 1e-6 else max(1, -int(-short * MINUTE_MS // self.ceiling))
+
+    def take(self, amount: int) -> None:
+        """Takes; a negative amount is given back."""
+        self.level = min(self.level - amount, float(self.ceiling))
+
+    @property
+    def gauge(self) -> Gauge:
+        reset_ms = -int(-(self.ceiling - self.level) * MINUTE_MS // self.ceiling)
+        return Gauge(self.ceiling, max(0, int(self.level + 1e-6)), max(0, reset_ms))
+
+
+def nearest(gauges: list[Gauge | None]) -> Gauge | None:
+    """The one with the least left."""
+    return min((gauge for gauge in gauges if gauge is not None), key=lambda gauge: gauge.remaining, default=None)
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+class Limiter(Protocol):
+    """Counts what tenants and users take. Every call is one decision: whole, or not at all.
+
+    Raises Unavailable where the counts are away, and OutcomeUnknown where a decision may have been made: asking again
+    under the same name gets it.
+    """
+
+    async def reserve(self, demand: Demand) -> Grant:
+        """Takes what `demand` asks for from both scopes, or nothing. A name that was granted before is granted again
+        and not charged twice, for an hour after its end."""
+        ...
+
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+        """The response has ended and used `tokens`, input and output: the rest is given back, or what is missing
+        taken. Idempotent; a name that is not known (any more) changes nothing but what the session holds."""
+        ...
+
+    async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
+        """The turn did not begin: tokens and place are given back; the request too where it was our fault
+        (`unasked`). Idempotent."""
+        ...
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What a scope has in the journal."""
+
+    sessions: int  # listed and not deleted
+    stored_bytes: int  # of its logs, deleted ones too until they are purged
+
+
+class Tallies(Protocol):
+    """The journal, as far as it counts. Raises Unavailable."""
+
+    async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        """Counts a tenant's sessions, or one end user's; `stored`: their bytes too, which reads much more."""
+        ...
+
+
+LimitsNow = Callable[[], Limits]
+"""The limits in force: what was read last and was whole."""

@@ -1,0 +1,56 @@
+"""Puts limits together for a process: the file that is watched, who counts, who asks at the door, who settles.
+
+One process counts in its memory; with a directory the cluster counts there (`actors.limits`). The clock is monotonic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.limits.lost import LossTolerant
+from actors.limits.memory import MemoryLimiter
+from actors.limits.settling import Settler
+from sessions.limits import Limiter, LimitsNow, Tallies
+from transport.command_line.limits import LimitsFile
+from transport.quotas import Quotas
+
+
+class Limiting(NamedTuple):
+    now: LimitsNow
+    quotas: Quotas  # for a gateway
+    settler: Settler  # for a replica
+
+
+@contextlib.asynccontextmanager
+async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator[Limiting | None]:
+    """None without a file. Raises BadSetting, BadInput for a file or an address that is wrong."""
+    if not file:
+        yield None
+        return
+    limits = LimitsFile(Path(file))
+    async with contextlib.AsyncExitStack() as stack:
+        limiter: Limiter = MemoryLimiter(_clock_ms)
+        if directory:
+            from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
+
+            store = ValkeyLimiter(directory)
+            stack.push_async_callback(store.close)
+            limiter = LossTolerant(store, limits.now, _clock_ms)
+        settler = Settler(limiter, limits.now, time.monotonic)
+        quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
+        tasks = [asyncio.create_task(work) for work in (limits.watch(), settler.run())]
+        try:
+            yield Limiting(limits.now, quotas, settler)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _clock_ms() -> float:
+    return time.monotonic() * 1000

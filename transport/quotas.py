@@ -1,0 +1,259 @@
+"""Limits at the door: what a command asks of its tenant's and user's limits, before any actor hears of it.
+
+A command that may begin a response reserves a request and tokens (its own text, what its session held at the end of its
+last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settling`). One
+that turns out to begin none, or is refused, gives its tokens back; where nobody knows whether it was applied, the
+reservation stays until the response ends or it lapses. Sessions and stored bytes are counted in the journal, at most
+every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added.
+
+Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
+
+`Told` carries where the buckets stand to the answer of the HTTP request that was asked for, refused or not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final
+
+import structlog
+
+from sessions import commands as cm
+from sessions.errors import Limited, SessileError, Unavailable
+from sessions.limits import Ceilings, Demand, Gauge, Limiter, LimitsNow, Refusal, Standing, Tallies, user_scope
+from sessions.responses import response_id_of
+from sessions.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
+
+TEXT_BYTES_PER_TOKEN: Final = 4
+MESSAGE_TOKENS: Final = 8  # of a template, around each message
+TALLY_S: Final = 15.0
+TALLIES_MAX: Final = 10_000
+FULL_RETRY_MS: Final = 60_000  # room comes when something is deleted
+
+_SAYS: Final = {
+    "requests_per_minute": "requests per minute",
+    "tokens_per_minute": "tokens per minute",
+    "concurrent_turns": "turns at the same time",
+    "sessions": "sessions",
+    "stored_bytes": "bytes of history",
+}
+
+Execute = Callable[[Principal, cm.ActorCommand], Awaitable[cm.Ok]]
+
+log = structlog.get_logger(__name__)
+
+
+class Told:
+    """Where the asker's buckets stand, as far as this request has asked. Mutable: the request's own."""
+
+    __slots__ = ("standing",)
+
+    def __init__(self) -> None:
+        self.standing: Standing | None = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` as OpenAI writes them."""
+        found: list[tuple[bytes, bytes]] = []
+        if self.standing is not None:
+            for name, gauge in (("requests", self.standing.requests), ("tokens", self.standing.tokens)):
+                if gauge is not None:
+                    found += _headers(name, gauge)
+        return found
+
+
+TOLD: Final[ContextVar[Told | None]] = ContextVar("told", default=None)
+
+
+class _Tally:
+    __slots__ = ("at", "sessions", "stored_bytes", "with_bytes")
+
+    def __init__(self, sessions: int, stored_bytes: int, with_bytes: bool, at: float) -> None:
+        self.sessions = sessions
+        self.stored_bytes = stored_bytes
+        self.with_bytes = with_bytes
+        self.at = at
+
+
+class Quotas:
+    """Asks the limiter for each command that costs something. One per gateway."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        limits: LimitsNow,
+        tallies: Tallies,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.count: Callable[[str], None] = lambda name: None  # the gateway's
+        self._limiter = limiter
+        self._limits = limits
+        self._tallies = tallies
+        self._clock = clock
+        self._tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = OrderedDict()
+
+    async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
+        """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
+        tenant = self._limits().of(principal.tenant)
+        await self._check_room(principal, command, tenant.ceilings, tenant.user)
+        demand = self._demand(principal, command, tenant.ceilings, tenant.user)
+        if demand is None:
+            return await execute(principal, command)
+        grant = await self._limiter.reserve(demand)
+        told = TOLD.get()
+        if told is not None:
+            told.standing = grant.standing
+        if grant.refusal is not None:
+            self.count(f"limited_{grant.refusal.what}")
+            raise _limited(grant.refusal)
+        try:
+            ok = await execute(principal, command)
+        except Unavailable:
+            raise  # it may have been applied: the reservation is settled at its end, or lapses
+        except SessileError as error:
+            await self._released(principal.tenant, demand.name, unasked=error.status >= 500)
+            raise
+        if ok.response_id is None:
+            await self._released(principal.tenant, demand.name, unasked=False)
+        return ok
+
+    async def _released(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
+        try:
+            await self._limiter.release(tenant, name, unasked=unasked)
+        except Unavailable as error:
+            log.warning("not_released", response=name, error=error.code)
+
+    def _demand(
+        self, principal: Principal, command: cm.ActorCommand, tenant: Ceilings, user: Ceilings
+    ) -> Demand | None:
+        """What a command asks for; None where it begins no response, or nothing of it is limited."""
+        text_bytes = begins(command)
+        if text_bytes is None or not (_counts(tenant) or _counts(user)):
+            return None
+        limits = self._limits()
+        key = SessionKey(principal.tenant, command.session or derived_session_id(principal, command.id))
+        wanted = getattr(command, "max_output_tokens", None)
+        return Demand(
+            tenant=principal.tenant,
+            user=user_scope(principal),
+            session=key.session,
+            name=response_id_of(key, principal, command.id),
+            input_tokens=text_bytes // TEXT_BYTES_PER_TOKEN + MESSAGE_TOKENS,
+            output_tokens=limits.output_tokens if wanted is None else wanted,
+            tenant_ceilings=tenant,
+            user_ceilings=user,
+            hold_ms=round(limits.reservation_s * 1000),
+        )
+
+    # -- what is stored ---------------------------------------------------------------------------------------------
+
+    async def _check_room(
+        self, principal: Principal, command: cm.ActorCommand, tenant: Ceilings, user: Ceilings
+    ) -> None:
+        """Raises Limited (`quota_exceeded`) for a session or a text too many."""
+        makes = cm.making(command) is not None
+        adds = makes or begins(command) is not None
+        if not adds:
+            return
+        for ceilings, whose in ((tenant, None), (user, principal.user)):
+            if whose is None and ceilings is user:
+                continue  # the journal knows end users, not keys
+            sessions = ceilings.sessions if makes else None
+            if sessions is None and ceilings.stored_bytes is None:
+                continue
+            tally = await self._tally(principal.tenant, whose, stored=ceilings.stored_bytes is not None)
+            if sessions is not None and tally.sessions >= sessions:
+                raise self._full("sessions", sessions, whose)
+            if ceilings.stored_bytes is not None:
+                if tally.stored_bytes >= ceilings.stored_bytes:
+                    raise self._full("stored_bytes", ceilings.stored_bytes, whose)
+                tally.stored_bytes += begins(command) or 0
+            tally.sessions += makes
+
+    async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
+        known = self._tallied.get((tenant, user))
+        now = self._clock()
+        if known is not None and now - known.at < TALLY_S and (known.with_bytes or not stored):
+            return known
+        found = await self._tallies.tally(tenant, user=user, stored=stored)
+        tally = self._tallied[(tenant, user)] = _Tally(found.sessions, found.stored_bytes, stored, now)
+        self._tallied.move_to_end((tenant, user))
+        while len(self._tallied) > TALLIES_MAX:
+            self._tallied.popitem(last=False)
+        return tally
+
+    def _full(self, what: str, limit: int, user: str | None) -> Limited:
+        self.count(f"limited_{what}")
+        scope = "tenant" if user is None else "user"
+        return Limited(
+            "quota_exceeded",
+            f"This {scope} has its {limit} {_SAYS[what]}; delete some first.",
+            param=what,
+            retryable=False,
+            retry_after_ms=FULL_RETRY_MS,
+        )
+
+
+def begins(command: cm.ActorCommand) -> int | None:
+    """The bytes of text that a command adds to its conversation before an answer; None: no answer follows from it."""
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit():
+            return _bytes(command.content) if command.respond else None
+        case cm.ResponseCreate():
+            return 0
+        case cm.ToolOutput():
+            return len(command.output)
+        case cm.TurnCreate():
+            if not command.respond:
+                return None
+            given = command.instructions if isinstance(command.instructions, str) else ""
+            made = command.create.instructions if command.create is not None else None
+            return len(given) + len(made or "") + sum(_item_bytes(item) for item in command.items)
+    return None
+
+
+def _item_bytes(item: cm.NewItem) -> int:
+    match item:
+        case cm.NewMessage():
+            size = _bytes(item.content)
+        case cm.NewCall():
+            size = len(item.name) + len(item.arguments)
+        case cm.NewOutput():
+            size = len(item.output)
+    return size + MESSAGE_TOKENS * TEXT_BYTES_PER_TOKEN
+
+
+def _bytes(content: cm.Content) -> int:
+    return sum(len(part.text.encode()) for part in cm.content_parts(content))
+
+
+def _counts(ceilings: Ceilings) -> bool:
+    rates = (ceilings.requests_per_minute, ceilings.tokens_per_minute, ceilings.concurrent_turns)
+    return any(ceiling is not None for ceiling in rates)
+
+
+def _limited(refusal: Refusal) -> Limited:
+    return Limited(
+        "rate_limited",
+        f"This {refusal.scope} may have {refusal.limit} {_SAYS[refusal.what]}. Come again in"
+        f" {max(1, refusal.retry_after_ms) / 1000:.1f} s.",
+        param=refusal.what,
+        retry_after_ms=refusal.retry_after_ms,
+    )
+
+
+def _headers(name: str, gauge: Gauge) -> list[tuple[bytes, bytes]]:
+    values = (("limit", str(gauge.limit)), ("remaining", str(gauge.remaining)), ("reset", duration(gauge.reset_ms)))
+    return [(f"x-ratelimit-{what}-{name}".encode(), value.encode()) for what, value in values]
+
+
+def duration(ms: int) -> str:
+    """As OpenAI writes durations: `12ms`, `1.5s`, `6m0s`."""
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, rest_ms = divmod(ms, 60_000)
+    seconds = f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
