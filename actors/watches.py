@@ -83,7 +83,7 @@ class Watch:
         """Passes records on to everyone who reads here."""
         self.epoch, self.seen = epoch, records[-1].offset
         published = Published(self.key, epoch, records)
-        for sink in list(self.sinks.values()):
+        for sink in tuple(self.sinks.values()):
             sink(published)
 
     # -- Watcher -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     python -m bench.cluster_streams [--streams 250] [--rate 25] [--seconds 10] [--inside]
 
 Replicas and the gateway are processes, on a real Valkey and PostgreSQL; replicas have simulated engines. Every stream
-is a session with a WebSocket of its own, gives `rate` tokens a second, and each token is a durable event. The latency
+is a session with a WebSocket of its own and gives `rate` durable events a second. The latency
 is from the moment that stands in the record (just before its append, in whole milliseconds) to its arrival at the
 client; CPU is the gateway process's, per event. With `--inside` this process is the gateway, without the sockets of
 its clients: the router's and the peer link's share of it; `--profile` shows where that goes.
@@ -34,6 +34,7 @@ from tests.chaos.cluster import chaos_cluster
 from tests.integration.cluster.processes import processes
 from tests.integration.cluster.real import create, say
 
+EVENTS_PER_TOKEN = 0.92  # of the simulated engine: its other tokens are beginnings of characters
 SPARE_S = 25.0  # answers go on for so long beyond what is measured
 
 
@@ -121,7 +122,10 @@ class Client:
 
 
 async def over_sockets(streams: int, rate: float, seconds: float, replicas: int) -> dict[str, float]:
-    flags = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", str(streams), "--sim-tokens-per-s", str(rate))
+    tokens_per_s = rate / EVENTS_PER_TOKEN
+    tokens = int(tokens_per_s * (seconds + SPARE_S))
+    flags = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", str(streams))
+    flags += ("--sim-tokens-per-s", str(tokens_per_s))
     names = (*(f"r{number}" for number in range(1, replicas + 1)), "g1")
     meter = Meter()
     async with chaos_cluster(*flags, names=names) as cluster, contextlib.AsyncExitStack() as stack:
@@ -135,7 +139,7 @@ async def over_sockets(streams: int, rate: float, seconds: float, replicas: int)
             )
             clients.append(Client(socket, meter))
         for first in range(0, streams, 25):
-            await asyncio.gather(*(each.begin(int(rate * (seconds + SPARE_S))) for each in clients[first : first + 25]))
+            await asyncio.gather(*(each.begin(tokens) for each in clients[first : first + 25]))
         await asyncio.sleep(2.0)
         return await meter.measured(seconds, lambda: sum(gateway.cpu_times()[:2]))
 
@@ -145,13 +149,13 @@ async def over_sockets(streams: int, rate: float, seconds: float, replicas: int)
 
 async def inside(streams: int, rate: float, seconds: float, replicas: int, *, profile: bool) -> dict[str, float]:
     names = tuple(f"r{number}" for number in range(1, replicas + 1))
-    options = ("--step-s", str(1 / rate), "--slots", str(streams), "--log", "error")
+    options = ("--step-s", str(EVENTS_PER_TOKEN / rate), "--slots", str(streams), "--log", "error")
     meter = Meter()
 
     async def stream(router: Router, number: int) -> None:
         key = await create(router, f"stream{number}")
         router.watch(key, meter.sink)
-        await say(router, key, tokens=int(rate * (seconds + SPARE_S)))
+        await say(router, key, tokens=int(rate / EVENTS_PER_TOKEN * (seconds + SPARE_S)))
 
     async with processes(*options, names=names) as made, made.gateway("g1") as (router, _):
         for first in range(0, streams, 25):

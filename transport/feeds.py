@@ -152,23 +152,25 @@ class Feed:
         first, last = records[0].offset, records[-1]
         if self._seen_to < first - 1:
             self._seen_from = first - 1
-        self._seen_to = max(self._seen_to, last.offset)
+        if last.offset > self._seen_to:
+            self._seen_to = last.offset
+        feeds, encoding = self._feeds, self.encoding
         if entries is None:
             entries = self._entries = []
             self._base = first
-            self._feeds.warmed(self)
+            feeds.warmed(self)
         added = 0
         for record in records:
             entry = Entry(record)
             entries.append(entry)
-            added += len(entry.frame(self, self.encoding))
+            added += len(entry.frame(self, encoding))
         self._bytes += added
-        self._feeds.bytes += added
+        feeds.bytes += added
         self._touched = True
         if self._bytes > TAIL_BYTES_MAX:
             self._trim()
-        if self._feeds.bytes > TAILS_BYTES_MAX:
-            self._feeds.shed(self)
+        if feeds.bytes > TAILS_BYTES_MAX:
+            feeds.shed(self)
         if last.offset > self.top:
             self.top = last.offset
         if type(last.event) is SessionDeleted:
@@ -322,9 +324,9 @@ class Reader(Unacked):
         if entries is None:
             return Pulled.NEEDS_PAGE
         budget = PULL_BYTES_MAX
-        if len(entries) < MERGE_FROM:
+        if len(entries) < MERGE_FROM:  # the usual case: one, fresh from the engine
             for entry in entries:
-                frame = entry.frame(feed, encoding)
+                frame = (entry.json if encoding is JSON else entry.msgpack) or entry.frame(feed, encoding)
                 budget -= self._take(frame, entry.record.offset, out, window, now)
                 if window.full or budget <= 0:
                     break

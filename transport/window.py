@@ -9,38 +9,35 @@ It never buffers: what does not fit is not taken from the log. Time is an argume
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
+from operator import itemgetter
+
+_OFFSET = itemgetter(0)
 
 
 class Unacked:
-    """What one reader sent and its client has not acknowledged: (offset, bytes) in order."""
+    """What one reader sent and its client has not acknowledged: (offset, bytes from the first one on) in order."""
 
-    __slots__ = ("sent",)
+    __slots__ = ("acked_bytes", "sent", "sent_bytes")
 
     def __init__(self) -> None:
         # Made when something is sent and dropped when all is acknowledged: most connections are idle.
-        self.sent: deque[tuple[int, int]] | None = None
+        self.sent: list[tuple[int, int]] | None = None
+        self.sent_bytes = self.acked_bytes = 0
 
 
 class Window:
-    """The count of one connection. `full_since` is None while there is room."""
+    """The count of one connection. `full`: there is no room; `full_since` is None while there is."""
 
-    __slots__ = ("bytes", "bytes_max", "events", "events_max", "full_since")
+    __slots__ = ("bytes", "bytes_max", "events", "events_max", "full", "full_since")
 
     def __init__(self, events_max: int, bytes_max: int) -> None:
         self.events_max = events_max
         self.bytes_max = bytes_max
         self.events = 0
         self.bytes = 0
+        self.full = False  # kept and not computed: it is asked several times for each event
         self.full_since: float | None = None
-
-    @property
-    def full(self) -> bool:
-        return self.events >= self.events_max or self.bytes >= self.bytes_max
-
-    @property
-    def events_left(self) -> int:
-        return self.events_max - self.events
 
     @property
     def bytes_left(self) -> int:
@@ -49,23 +46,32 @@ class Window:
     def sent(self, to: Unacked, offset: int, num_bytes: int, now: float) -> None:
         """Counts one frame that ends at `offset`."""
         if to.sent is None:
-            to.sent = deque()
-        to.sent.append((offset, num_bytes))
+            to.sent = []
+            to.sent_bytes = to.acked_bytes = 0
+        to.sent_bytes += num_bytes
+        to.sent.append((offset, to.sent_bytes))
         self.events += 1
         self.bytes += num_bytes
-        if self.full_since is None and self.full:
-            self.full_since = now
+        if self.events >= self.events_max or self.bytes >= self.bytes_max:
+            self.full = True
+            if self.full_since is None:
+                self.full_since = now
 
     def acked(self, by: Unacked, offset: int, now: float) -> bool:
         """Frees everything up to `offset`; True when that was anything. Progress restarts the slow reader's clock."""
         sent = by.sent
         if sent is None or sent[0][0] > offset:
             return False
-        while sent and sent[0][0] <= offset:
-            self.events -= 1
-            self.bytes -= sent.popleft()[1]
-        if not sent:
+        count = bisect_right(sent, offset, key=_OFFSET)
+        upto = sent[count - 1][1]
+        self.events -= count
+        self.bytes -= upto - by.acked_bytes
+        by.acked_bytes = upto
+        if count == len(sent):
             by.sent = None
+        else:
+            del sent[:count]
+        self.full = self.events >= self.events_max or self.bytes >= self.bytes_max
         self.full_since = now if self.full else None
         return True
 
