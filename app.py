@@ -35,7 +35,7 @@ from persistence import KeyStore, open_journal, open_keys
 from sessions.errors import SessileError
 from sessions.filters import KeywordFilterSet
 from sessions.measures import Measures
-from sessions.ports import Engine, Journal, Member, Sessions
+from sessions.ports import Engine, FilterSet, Journal, Member, Sessions
 from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, UnixMs
 from sessions.world import ActorLimits
@@ -150,8 +150,35 @@ def limits(settings: Settings) -> RuntimeLimits:
     )
 
 
-def filters_of(settings: Settings) -> KeywordFilterSet:
-    return KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
+@contextlib.asynccontextmanager
+async def filtering(settings: Settings) -> AsyncIterator[FilterSet]:
+    """What messages and answers pass through; a policy is read again on SIGHUP. Raises BadSetting."""
+    if not settings.policy:
+        yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
+        return
+    if settings.input_keywords or settings.output_keywords:
+        raise BadSetting("input_keywords, output_keywords: with a policy they are its `phrases`")
+    from inference.moderation import BadPolicy, PolicyFilterSet
+
+    filters = PolicyFilterSet(settings.policy)
+    try:
+        await filters.open()
+    except BadPolicy as error:
+        raise BadSetting(f"policy: {error}") from error
+    loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[bool]]()
+
+    def reload() -> None:
+        reloads.add(task := loop.create_task(filters.reload()))
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield filters
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        for task in reloads:
+            task.cancel()
+        await filters.close()
 
 
 def fingerprint_of(engine: Engine) -> str:
@@ -273,6 +300,7 @@ async def serve(settings: Settings) -> int:
     directory = MemoryDirectory()
     measures = Measures()
     async with (
+        filtering(settings) as filters,
         running(journal, keys, engine),
         limiting(settings.limits, "", journal) as limited,
         Runtime(
@@ -281,7 +309,7 @@ async def serve(settings: Settings) -> int:
             journal=journal,
             directory=directory,
             engine=engine,
-            filters=filters_of(settings),
+            filters=filters,
             limits=limits(settings),
             now_ms=now_ms,
             new_id=new_id,
@@ -367,6 +395,7 @@ async def replica_role(settings: Settings) -> int:
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
+        filters = await stack.enter_async_context(filtering(settings))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -394,7 +423,7 @@ async def replica_role(settings: Settings) -> int:
                 journal=journal,
                 directory=directory,
                 engine=engine,
-                filters=filters_of(settings),
+                filters=filters,
                 listen=listen,
                 connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
                 placement=BoundedRendezvous(),

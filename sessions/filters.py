@@ -102,5 +102,8 @@ class KeywordFilterSet:
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
         return self._input
 
-    def output_filters(self, principal: Principal) -> Sequence[OutputFilter]:
+    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
         return (KeywordOutputFilter(self._output),) if self._output is not None else ()
+
+    def holds_whole(self, principal: Principal) -> bool:
+        return False

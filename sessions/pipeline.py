@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from sessions.ports import Chunk, OutputFilter, Verdict
+from sessions.ports import Chunk, Finding, LateFilter, OutputFilter, Verdict
 from sessions.types import Json, Tokens, pack_tokens
 
 
@@ -38,6 +38,7 @@ class Release(msgspec.Struct, frozen=True):
     restart: bool = False
     message: str = ""
     withheld_tokens: int = 0
+    retracted: Verdict | None = None  # to be taken back of what readers have, this release included
 
 
 class OutputPipeline:
@@ -61,6 +62,9 @@ class OutputPipeline:
         self._beginnings = beginnings(self._stops)
         self._reach = reach(self._stops)
         self._filters = tuple(filters)
+        self._late = tuple(each for each in self._filters if isinstance(each, LateFilter))
+        self._findings: list[Finding] = []
+        self.closing: Literal["stop", "end"] | None = None  # all is fed; `close` tells how it ends
         self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # those that act
         self._text = ""  # from the end of the last wholly released token on
         self._start = 0  # position of self._text's beginning; positions count code points of everything fed
@@ -111,10 +115,26 @@ class OutputPipeline:
     def _last(self, limit: int, *, stopped: bool) -> Release | None:
         """Passes on what is left up to `limit`; behind it nothing comes, or nothing is wanted."""
         release = self._filter(limit)
+        if self._late and (release is None or not (release.ended or release.restart)):
+            self.closing = "stop" if stopped else "end"
+            return release
         if self._filters and (release is None or not (release.ended or release.restart)):
             release = _joined(release, self._ask(None))
-        if not stopped:
-            return release
+        return self._stopped(release) if stopped else release
+
+    async def close(self) -> Release | None:
+        """Once `closing` is set and what came with it was accepted: waits for the late filters, and ends."""
+        for each in self._late:
+            await each.settle()
+        release = self._ask(None)
+        return self._stopped(release) if self.closing == "stop" else release
+
+    def take_findings(self) -> list[Finding]:
+        """What filters have found since the last time."""
+        found, self._findings = self._findings, []
+        return found
+
+    def _stopped(self, release: Release | None) -> Release:
         if release is None:
             return Release("", b"", self._present_tail(), ended="stop")
         return release if release.ended or release.restart else msgspec.structs.replace(release, ended="stop")
@@ -133,6 +153,9 @@ class OutputPipeline:
         for index, each in enumerate(self._filters):
             if self._verdicts[index] is None:
                 allowed, verdict = each.finish() if text is None else each.feed(text)
+                self._findings += verdict.findings
+                if verdict.action == "retract":
+                    return self._take_back(verdict, min(limit, allowed))
                 if verdict.action in ("block", "redact"):
                     self._verdicts[index] = verdict
                 else:
@@ -161,6 +184,19 @@ class OutputPipeline:
             tail=before.tail + verdict.replacement,
             restart=True,
             withheld_tokens=withheld,
+        )
+
+    def _take_back(self, verdict: Verdict, limit: int) -> Release:
+        """Shows what may be shown, so that the span is whole, and has it taken back."""
+        before = self._release(limit) if limit > self._released else Release("", b"", self._present_tail())
+        withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
+        return msgspec.structs.replace(
+            before,
+            ended="content_filter" if verdict.ends else None,
+            restart=not verdict.ends,
+            message=verdict.message,
+            withheld_tokens=withheld,
+            retracted=verdict,
         )
 
     def _release(self, limit: int) -> Release:

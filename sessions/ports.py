@@ -11,7 +11,7 @@ its docstring says "unknown". Errors are `sessions.errors`; adapters translate w
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -319,15 +319,39 @@ class Keys(Protocol):
 # == filters ======================================================================================================
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points)."""
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a filter found, and what the policy does about it: what the audit log keeps.
 
-    action: Literal["pass", "block", "redact", "flag"]
+    `digest` is of the text that was looked at; the text itself stands here only where the tenant's policy asks for it.
+    """
+
+    category: str
+    action: Literal["block", "redact", "flag", "retract"]
+    start: int
+    end: int
+    score: float = 1.0
+    model: str = ""  # name and version of the detector
+    policy: str = ""  # version of the policy that decided
+    digest: str = ""
+    text: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag` lets
+    through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with what
+    was told before this run, and the answer goes on behind it unless `ends`.
+
+    `findings` is what the verdict rests on, for the audit log; each is said once.
+    """
+
+    action: Literal["pass", "block", "redact", "flag", "retract"]
     category: str = ""
     start: int = 0
     end: int = 0
     replacement: str = ""
     message: str = ""
+    ends: bool = False
+    findings: tuple[Finding, ...] = ()
 
 
 PASS = Verdict(action="pass")
@@ -353,12 +377,29 @@ class OutputFilter(Protocol):
     def finish(self) -> tuple[int, Verdict]: ...
 
 
+@runtime_checkable
+class LateFilter(OutputFilter, Protocol):
+    """An output filter some of whose judgements are made elsewhere: what waits for one is held back meanwhile."""
+
+    async def settle(self) -> None:
+        """Returns when all that was fed is judged, or given up on by the policy's rule for that; then `feed` or
+        `finish` tells. Raises nothing."""
+        ...
+
+
 class FilterSet(Protocol):
     """The filters that a tenant's policy asks for."""
 
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]: ...
 
-    def output_filters(self, principal: Principal) -> Sequence[OutputFilter]: ...
+    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
+        """For one run of an answer. `told` is what its readers have of it already; `calls` says that its text may hold
+        tool calls, which cannot be taken back once they are made."""
+        ...
+
+    def holds_whole(self, principal: Principal) -> bool:
+        """An answer is shown when all of it has passed, or not at all."""
+        ...
 
 
 # == directory ====================================================================================================

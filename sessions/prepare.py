@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import zip_longest
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -15,13 +16,14 @@ import structlog
 from sessions import commands as cm
 from sessions.errors import BadInput, Internal, Overloaded, SessileError, TooLarge
 from sessions.ledger import Ledger
-from sessions.ports import ChatMessage, FilterSet
+from sessions.ports import ChatMessage, FilterSet, Finding
 from sessions.steps import Command, Prepared
 from sessions.types import CallId, InputText, Principal
 
 log = structlog.get_logger(__name__)
 
 Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
+Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)
 
 
 async def prepare_input(
@@ -31,23 +33,24 @@ async def prepare_input(
     raises, and Overloaded when it took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
+    preparation = _Preparation(principal, ledger, filters, content_bytes_max)
+    found = preparation.findings
     try:
         async with asyncio.timeout(patience_s):
             if isinstance(command, cm.TurnCreate):
-                turn = _Preparation(principal, ledger, filters, content_bytes_max)
-                changed, items = await turn.turn(command)
-                return replace(input, command=changed, prepared_items=items)
+                changed, items = await preparation.turn(command)
+                return replace(input, command=changed, prepared_items=items, findings=tuple(found))
             if isinstance(command, Preparable):
-                one, prepared = await prepare(
-                    principal, command, ledger=ledger, filters=filters, content_bytes_max=content_bytes_max
-                )
-                return replace(input, command=one, prepared=prepared)
+                one, prepared = await preparation.one(command)
+                return replace(input, command=one, prepared=prepared, findings=tuple(found))
+            if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
+                return replace(input, command=await preparation.about(command), findings=tuple(found))
             return input
     except SessileError as error:
-        return replace(input, refused=error)
+        return replace(input, refused=error, findings=tuple(found))
     except TimeoutError:
         refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
-        return replace(input, refused=refused)
+        return replace(input, refused=refused, findings=tuple(found))
     except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
         log.exception("not_prepared", command=command.id)
         return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
@@ -74,6 +77,15 @@ class _Preparation:
         self._ledger = ledger
         self._filters = filters.input_filters(principal)
         self._bytes_max = bytes_max
+        self.findings: list[Finding] = []
+
+    async def about(self, settings: Named) -> Named:
+        """What a session is called and told: texts like any other."""
+        for name in ("title", "instructions"):
+            given = getattr(settings, name)
+            if isinstance(given, str) and self._filters and (text := await self._filtered(given)) != given:
+                settings = msgspec.structs.replace(settings, **{name: text})
+        return settings
 
     async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
         ledger = self._ledger
@@ -118,6 +130,10 @@ class _Preparation:
                     self._within(item.arguments)
             items.append(item)
             prepared.append(tokens)
+        if command.create is not None:
+            command = msgspec.structs.replace(command, create=await self.about(command.create))
+        if isinstance(command.instructions, str) and self._filters:
+            command = msgspec.structs.replace(command, instructions=await self._filtered(command.instructions))
         return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
 
     async def _output(self, call_id: CallId, output: str, name: str | None) -> Prepared:
@@ -132,6 +148,7 @@ class _Preparation:
         text = self._within(text)
         for each in self._filters:
             verdict = await each.check(self._principal, text)
+            self.findings += verdict.findings
             if verdict.action == "block":
                 raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
             if verdict.action == "redact":

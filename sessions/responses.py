@@ -235,6 +235,18 @@ class Responses:
             for event in writer.write(open_, piece, self._now):
                 last = index == len(input.pieces) and writer.carries(piece, event)
                 self._put(event, private if last else None)
+        if input.retracted is not None and open_.drafts:
+            self._put(
+                ev.ContentRetracted(
+                    response_id=open_.id,
+                    item_id=open_.drafts[-1].item.id,
+                    content_index=0,
+                    start=input.retracted.start,
+                    end=input.retracted.end,
+                    replacement=input.retracted.replacement,
+                    category=input.retracted.category,
+                )
+            )
 
     def _finished(self, input: Finished) -> None:
         open_ = self._current(input.response_id, input.generation)

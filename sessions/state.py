@@ -308,6 +308,9 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         for draft in open_.drafts:
             if draft.item.id == event.item_id and not draft.done:
                 draft.text = [scrub("".join(draft.text), event)]
+                if isinstance(draft.item, Message):  # the ledger is derived: it is made again from what is left
+                    open_.tokens.clear()
+                    open_.tail = draft.text[0]
     item = state.items.get(event.item_id)
     if isinstance(item, Message) and event.content_index < len(item.content):
         parts = list(item.content)

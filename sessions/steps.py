@@ -13,6 +13,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
 from sessions.errors import SessileError
+from sessions.ports import Finding, Verdict
 from sessions.stored import CommandRecord, HeadPatch, UsageRow
 from sessions.types import ItemId, Principal, ResponseId, UnixMs, Usage
 
@@ -34,6 +35,7 @@ class Command(msgspec.Struct, frozen=True):
     digest: bytes
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
+    findings: tuple[Finding, ...] = ()  # of the input filters
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
 
@@ -45,6 +47,8 @@ class Output(msgspec.Struct, frozen=True):
     pieces: tuple[writer.Piece, ...]
     tokens: bytes
     tail: str = ""
+    findings: tuple[Finding, ...] = ()
+    retracted: Verdict | None = None  # taken back behind all this: a span of the answer's text
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ class Finished(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     withheld_tokens: int = 0
     refusal: str | None = None  # the safe message of a content filter
+    findings: tuple[Finding, ...] = ()  # what `Output` has not told
 
 
 class Broke(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from sessions.ledger import Ledger, Plan
 from sessions.measures import Measures
 from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
+from sessions.ports import Engine, FilterSet, Finding, Finish, GenerationRequest, Verdict
 from sessions.state import Open
 from sessions.steps import Broke, Finished, Fitted, Input, Output
 from sessions.tools import Passed, ToolCalls, constrained, forced
@@ -100,6 +100,10 @@ class Turn:
         self._tokens: list[bytes] = []
         self._written = bytearray(open_.tokens)  # the ledger as released so far, packed
         self._tail = open_.tail
+        self._whole = filters.holds_whole(principal)  # nothing is shown before all of it has passed
+        self._findings: list[Finding] = []  # that the actor has not taken
+        self._retracted: Verdict | None = None  # likewise
+        self._taken = asyncio.Event()  # whenever the actor takes something
         self._told = False  # the actor knows that there is something to take
         self._flushed_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -159,7 +163,11 @@ class Turn:
                 return self._end("stop", plan, first_cached or 0, recomputed, withheld)
             pipeline = OutputPipeline(
                 sampling.stops,
-                self._filters.output_filters(self._principal),
+                self._filters.output_filters(
+                    self._principal,
+                    told=self._readers_have() if self._calls is None else "",
+                    calls=self._calls is not None,
+                ),
                 tail=self._tail,
                 tail_tokens=emitted[len(self._written) // 4 :],
             )
@@ -194,12 +202,19 @@ class Turn:
                         self._seen += len(part.tokens)
                         self._pace.came(len(part.tokens))
                         release = pipeline.feed(part)
+                    if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
+                        if release is not None:
+                            self._accept(release)
+                        release = await pipeline.close()
+                    self._findings += pipeline.take_findings()
                     if release is not None:
                         self._accept(release)
                         if release.ended is not None or release.restart or self._call_ended:
                             break
             if release is not None:
                 withheld += release.withheld_tokens
+                if release.retracted is not None:
+                    await self._take_back(release.retracted)
             if release is not None and release.ended == "content_filter":
                 return self._end("content_filter", plan, first_cached or 0, recomputed, withheld, release.message)
             if release is None or not release.restart:
@@ -212,6 +227,21 @@ class Turn:
             prompt = plan.prompt[: len(plan.prompt) - len(plan.emitted)] + emitted
             left = min(left - (self._seen - seen_before), self._engine.info.context_window - len(prompt))
         return self._end("content_filter", plan, first_cached or 0, recomputed, withheld)
+
+    def _readers_have(self) -> str:
+        """The text of the answer so far, what the actor is about to take included; of answers without calls."""
+        drafts = self._open.drafts
+        said = drafts[-1].text if drafts and isinstance(drafts[-1].item, Message) and not drafts[-1].done else []
+        return "".join([*said, *self._texts])
+
+    async def _take_back(self, verdict: Verdict) -> None:
+        """Has the actor write a retraction behind all that was released; the model goes on from what is left of it."""
+        self._retracted = verdict
+        self._taken.clear()
+        self._flush()
+        await self._taken.wait()
+        self._written.clear()  # as the state's ledger is, once it has obeyed
+        self._tail = self._readers_have()
 
     @property
     def _must_call(self) -> tuple[Tool, ...]:
@@ -238,6 +268,10 @@ class Turn:
     ) -> None:
         if self._calls is not None:
             self._take_in(self._calls.finish(reason), ())
+        if self._whole and reason == "content_filter":
+            self._drop()
+            withheld = self._seen
+        self._whole = False  # all of it has passed
         self._flush()
         usage = Usage(
             input_tokens=plan.num_input,
@@ -253,6 +287,7 @@ class Turn:
                 recomputed_tokens=recomputed,
                 withheld_tokens=withheld,
                 refusal=refusal or None,
+                findings=self._take_findings(),
             )
         )
 
@@ -296,6 +331,8 @@ class Turn:
         self._schedule()
 
     def _schedule(self) -> None:
+        if self._whole:
+            return
         now = self._loop.time()
         due = self._flushed_at is None or now >= self._flushed_at + self._limits.rollup_s
         if due or self._bytes >= self._limits.rollup_bytes:
@@ -305,7 +342,9 @@ class Turn:
 
     def _flush(self) -> None:
         self._disarm()
-        if (self._texts or self._pieces) and not self._told:
+        if self._whole:
+            self._drop()
+        if (self._texts or self._pieces or self._retracted) and not self._told:
             self._told = True
             self._flushed_at = self._loop.time()
             self._inbox.ready(self)
@@ -315,10 +354,21 @@ class Turn:
             self._timer.cancel()
             self._timer = None
 
+    def _take_findings(self) -> tuple[Finding, ...]:
+        found = tuple(self._findings)
+        self._findings.clear()
+        return found
+
+    def _drop(self) -> None:
+        """Of an answer that is shown whole or not at all: not at all."""
+        for gathered in (self._pieces, self._texts, self._tokens, self._logprobs):
+            gathered.clear()
+        self._bytes = 0
+
     def take(self) -> Output | None:
         """All that was released since the last take, as one output. Called by the actor when it can append."""
         self._told = False
-        if not self._texts and not self._pieces:
+        if not self._texts and not self._pieces and self._retracted is None:
             return None
         tokens = b"".join(self._tokens) if len(self._tokens) > 1 else (self._tokens[0] if self._tokens else b"")
         pieces = tuple(self._pieces)
@@ -330,4 +380,7 @@ class Turn:
         self._tokens.clear()
         self._logprobs.clear()
         self._bytes = 0
-        return Output(self.response_id, self.generation, pieces, tokens, self._tail)
+        retracted, self._retracted = self._retracted, None
+        self._taken.set()
+        findings = self._take_findings()
+        return Output(self.response_id, self.generation, pieces, tokens, self._tail, findings, retracted)

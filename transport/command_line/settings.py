@@ -77,6 +77,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ()
     input_keywords: Annotated[tuple[str, ...], setting("phrases that a message must not contain")] = ()
     output_keywords: Annotated[tuple[str, ...], setting("phrases that an answer is withheld from")] = ()
+    policy: Annotated[
+        str, setting("TOML or JSON file of what is filtered, per tenant; read again when it changes or on SIGHUP")
+    ] = ""
     vllm_args: Annotated[str, setting('vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')] = ""
     sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0
     sim_prefill_per_s: Annotated[float, setting("simulated engine: prefill rate", gt=0)] = 20_000.0

@@ -490,7 +490,10 @@ class Redacting:
     def input_filters(self, principal: Principal) -> tuple[()]:
         return ()
 
-    def output_filters(self, principal: Principal) -> tuple[Redactor]:
+    def holds_whole(self, principal: Principal) -> bool:
+        return False
+
+    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> tuple[Redactor]:
         return (Redactor(self._phrase, self._replacement),)
 
 

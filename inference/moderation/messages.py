@@ -1,0 +1,132 @@
+"""The filter of a message before an engine sees it: the whole text at once, redacted in all places or refused.
+
+Short texts are scanned right here, long ones and all that classifiers must judge in the worker, off the event loop.
+A block fails closed and a flag open when a classifier errs or is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from inference.moderation.answers import Ask, mark_of
+from inference.moderation.findings import Reporter
+from inference.moderation.normal import Normal
+from inference.moderation.policy import Policy
+from inference.moderation.scan import Hit, Scanner
+from sessions.filters import fold
+from sessions.ports import PASS, Finding, Verdict
+from sessions.types import Principal
+
+INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
+
+Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
+
+
+class ScanElsewhere(Protocol):
+    async def __call__(self, version: str, text: str, timeout_s: float) -> Sequence[Place]: ...
+
+
+def scan_message(scanner: Scanner, text: str) -> list[Place]:
+    """Every hit in a whole text, with its place there."""
+    normal = Normal()
+    normal.feed(text)
+    hits = scanner.find(normal.plain, fold(normal.plain))
+    return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
+
+
+class PolicyInputFilter:
+    """One policy's; shared by all messages under it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        scanner: Scanner,
+        *,
+        ask: Ask,
+        scan: ScanElsewhere,
+        models: dict[str, str] | None = None,
+    ) -> None:
+        self._policy = policy
+        self._scanner = scanner
+        self._models = policy.input.models
+        self._ask = ask
+        self._scan = scan
+        self._report = Reporter(policy, models)
+
+    async def check(self, principal: Principal, text: str) -> Verdict:
+        if not text:
+            return PASS
+        deadline_s = self._policy.deadline_ms / 1000
+        judging = self._ask(text, self._models, deadline_s) if self._models else None
+        findings: list[Finding] = []
+        places: Sequence[Place] = ()
+        if not self._scanner.empty:
+            if len(text) <= INLINE_MAX:
+                places = scan_message(self._scanner, text)
+            else:
+                try:
+                    places = await self._scan(self._policy.version, text, max(deadline_s, 5.0))
+                except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
+                    findings += [
+                        self._report.unjudged(name, rule.action, 0, len(text))
+                        for name, rule in self._policy.input.rules.items()
+                        if name in ("phrases", "pii", "secrets")
+                    ]
+        findings += [self._report.hit(hit, text[start:end], start, end) for hit, start, end in places]
+        spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
+        if judging is not None:
+            findings += await self._judged(judging, text, spans)
+        return self._verdict(text, spans, findings)
+
+    async def _judged(
+        self, judging: asyncio.Future[dict[str, float]], text: str, spans: list[tuple[int, int, str]]
+    ) -> list[Finding]:
+        found: list[Finding] = []
+        try:
+            scores = await judging
+        except Exception:  # noqa: BLE001 - errors and lateness alike: the policy says what they mean
+            return [self._report.unjudged(name, self._rule(name).action, 0, len(text)) for name in self._models]
+        for name in self._models:
+            rule = self._rule(name)
+            if name != "entities" and scores[name] >= rule.threshold:
+                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text), text))
+        return found
+
+    def _rule(self, name: str):  # type: ignore[no-untyped-def]
+        return self._policy.input.pii if name == "entities" else getattr(self._policy.input, name)
+
+    def _verdict(self, text: str, spans: list[tuple[int, int, str]], findings: list[Finding]) -> Verdict:
+        told = tuple(findings)
+        blocks = [each for each in findings if each.action == "block"]
+        unread = [each for each in findings if each.action == "redact" and each.category.endswith("/unjudged")]
+        for each in (*blocks, *unread):
+            return Verdict(
+                action="block",
+                category=each.category.partition("/")[0],
+                start=each.start,
+                end=each.end,
+                message=self._policy.input_message,
+                findings=told,
+            )
+        if spans:
+            return Verdict(
+                action="redact",
+                category="pii",
+                start=0,
+                end=len(text),
+                replacement=redacted(text, spans),
+                findings=told,
+            )
+        return Verdict(action="flag", findings=told) if told else PASS
+
+
+def redacted(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The text with marks in the places of spans; where spans overlap, the first one's."""
+    pieces, at = [], 0
+    for start, end, mark in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start >= at:
+            pieces += [text[at:start], mark]
+        at = max(at, end)
+    return "".join([*pieces, text[at:]])

@@ -1,0 +1,161 @@
+"""What personal data and secrets look like: patterns with their checks, over plain text (`normal`).
+
+Each pattern says how far it reaches, because an answer is shown while it is written (`stream`):
+
+* "word": a match lies inside one run of printable ASCII without a space, and takes at most `WORD_MAX` of it;
+* "number": it may run on over single spaces between groups that hold digits or are short and in capitals, and takes
+  at most `NUMBER_MAX` in all.
+
+Checksums decide where a kind has one (Luhn, ISO 7064 for IBAN); a number without one needs the shape that people write.
+Sources: ISO/IEC 7812, ISO 13616, the SSA's rules for numbers never given out, and the published prefixes of each
+service's keys.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+WORD_MAX: Final = 512
+NUMBER_MAX: Final = 64
+
+
+class Pattern(NamedTuple):
+    kind: str
+    reach: Literal["word", "number"]
+    regex: re.Pattern[str]
+    check: Callable[[str], bool] | None = None
+
+
+def luhn(text: str) -> bool:
+    digits = [int(each) for each in text if each.isdigit()]
+    if len(set(digits)) == 1:
+        return False
+    doubled = [sum(divmod(2 * digit, 10)) if index % 2 else digit for index, digit in enumerate(reversed(digits))]
+    return 12 <= len(digits) <= 19 and sum(doubled) % 10 == 0
+
+
+def iban(text: str) -> bool:
+    """ISO 13616 with its ISO 7064 check, and the country's length where the common ones have one."""
+    packed = re.sub("[ -]", "", text).upper()
+    length = _IBAN_LENGTHS.get(packed[:2])
+    if length is None or len(packed) < length:
+        return False
+    packed = packed[:length]
+    turned = packed[4:] + packed[:4]
+    return int("".join(str(int(each, 36)) for each in turned)) % 97 == 1
+
+
+_IBAN_LENGTHS: Final = {
+    name: length
+    for length, names in {
+        15: "NO", 16: "BE", 18: "DK FI NL FO GL", 19: "SI MK", 20: "AT EE KZ LT LU XK BA", 21: "CH HR LI LV",
+        22: "BG BH CR DE GB GE IE ME RS", 23: "AE GI IL IQ TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
+        25: "LY PT ST", 26: "IS TR", 27: "FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HU LB NI PL SV",
+        29: "BR EG PS QA UA", 30: "JO KW MU", 31: "MT SC", 32: "LC", 33: "RU",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+
+
+def ssn(text: str) -> bool:
+    area, group, serial = re.split("[- ]", text)
+    return area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
+
+
+def phone(text: str) -> bool:
+    digits = re.sub(r"\D", "", text)
+    return 9 <= len(digits) <= 15 and len(set(digits)) > 2
+
+
+def public_address(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast)
+
+
+def varied(text: str) -> bool:
+    """Not a placeholder: xxxxxxxx, 00000000, your-key-here."""
+    return len(set(text)) > 6 and not re.search(r"(?i)your|example|placeholder|xxxx|0000|1234567", text)
+
+
+PII: Final[tuple[Pattern, ...]] = (
+    Pattern(
+        "email",
+        "word",
+        re.compile(
+            r"(?<![\w.+-])[A-Za-z0-9_][\w.%+'-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,6}[A-Za-z]{2,24}"
+            r"(?![\w-])",
+            re.ASCII,
+        ),
+    ),
+    Pattern("credit_card", "number", re.compile(r"(?<![\w.])(?<!\d[ -])\d(?:[ -]?\d){12,18}(?![ -]?\d)(?!\w)"), luhn),
+    Pattern(
+        "iban", "number", re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}(?![A-Za-z0-9])"), iban
+    ),
+    Pattern("us_ssn", "number", re.compile(r"(?<![\w-])\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)"), ssn),
+    Pattern(
+        "phone",
+        "number",
+        re.compile(
+            r"(?<![\w.+/=-])(?:\+\d{1,3}[ .-]?(?:\(0?\d{1,4}\)[ .-]?)?\d(?:[ ./-]?\d){6,12}"
+            r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4}|0\d{2,4}[ /-]\d{3,4}[ -]?\d{3,5})(?![\w-])(?! ?\d)"
+        ),
+        phone,
+    ),
+    Pattern(
+        "ip_address",
+        "word",
+        re.compile(
+            r"(?<![\w.:])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w]|\.\d)"
+            r"|(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4}){1,6}(?![\w:]))"
+        ),
+        public_address,
+    ),
+)
+
+SECRETS: Final[tuple[Pattern, ...]] = (
+    Pattern("aws_key", "word", re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA|AGPA|AIDA|AROA)[A-Z2-7]{16}(?![A-Za-z0-9])")),
+    Pattern(
+        "github_token", "word", re.compile(r"(?<!\w)(?:gh[pousr]_[A-Za-z0-9]{36,251}|github_pat_\w{36,244})", re.ASCII)
+    ),
+    Pattern("gitlab_token", "word", re.compile(r"(?<!\w)glpat-[\w-]{20,64}", re.ASCII)),
+    Pattern("slack_token", "word", re.compile(r"(?<!\w)xox[abeoprs]-[A-Za-z0-9-]{10,200}", re.ASCII)),
+    Pattern("google_key", "word", re.compile(r"(?<!\w)AIza[\w-]{35}(?![\w-])", re.ASCII)),
+    Pattern("stripe_key", "word", re.compile(r"(?<!\w)[sr]k_(?:live|test)_[A-Za-z0-9]{16,247}", re.ASCII)),
+    Pattern(
+        "model_key",
+        "word",
+        re.compile(r"(?<!\w)sk-(?:[a-z]{2,10}-)?(?:[a-z0-9]{1,8}-)?[A-Za-z0-9_-]{20,200}", re.ASCII),
+        varied,
+    ),
+    Pattern("package_token", "word", re.compile(r"(?<!\w)(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{50,240})", re.ASCII)),
+    Pattern("jwt", "word", re.compile(r"(?<!\w)eyJ[\w-]{8,200}\.eyJ[\w-]{8,200}(?:\.[\w-]{0,90})?", re.ASCII)),
+    Pattern("url_password", "word", re.compile(r"(?<=://)[^\s/:@]{0,64}:[^\s/@]{3,128}(?=@[\w.-])", re.ASCII), None),
+    Pattern(
+        "assigned",
+        "word",
+        re.compile(
+            r"(?i)(?<![a-z0-9])(?:api[_-]?key|secret(?:[_-]?key)?|access[_-]?token|auth[_-]?token|passw(?:or)?d|pwd)"
+            r"[\"']{0,2}[=:][\"']?[^\s\"'<>{},;]{8,160}"
+        ),
+        lambda text: varied(re.split("[=:]", text, maxsplit=1)[1]),
+    ),
+)
+
+# A private key is long and has lines: its first line is enough, and where it ends cannot be known while it is written.
+PRIVATE_KEY: Final = tuple(
+    f"-----begin {kind}private key{block}-----"
+    for kind, block in (
+        *((kind, "") for kind in ("", "rsa ", "ec ", "dsa ", "openssh ", "encrypted ")),
+        ("pgp ", " block"),
+    )
+)
+
+NAMED: Final = ("person", "location")  # what only a model finds
+PII_KINDS: Final = (*(each.kind for each in PII), *NAMED)
+SECRET_KINDS: Final = (*(each.kind for each in SECRETS), "private_key")

@@ -1,0 +1,171 @@
+"""Policies: what a tenant wants filtered, how strictly, and what is done about it.
+
+A TOML or JSON file holds named policies and says which tenant has which; `default` is for all others. It is checked as
+a whole before any of it holds: unknown names, actions that a mode cannot carry out, kinds that do not exist are
+refused with their place. A policy's `version` is the hash of what it says, in every verdict and audit row.
+
+    [policies.default]
+    mode = "window"                                  # strict | window | async
+    [policies.default.input]
+    phrases = { deny = ["project nightjar"], action = "block" }
+    prompt_injection = { threshold = 0.8, action = "block" }
+    [policies.default.output]
+    secrets = { action = "block" }
+    pii = { kinds = ["email"], action = "redact" }
+    [tenants]
+    acme = "careful"                                 # another name under `policies`
+
+Does not know how anything is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from inference.moderation.patterns import NAMED, PII_KINDS, SECRET_KINDS
+
+FILE_BYTES_MAX: Final = 4_000_000
+Action = Literal["block", "redact", "flag", "retract"]
+Phrase = Annotated[str, Meta(min_length=1, max_length=256)]
+Score = Annotated[float, Meta(ge=0, le=1)]
+
+
+class BadPolicy(Exception):
+    """The file is no policy; the message says what is wrong, and where."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    action: Action = "block"
+
+
+class Phrases(Rule, frozen=True, kw_only=True):
+    """`allow` are longer phrases in which a forbidden one is harmless; `words`: only where no letter touches it."""
+
+    deny: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
+    allow: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
+    words: bool = False
+
+
+class Kinds(Rule, frozen=True, kw_only=True):
+    """`kinds` empty: all that patterns can find."""
+
+    kinds: tuple[str, ...] = ()
+
+
+class Scored(Rule, frozen=True, kw_only=True):
+    threshold: Score = 0.5
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for on the way in, or on the way out."""
+
+    phrases: Phrases | None = None
+    pii: Kinds | None = None
+    secrets: Kinds | None = None
+    prompt_injection: Scored | None = None
+    toxicity: Scored | None = None
+    guard: Scored | None = None
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        return {name: rule for name in self.__struct_fields__ if (rule := getattr(self, name)) is not None}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The classifiers that this side asks."""
+        named = self.pii is not None and any(kind in NAMED for kind in self.pii.kinds)
+        scored = [name for name in ("prompt_injection", "toxicity", "guard") if getattr(self, name) is not None]
+        return (*scored, *(("entities",) if named else ()))
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    mode: Literal["strict", "window", "async"] = "window"
+    window: Annotated[int, Meta(ge=16, le=8192)] = 256  # code points that a classifier of answers sees at once, at most
+    overlap: Annotated[int, Meta(ge=0, le=2048)] = 96  # of the window before
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000  # for a classifier; then it is late
+    input_message: Annotated[str, Meta(min_length=1, max_length=1000)] = (
+        "This message was refused by this service's rules."
+    )
+    output_message: Annotated[str, Meta(min_length=1, max_length=1000)] = "The rest of this answer was withheld."
+    audit_texts: bool = False
+    retention_days: Annotated[float, Meta(gt=0)] | None = None
+    input: Side = Side()
+    output: Side = Side()
+
+    @property
+    def version(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+
+
+class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    policies: dict[str, Policy]
+    tenants: dict[str, str] = {}
+
+    def of(self, tenant: str) -> Policy:
+        return self.policies[self.tenants.get(tenant, "default")]
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Every classifier that some policy asks."""
+        return frozenset(
+            name for policy in self.policies.values() for name in (*policy.input.models, *policy.output.models)
+        )
+
+
+def parse_policies(text: str, *, json: bool = False) -> Policies:
+    """The policies that a file's text holds. Raises BadPolicy."""
+    try:
+        given: Any = msgspec.json.decode(text) if json else tomllib.loads(text)
+        policies = msgspec.convert(given, Policies)
+    except (msgspec.DecodeError, msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
+        raise BadPolicy(str(error)) from error
+    if "default" not in policies.policies:
+        raise BadPolicy("there is no policy named `default`")
+    for tenant, name in policies.tenants.items():
+        if name not in policies.policies:
+            raise BadPolicy(f"tenants.{tenant}: there is no policy named {name!r}")
+    for name, policy in policies.policies.items():
+        for side in ("input", "output"):
+            _check_side(policy, side, getattr(policy, side), f"policies.{name}.{side}")
+    return policies
+
+
+def read_policies(path: str) -> Policies:
+    """Raises BadPolicy, naming the file."""
+    try:
+        body = Path(path).read_bytes()
+        if len(body) > FILE_BYTES_MAX:
+            raise BadPolicy(f"it is larger than {FILE_BYTES_MAX} bytes")
+        return parse_policies(body.decode(), json=path.endswith(".json"))
+    except (OSError, UnicodeDecodeError, BadPolicy) as error:
+        raise BadPolicy(f"{path}: {error}") from error
+
+
+def _check_side(policy: Policy, side: str, given: Side, place: str) -> None:
+    for name, rule in given.rules.items():
+        if rule.action == "retract" and (side == "input" or policy.mode != "async"):
+            raise BadPolicy(
+                f"{place}.{name}: `retract` is for answers in mode `async`; in {policy.mode!r} use block or redact"
+            )
+        if rule.action == "redact" and isinstance(rule, Scored):
+            raise BadPolicy(
+                f"{place}.{name}: a classifier judges a passage and names no span; use block, flag or retract"
+            )
+    _check_kinds(given.pii, PII_KINDS, f"{place}.pii")
+    _check_kinds(given.secrets, SECRET_KINDS, f"{place}.secrets")
+    if side == "output" and "entities" in given.models:
+        raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} are looked for in messages only, not in answers")
+    if given.phrases is not None and not given.phrases.deny:
+        raise BadPolicy(f"{place}.phrases: `deny` is empty")
+
+
+def _check_kinds(rule: Kinds | None, known: tuple[str, ...], place: str) -> None:
+    for kind in rule.kinds if rule is not None else ():
+        if kind not in known:
+            raise BadPolicy(f"{place}.kinds: no kind {kind!r}; there are {', '.join(known)}")

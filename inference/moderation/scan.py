@@ -1,0 +1,201 @@
+"""Finds what one side of a policy forbids in plain text: phrases, personal data, secrets, and either of them encoded.
+
+`Scanner.find` looks at a stretch of plain text and names every hit; `Scanner.open` says how much of a stretch's end a
+hit may still begin in, so that an answer can be shown up to there while it is written. Between them stands a promise: a
+hit that begins before the open end is whole, and would be found in the same place with more text behind it.
+
+Phrases are compared without case; their ROT13 is looked for as well. A word that is base64, hex or percent-encoded
+text is read through. Pure. Does not know actions' consequences, models or streams.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from inference.moderation.normal import plain_of
+from inference.moderation.patterns import NUMBER_MAX, PII, PRIVATE_KEY, SECRETS, WORD_MAX, Pattern
+from inference.moderation.policy import Action, Side
+from sessions.filters import fold
+from sessions.pipeline import beginnings, held_back
+
+ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
+_WORD_END: Final = re.compile(r"[!-~]*\Z")
+_NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
+_LONG: Final = re.compile(r"[!-~]{16,8192}")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+_HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:[0-9a-fA-F]{2}){8,}(?![0-9a-fA-F])")
+
+
+class Hit(NamedTuple):
+    """[start, end) of the plain text that was looked at."""
+
+    start: int
+    end: int
+    category: str
+    kind: str
+    action: Action
+
+
+class _Literal(NamedTuple):
+    category: str
+    kind: str
+    action: Action
+    words: bool
+
+
+class Scanner:
+    def __init__(self, side: Side) -> None:
+        self._literals: dict[str, _Literal] = {}
+        self._patterns: list[tuple[str, Action, Pattern]] = []
+        allow: list[str] = []
+        if side.phrases is not None:
+            rule = side.phrases
+            allow = [fold(plain_of(phrase)) for phrase in rule.allow]
+            for phrase in rule.deny:
+                plain = fold(plain_of(phrase).strip()) or fold(phrase)
+                self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
+                turned = codecs.encode(plain, "rot13")
+                if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
+                    self._literals.setdefault(turned, _Literal("phrases", "rot13", rule.action, words=True))
+        for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):
+            if rule_of is None:
+                continue
+            wanted = [each for each in patterns if not rule_of.kinds or each.kind in rule_of.kinds]
+            self._patterns += [(category, rule_of.action, each) for each in wanted]
+        if side.secrets is not None and (not side.secrets.kinds or "private_key" in side.secrets.kinds):
+            # It goes on for lines: to cut out its head alone would leave the rest.
+            action: Action = "block" if side.secrets.action == "redact" else side.secrets.action
+            for head in PRIVATE_KEY:
+                self._literals[head] = _Literal("secrets", "private_key", action, words=False)
+        self._allow = re.compile(_any_of(allow)) if allow else None
+        self._find_literal = re.compile(_any_of(self._literals)) if self._literals else None
+        opening = [*self._literals, *allow]
+        touching = {phrase for phrase, literal in self._literals.items() if literal.words}
+        self._beginnings = beginnings(opening) | touching
+        self._reach = max(map(len, opening), default=0)
+        self.empty = not self._literals and not self._patterns
+
+    def open(self, plain: str, folded: str) -> int:
+        """How many code points at the end may belong to a hit that is not whole."""
+        held = held_back(folded, self._beginnings, self._reach) if self._literals else 0
+        if not self._patterns and not self._literals:
+            return held
+        match = _WORD_END.search(plain)
+        assert match is not None
+        start = word = match.start()
+        if len(plain) - start > WORD_MAX:
+            return max(held, WORD_MAX)
+        while start and plain[start - 1] == " ":
+            before = plain.rfind(" ", 0, start - 1) + 1
+            if word - before > NUMBER_MAX or not _NUMBERISH.fullmatch(plain, before, start - 1):
+                break
+            start = before
+        return max(held, len(plain) - start)
+
+    def find(self, plain: str, folded: str, *, before: str = "") -> list[Hit]:
+        """Every hit, by where it begins; of those that begin together a block comes first. `before` is the code point
+        before the text."""
+        hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
+        for word in _LONG.finditer(plain):
+            inner = next((hit for text in decoded(word[0]) for hit in self._inside(text)), None)
+            if inner is not None:
+                hits.append(Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action))
+        hits.sort(key=lambda hit: (hit.start, hit.action != "block", -hit.end))
+        return hits
+
+    def _inside(self, text: str) -> Iterator[Hit]:
+        plain = plain_of(text)
+        yield from self._literal_hits(fold(plain), "")
+        yield from self._pattern_hits(plain, "")
+
+    def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
+        if self._find_literal is None:
+            return
+        allowed = [each.span() for each in self._allow.finditer(folded)] if self._allow is not None else []
+        at = 0
+        while (found := self._find_literal.search(folded, at)) is not None:
+            start, at = found.start(), found.start() + 1
+            for end in range(found.end(), start, -1):  # the longest that counts
+                literal = self._literals.get(folded[start:end])
+                if literal is None or (literal.words and _touched(folded, start, end, before)):
+                    continue
+                if any(first <= start and end <= last for first, last in allowed):
+                    continue
+                yield Hit(start, end, literal.category, literal.kind, literal.action)
+                at = end
+                break
+
+    def _pattern_hits(self, plain: str, before: str) -> Iterator[Hit]:
+        if not self._patterns:
+            return
+        text, shift = before + plain, len(before)
+        has_digit = any(map(str.isdigit, text))
+        for category, action, pattern in self._patterns:
+            if (pattern.reach == "number" and not has_digit) or (pattern.kind == "email" and "@" not in text):
+                continue
+            for found in pattern.regex.finditer(text, shift):
+                if pattern.check is None or pattern.check(found[0]):
+                    yield Hit(found.start() - shift, found.end() - shift, category, pattern.kind, action)
+
+
+def decoded(word: str) -> Iterator[str]:
+    """The texts that a word may stand for: percent-encoded, base64 or hex of something that can be read."""
+    if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
+        yield plain
+    for run in _BASE64.findall(word):
+        packed = run.rstrip("=").replace("-", "+").replace("_", "/")
+        packed = packed[: len(packed) - (len(packed) % 4 == 1)]
+        try:
+            data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
+        except binascii.Error:
+            continue
+        if (text := _readable(data)) is not None:
+            yield text
+    for run in _HEX.findall(word):
+        if (text := _readable(bytes.fromhex(run))) is not None:
+            yield text
+
+
+def _readable(data: bytes) -> str | None:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    seen = sum(each.isprintable() or each in "\r\n\t" for each in text)
+    return text if seen >= 0.95 * len(text) else None
+
+
+def _touched(text: str, start: int, end: int, before: str) -> bool:
+    """Whether a letter or digit stands right beside a span."""
+    first = text[start - 1] if start else before
+    last = text[end : end + 1]
+    return any(each.isalnum() or each == "_" for each in (first, last))
+
+
+def _any_of(phrases: Iterable[str]) -> str:
+    """A pattern for the longest of the phrases that begins at a place, as a tree of what they share."""
+    tree: dict[str, dict] = {}  # type: ignore[type-arg]
+    for phrase in phrases:
+        node = tree
+        for character in phrase:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _written(tree)
+
+
+def _written(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
+    """Follows single branches in a loop: a long phrase is no deep pattern."""
+    run = ""
+    while len(node) == 1 and "" not in node:
+        ((character, node),) = node.items()
+        run += re.escape(character)
+    branches = [re.escape(character) + _written(child) for character, child in node.items() if character]
+    if not branches:
+        return run
+    return f"{run}(?:{'|'.join(branches)}){'?' if '' in node else ''}"

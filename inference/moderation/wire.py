@@ -1,0 +1,70 @@
+"""What the server and its moderation worker say to each other: msgpack frames behind their lengths, over pipes.
+
+A worker answers every request once, in order; `error` in place of a result says why there is none. Only these two
+ends ever speak it, both of one version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+FRAME_BYTES_MAX: Final = 64 << 20
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+    """Takes these policies (JSON) in beside those that are there, and loads these models."""
+
+    policies: bytes
+    models: tuple[str, ...]
+
+
+class Scan(msgspec.Struct, frozen=True, tag="scan", array_like=True):
+    """Looks for everything that the input side of a policy forbids in a whole text."""
+
+    version: str
+    text: str
+
+
+class Judge(msgspec.Struct, frozen=True, tag="judge", array_like=True):
+    """Texts, each with the models that are to judge it."""
+
+    items: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+Request = Load | Scan | Judge
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    result: Any = None
+    error: str | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def frame(message: Request | Reply) -> bytes:
+    body = _encode(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+async def read_reply(stream: asyncio.StreamReader) -> Reply:
+    """Raises IncompleteReadError when the worker is gone."""
+    size = int.from_bytes(await stream.readexactly(4), "little")
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {size} bytes")
+    return _replies.decode(await stream.readexactly(size))
+
+
+def read_request(stream: BinaryIO) -> Request | None:
+    """None when the server is gone."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    body = stream.read(int.from_bytes(head, "little"))
+    request: Request = _requests.decode(body)
+    return request

@@ -1,0 +1,82 @@
+"""The moderation worker: a process of its own, so that models and long texts cost the event loop nothing.
+
+    python -m inference.moderation.worker            # speaks `wire` on its standard streams; ends with its server
+
+One request at a time; what it is asked while it works waits in the pipe, and the server puts waiting texts into one
+batch. A failure inside a request is its answer. It reads no settings and keeps no text.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from inference.moderation.messages import scan_message
+from inference.moderation.policy import Policies
+from inference.moderation.scan import Scanner
+from inference.moderation.wire import Judge, Load, Reply, Request, Scan, frame, read_request
+
+VERSIONS_MAX = 64
+
+
+class Worker:
+    def __init__(self) -> None:
+        self._scanners: dict[str, Scanner] = {}
+        self._models: dict[str, Any] = {}
+
+    def answer(self, request: Request) -> Reply:
+        try:
+            match request:
+                case Load():
+                    return Reply(self._load(request))
+                case Scan():
+                    found = scan_message(self._scanners[request.version], request.text)
+                    return Reply([(list(hit), start, end) for hit, start, end in found])
+                case Judge():
+                    return Reply(self._judge(request))
+        except Exception as error:  # noqa: BLE001 - the server decides what a failure means
+            return Reply(error=f"{type(error).__name__}: {error}")
+
+    def _load(self, request: Load) -> dict[str, str]:
+        """Returns the version of each model."""
+        policies = msgspec.json.decode(request.policies, type=Policies)
+        for policy in policies.policies.values():
+            self._scanners[policy.version] = Scanner(policy.input)
+        while len(self._scanners) > max(VERSIONS_MAX, len(policies.policies)):
+            del self._scanners[next(iter(self._scanners))]
+        if request.models:
+            from inference.moderation import models
+
+            for name in request.models:
+                if name not in self._models:
+                    self._models[name] = models.load(name)
+        return {name: model.version for name, model in self._models.items()}
+
+    def _judge(self, request: Judge) -> list[dict[str, Any]]:
+        """Each model sees all of its texts at once."""
+        results: list[dict[str, Any]] = [{} for _ in request.items]
+        for name in {name for _, names in request.items for name in names}:
+            asked = [index for index, (_, names) in enumerate(request.items) if name in names]
+            scores = self._models[name].judge([request.items[index][0] for index in asked])
+            for index, score in zip(asked, scores, strict=True):
+                results[index][name] = score
+        return results
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's; this process ends with its pipe
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    worker = Worker()
+    while (request := read_request(sys.stdin.buffer)) is not None:
+        answers.write(frame(worker.answer(request)))
+
+
+if __name__ == "__main__":
+    main()
