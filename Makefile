@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: fuzz help setup setup-dev model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
+.PHONY: fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ serve: setup model ## run the server: make serve PORT=9000 ARGS="--engine sim"
 cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engine sim"
 	@$(PYTHON) deploy/setup_env.py base cluster
 	@exec $(PY) deploy/cluster.py --port $(PORT) -- $(ARGS)
+
+setup-safety: setup ## the models that moderation policies may ask: toxicity, injection, names
+	@$(PYTHON) deploy/setup_env.py base safety
 
 chat: setup ## talk to a running server in the terminal
 	@exec $(PY) app.py chat $(ARGS)
@@ -128,7 +131,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
-	for group in base cluster; do \
+	for group in base cluster safety; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock

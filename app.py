@@ -30,12 +30,11 @@ from actors.replica import Replica, ReplicaLimits
 from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
-from inference import make_engine
+from inference import make_engine, open_filters
 from persistence import KeyStore, open_journal, open_keys
 from sessions.errors import SessileError
-from sessions.filters import KeywordFilterSet
 from sessions.measures import Measures
-from sessions.ports import Engine, FilterSet, Journal, Member, Sessions
+from sessions.ports import Engine, Journal, Member, Sessions
 from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, UnixMs
 from sessions.world import ActorLimits
@@ -148,37 +147,6 @@ def limits(settings: Settings) -> RuntimeLimits:
             turn=TurnLimits(rollup_s=settings.rollup_ms / 1000),
         ),
     )
-
-
-@contextlib.asynccontextmanager
-async def filtering(settings: Settings) -> AsyncIterator[FilterSet]:
-    """What messages and answers pass through; a policy is read again on SIGHUP. Raises BadSetting."""
-    if not settings.policy:
-        yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
-        return
-    if settings.input_keywords or settings.output_keywords:
-        raise BadSetting("input_keywords, output_keywords: with a policy they are its `phrases`")
-    from inference.moderation import BadPolicy, PolicyFilterSet
-
-    filters = PolicyFilterSet(settings.policy)
-    try:
-        await filters.open()
-    except BadPolicy as error:
-        raise BadSetting(f"policy: {error}") from error
-    loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[bool]]()
-
-    def reload() -> None:
-        reloads.add(task := loop.create_task(filters.reload()))
-        task.add_done_callback(reloads.discard)
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    try:
-        yield filters
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
-        for task in reloads:
-            task.cancel()
-        await filters.close()
 
 
 def fingerprint_of(engine: Engine) -> str:
@@ -300,7 +268,7 @@ async def serve(settings: Settings) -> int:
     directory = MemoryDirectory()
     measures = Measures()
     async with (
-        filtering(settings) as filters,
+        open_filters(settings) as filters,
         running(journal, keys, engine),
         limiting(settings.limits, "", journal) as limited,
         Runtime(
@@ -395,7 +363,7 @@ async def replica_role(settings: Settings) -> int:
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        filters = await stack.enter_async_context(filtering(settings))
+        filters = await stack.enter_async_context(open_filters(settings))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)

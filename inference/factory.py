@@ -1,14 +1,19 @@
-"""Makes the engine that the settings name. Engines are imported only when wanted: llama.cpp's library is 100 MB."""
+"""Makes the engine and the filters that the settings name. Engines are imported only when wanted: llama.cpp's library
+is 100 MB.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal, Protocol
 
 from sessions.errors import BadInput
-from sessions.ports import Engine, Keys
+from sessions.filters import KeywordFilterSet
+from sessions.ports import Engine, FilterSet, Keys
 
 
 class EngineSettings(Protocol):
@@ -120,3 +125,31 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         ),
         keys,
     )
+
+
+class FilterSettings(Protocol):
+    @property
+    def policy(self) -> str: ...
+    @property
+    def input_keywords(self) -> tuple[str, ...]: ...
+    @property
+    def output_keywords(self) -> tuple[str, ...]: ...
+
+
+@contextlib.asynccontextmanager
+async def open_filters(settings: FilterSettings) -> AsyncIterator[FilterSet]:
+    """What messages and answers pass through: a policy's file, read again on SIGHUP, or phrases. Raises BadInput."""
+    if not settings.policy:
+        yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
+        return
+    if settings.input_keywords or settings.output_keywords:
+        raise BadInput("invalid_setting", "input_keywords, output_keywords: with a policy, phrases stand in the policy")
+    from inference.moderation import PolicyFilterSet
+
+    filters = PolicyFilterSet(settings.policy)
+    await filters.open()
+    try:
+        with filters.read_again_on_hangup():
+            yield filters
+    finally:
+        await filters.close()

@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 
 from sessions.pipeline import beginnings, held_back, reach
-from sessions.ports import PASS, InputFilter, OutputFilter, Verdict
+from sessions.ports import InputFilter, OutputFilter
 from sessions.types import Principal
+from sessions.verdicts import PASS, Verdict
 
 INPUT_REFUSAL = "This message contains a phrase that this server does not accept."
 OUTPUT_REFUSAL = "The rest of this answer was withheld."

@@ -19,8 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from sessions.ports import Chunk, Finding, LateFilter, OutputFilter, Verdict
+from sessions.ports import Chunk, LateFilter, OutputFilter
 from sessions.types import Json, Tokens, pack_tokens
+from sessions.verdicts import Finding, Verdict
 
 
 class Release(msgspec.Struct, frozen=True):

@@ -16,9 +16,10 @@ import structlog
 from sessions import commands as cm
 from sessions.errors import BadInput, Internal, Overloaded, SessileError, TooLarge
 from sessions.ledger import Ledger
-from sessions.ports import ChatMessage, FilterSet, Finding
+from sessions.ports import ChatMessage, FilterSet
 from sessions.steps import Command, Prepared
 from sessions.types import CallId, InputText, Principal
+from sessions.verdicts import Finding
 
 log = structlog.get_logger(__name__)
 

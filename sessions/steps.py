@@ -13,9 +13,9 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
 from sessions.errors import SessileError
-from sessions.ports import Finding, Verdict
 from sessions.stored import CommandRecord, HeadPatch, UsageRow
 from sessions.types import ItemId, Principal, ResponseId, UnixMs, Usage
+from sessions.verdicts import Finding, Verdict
 
 # -- inputs ---------------------------------------------------------------------------------------------------------
 

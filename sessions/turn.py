@@ -25,11 +25,12 @@ from sessions.ledger import Ledger, Plan
 from sessions.measures import Measures
 from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import Engine, FilterSet, Finding, Finish, GenerationRequest, Verdict
+from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
 from sessions.state import Open
 from sessions.steps import Broke, Finished, Fitted, Input, Output
 from sessions.tools import Passed, ToolCalls, constrained, forced
 from sessions.types import Json, Message, Principal, ResponseId, Sampling, SessionKey, Tool, Usage, unpack_tokens
+from sessions.verdicts import Finding, Verdict
 
 log = structlog.get_logger(__name__)
 

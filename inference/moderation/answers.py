@@ -24,7 +24,7 @@ from inference.moderation.normal import Normal
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
 from sessions.filters import fold
-from sessions.ports import PASS, Finding, Verdict
+from sessions.verdicts import PASS, Finding, Verdict
 
 RETRACTED: Final = "[withheld]"
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")

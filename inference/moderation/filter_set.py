@@ -8,8 +8,10 @@ began with.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +84,23 @@ class PolicyFilterSet:
                 return False
             log.info("policy_loaded", versions=self.versions)
             return True
+
+    @contextlib.contextmanager
+    def read_again_on_hangup(self) -> Iterator[None]:
+        """While it lasts, SIGHUP means `reload`."""
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[bool]]()
+
+        def reload() -> None:
+            reloads.add(task := loop.create_task(self.reload()))
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            for task in reloads:
+                task.cancel()
 
     @property
     def versions(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit
-from sessions.ports import Finding
+from sessions.verdicts import Finding
 
 PATTERNS: str = "patterns/1"
 EXCERPT: int = 400  # code points around a hit, where texts are kept

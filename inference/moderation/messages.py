@@ -16,8 +16,8 @@ from inference.moderation.normal import Normal
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
 from sessions.filters import fold
-from sessions.ports import PASS, Finding, Verdict
 from sessions.types import Principal
+from sessions.verdicts import PASS, Finding, Verdict
 
 INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
 

@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from inference.moderation.patterns import NAMED, PII_KINDS, SECRET_KINDS
+from sessions.errors import BadInput
 
 FILE_BYTES_MAX: Final = 4_000_000
 Action = Literal["block", "redact", "flag", "retract"]
@@ -36,8 +37,11 @@ Phrase = Annotated[str, Meta(min_length=1, max_length=256)]
 Score = Annotated[float, Meta(ge=0, le=1)]
 
 
-class BadPolicy(Exception):
+class BadPolicy(BadInput):
     """The file is no policy; the message says what is wrong, and where."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("bad_policy", why)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +147,9 @@ def read_policies(path: str) -> Policies:
         if len(body) > FILE_BYTES_MAX:
             raise BadPolicy(f"it is larger than {FILE_BYTES_MAX} bytes")
         return parse_policies(body.decode(), json=path.endswith(".json"))
-    except (OSError, UnicodeDecodeError, BadPolicy) as error:
+    except BadPolicy as error:
+        raise BadPolicy(f"{path}: {error.public_message}") from error
+    except (OSError, UnicodeDecodeError) as error:
         raise BadPolicy(f"{path}: {error}") from error
 
 

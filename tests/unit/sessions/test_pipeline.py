@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from sessions.filters import KeywordInputFilter, KeywordOutputFilter, KeywordRules, fold
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import PASS, Chunk, OutputFilter, Verdict
+from sessions.ports import Chunk, OutputFilter
 from sessions.types import LOCAL_PRINCIPAL, unpack_tokens
+from sessions.verdicts import PASS, Verdict
 
 # Few letters, so that stops and phrases really meet; two cases, folding that changes length, four widths of UTF-8.
 ALPHABET = "abcABßſk\u212aé…😀 "

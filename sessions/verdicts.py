@@ -1,0 +1,45 @@
+"""What filters say of texts: pure vocabulary. What becomes of it is `sessions.pipeline`'s and `sessions.prepare`'s."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a filter found, and what the policy does about it: what the audit log keeps.
+
+    `digest` is of the text that was looked at; the text itself stands here only where the tenant's policy asks for it.
+    """
+
+    category: str
+    action: Literal["block", "redact", "flag", "retract"]
+    start: int
+    end: int
+    score: float = 1.0
+    model: str = ""  # name and version of the detector
+    policy: str = ""  # version of the policy that decided
+    digest: str = ""
+    text: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag` lets
+    through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with what
+    was told before this run, and the answer goes on behind it unless `ends`.
+
+    `findings` is what the verdict rests on, for the audit log; each is said once.
+    """
+
+    action: Literal["pass", "block", "redact", "flag", "retract"]
+    category: str = ""
+    start: int = 0
+    end: int = 0
+    replacement: str = ""
+    message: str = ""
+    ends: bool = False
+    findings: tuple[Finding, ...] = ()
+
+
+PASS = Verdict(action="pass")
