@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import random
 import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 import uvloop
 
@@ -32,15 +32,21 @@ from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine, open_filters
 from persistence import KeyStore, open_journal, open_keys
+from persistence.outbox import Relay, sink_of
+from persistence.usage import usage_of
 from sessions.errors import SessileError
 from sessions.measures import Measures
 from sessions.ports import Engine, Journal, Member, Sessions
+from sessions.reconcile import reconcile
 from sessions.turn import TurnLimits
-from sessions.types import ReplicaId, UnixMs
+from sessions.types import ReplicaId, TenantId, UnixMs
 from sessions.world import ActorLimits
 from transport.access import Access
 from transport.command_line.arguments import check_role, parser, taken_sessions
+from transport.command_line.logs import configure_logs
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
+from transport.command_line.prices import PriceFile
+from transport.command_line.reconciled import reconciled_text
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
@@ -49,7 +55,7 @@ from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.server import Server
-from transport.side_door import SideDoor
+from transport.side_door import beside, measured
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
@@ -62,7 +68,6 @@ ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
-READY_METRICS = "Metrics are ready: "
 GC_THRESHOLDS = (50_000, 20, 50)
 SWITCH_INTERVAL_S = 0.0005
 
@@ -78,6 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     config = given.pop("config", None)
     try:
         wanted, as_json = taken_sessions(given) if role == "sessions" else (Wanted(), False)
+        as_json = given.pop("json", as_json)
+        tenant = given.pop("tenant", "")
+        given.pop("action", None)
         target = given.pop("replica", "")
         settings = read_settings(given, dict(os.environ), config)
         configure_logs(settings)
@@ -92,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
                     return runner.run(show_replicas(settings))
                 case "sessions":
                     return runner.run(show_sessions(settings, wanted, as_json=as_json))
+                case "usage":
+                    return runner.run(reconcile_usage(settings, tenant, as_json=as_json))
                 case "drain":
                     return runner.run(drain_replica(settings, target))
             return runner.run(serve(settings))
@@ -103,25 +113,6 @@ def main(arguments: Sequence[str]) -> int:
             raise
         print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
         return 2
-
-
-def configure_logs(settings: Settings) -> None:
-    level = getattr(logging, settings.log_level.upper())
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if settings.log_format == "json" else structlog.dev.ConsoleRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 # -- wiring --------------------------------------------------------------------------------------------------------
@@ -196,6 +187,7 @@ def gateway_of(
         models=models,
         measures=measures,
         quotas=None if limits is None else limits.quotas,
+        usage=usage_of(journal),
     )
 
 
@@ -243,22 +235,6 @@ async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIter
         yield
 
 
-@contextlib.asynccontextmanager
-async def measured(settings: Settings, measures: Measures, role: str) -> AsyncIterator[Exposition]:
-    """The process's metrics, on a port of their own where one is wanted."""
-    exposition = Exposition(measures, version=VERSION, role=role)
-    if settings.metrics_port < 0:
-        yield exposition
-        return
-    door = SideDoor(exposition, host=settings.metrics_host, port=settings.metrics_port)
-    await door.start()
-    print(f"{READY_METRICS}{door.url}/metrics", flush=True)
-    try:
-        yield exposition
-    finally:
-        await door.stop()
-
-
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
@@ -266,7 +242,8 @@ async def serve(settings: Settings) -> int:
     keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
-    measures = Measures()
+    measures, prices = Measures(), PriceFile(settings.prices)
+    exposition = Exposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings) as filters,
         running(journal, keys, engine),
@@ -282,8 +259,9 @@ async def serve(settings: Settings) -> int:
             now_ms=now_ms,
             new_id=new_id,
             measures=measures,
+            prices=prices.book,
         ) as runtime,
-        measured(settings, measures, "serve") as exposition,
+        measured(exposition, settings.metrics_host, settings.metrics_port),
     ):
         if limited is not None:
             runtime.told = limited.settler.published
@@ -308,6 +286,7 @@ async def serve(settings: Settings) -> int:
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(keep_announced(directory, runtime, engine))
             sweeps = tasks.create_task(upkeep.run())
+            others = [tasks.create_task(work) for work in (prices.run(), *relays(settings, journal, measures))]
             await start_doors(server, grpc)
             settled_in()
             print(f"Sessile is ready: {server.url}/", flush=True)
@@ -317,7 +296,8 @@ async def serve(settings: Settings) -> int:
             await runtime.quiet(settings.drain_s)
             await stop_doors(server, grpc)
             await runtime.close()
-            lease.cancel()
+            for each in (lease, *others):
+                each.cancel()
     return 0
 
 
@@ -326,6 +306,13 @@ def settled_in() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
     gc.freeze()  # what lives as long as the process is not worth looking at again and again
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def relays(settings: Settings, journal: Journal, measures: Measures) -> list[Coroutine[Any, Any, None]]:
+    """What passes usage rows on, where they are wanted. Raises BadInput."""
+    if not settings.usage_stream:
+        return []
+    return [Relay(usage_of(journal), sink_of(settings.usage_stream), now_ms=now_ms, measures=measures).run()]
 
 
 async def keep_announced(directory: MemoryDirectory, runtime: Runtime, engine: Engine) -> None:
@@ -377,8 +364,9 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint = fingerprint_of(engine)
-        measures = Measures()
-        await stack.enter_async_context(measured(settings, measures, "replica"))
+        measures, prices = Measures(), PriceFile(settings.prices)
+        exposition = Exposition(measures, version=VERSION, role="replica")
+        await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -402,8 +390,10 @@ async def replica_role(settings: Settings) -> int:
                 new_id=new_id,
                 keys=keys,
                 measures=measures,
+                prices=prices.book,
             )
         )
+        await stack.enter_async_context(beside(prices.run(), *relays(settings, journal, measures)))
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
         settled_in()
@@ -443,7 +433,8 @@ async def gateway_role(settings: Settings) -> int:
         )
         limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
         measures = Measures()
-        exposition = await stack.enter_async_context(measured(settings, measures, "gateway"))
+        exposition = Exposition(measures, version=VERSION, role="gateway")
+        await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
         of_router(measures, router)
         gateway = gateway_of(settings, router, journal, measures, limited, models)
         server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
@@ -468,6 +459,18 @@ async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) ->
     found = await sessions_of(directory_of(settings), security, wanted)
     print(in_json(found) if as_json else tabled(found))
     return 1 if found.silent else 0
+
+
+async def reconcile_usage(settings: Settings, tenant: str, *, as_json: bool) -> int:
+    """Holds the usage rows against the logs and says what differs."""
+    journal = open_journal(settings.journal, folder=Path(settings.data) if settings.journal == "sqlite" else None)
+    await journal.open()
+    try:
+        found = await reconcile(journal, usage_of(journal), tenant=TenantId(tenant) if tenant else None)
+    finally:
+        await journal.close()
+    print(msgspec.json.encode(found).decode() if as_json else reconciled_text(found))
+    return 1 if found.num_differences else 0
 
 
 async def drain_replica(settings: Settings, name: str) -> int:

@@ -35,6 +35,7 @@ from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
+from sessions.prices import PriceBook
 from sessions.types import UnixMs
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class Replica:
         new_id: Callable[[], str],
         keys: Keys | None = None,
         measures: Measures | None = None,
+        prices: PriceBook | None = None,
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
@@ -95,6 +97,7 @@ class Replica:
             new_id=new_id,
             must_confirm=lambda: self.membership.must_confirm,
             measures=measures,
+            prices=prices,
         )
         self.links = Links(connect, spawn=self._spawn, limits=limits.links)
         self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)

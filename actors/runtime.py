@@ -33,6 +33,7 @@ from sessions.letters import ActorGone
 from sessions.machine import Machine, idempotency_conflict
 from sessions.measures import Measures
 from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
+from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
 from sessions.types import (
@@ -76,9 +77,11 @@ class Runtime:
         new_id: Callable[[], str],
         must_confirm: Callable[[], bool] = lambda: False,
         measures: Measures | None = None,
+        prices: PriceBook | None = None,
     ) -> None:
         """`must_confirm`: our lease has run out (`actors.membership`): answers need the journal's word first."""
         self.measures = measures or Measures()
+        self._prices = prices
         self.replica = replica
         self.incarnation = incarnation
         self.limits = limits
@@ -406,6 +409,7 @@ class Runtime:
                 default_model=self._engine.info.model,
                 fingerprint=self._engine.tokenizer.fingerprint,
                 forgetful=not loaded.commands_complete,
+                prices=self._prices,
             )
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
@@ -414,8 +418,7 @@ class Runtime:
             same = head is not None and last_replica(head) == self.replica
             actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
             why = cause_of(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
-            self.measures.activations.add(why)
-            self.measures.activation_s.of(why).observe(asyncio.get_running_loop().time() - begun_at)
+            self.measures.activated(why, asyncio.get_running_loop().time() - begun_at)
             log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
         self._spawn(self._tell_watchers(key, taken.owner))
         return actor

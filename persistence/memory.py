@@ -99,15 +99,17 @@ class MemoryStore:
         self._new_id = new_id
         self.incarnation = new_id()
         self._logs: dict[SessionKey, _Log] = {}
-        self._usage: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
+        self.usage_rows: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
         self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
+        self.relayed: dict[int, UnixMs] = {}  # see persistence.usage
         self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
 
     def backup(self) -> MemoryStore:
         """A copy as of now; for `restore`."""
         twin = copy.copy(self)
         twin._logs = {key: log.copy() for key, log in self._logs.items()}
-        twin._usage = dict(self._usage)
+        twin.usage_rows = dict(self.usage_rows)
+        twin.relayed = dict(self.relayed)
         twin._responses = dict(self._responses)
         twin.api_keys = dict(self.api_keys)
         return twin
@@ -115,7 +117,8 @@ class MemoryStore:
     def restore(self, backup: MemoryStore) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
         state = backup.backup()
-        self._logs, self._usage, self._responses = state._logs, state._usage, state._responses
+        self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
+        self.relayed = state.relayed
         self.api_keys.clear()
         self.api_keys.update(state.api_keys)
         self.incarnation = self._new_id()
@@ -165,7 +168,7 @@ class MemoryStore:
         log.records += append.records
         log.commands.update({(c.principal_id, c.command_id): c for c in append.commands})
         for row in append.usage:
-            self._usage.setdefault((append.key, row.response_id), row)
+            self.usage_rows.setdefault((append.key, row.response_id), row)
         for record in append.records:
             if isinstance(event := record.event, ResponseQueued | ResponseCreated):
                 place = ResponsePlace(append.key, record.offset)
@@ -256,9 +259,12 @@ class MemoryStore:
         return purged
 
     def read_usage(self, tenant: TenantId, since: UnixMs, limit: int) -> list[UsageRow]:
-        rows = [row for (key, _), row in self._usage.items() if key.tenant == tenant and row.at >= since]
+        rows = [row for (key, _), row in self.usage_rows.items() if key.tenant == tenant and row.at >= since]
         rows.sort(key=lambda row: row.at)
         return rows[:limit]
+
+    def keys(self) -> list[SessionKey]:
+        return list(self._logs)
 
     def _heads(self) -> list[tuple[SessionKey, Head]]:
         return [(key, log.head) for key, log in self._logs.items()]

@@ -161,7 +161,13 @@ CREATE TABLE api_keys (
 );
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4)
+V5: Final = """
+ALTER TABLE usage ADD COLUMN price_version text NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN currency text NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN cost bigint NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5)
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

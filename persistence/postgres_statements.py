@@ -36,7 +36,7 @@ Columns = list[list[Any]]
 _EVENT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _HEAD_PATCH = ("boolean", "boolean", "text", "text", "text", "bytea", "boolean", "bigint", "bigint")
 _COMMAND = ("bigint", "text", "text", "text", "text", "bigint", "bytea", "bytea")
-_USAGE = ("bigint", *["text"] * 8, *["bigint"] * 7)
+_USAGE = ("bigint", *["text"] * 8, *["bigint"] * 7, "text", "text", "bigint")
 _RESPONSE = ("bigint", "text", "text", "text", "bigint")
 _SNAPSHOT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _APPEND = ("text", "text", "bigint", "bigint", "bigint")
@@ -126,7 +126,8 @@ _SET_PATCH: Final = "".join(
 
 _USAGE_COLUMNS: Final = (
     "tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
-    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at"
+    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
+    " cost"
 )
 
 
@@ -380,4 +381,7 @@ def usage_of(row: Any) -> UsageRow:
         recomputed_tokens=row["recomputed_tokens"],
         withheld_tokens=row["withheld_tokens"],
         at=UnixMs(row["at"]),
+        price_version=row["price_version"],
+        currency=row["currency"],
+        cost=row["cost"],
     )

@@ -145,7 +145,13 @@ CREATE TABLE api_keys (
 ) WITHOUT ROWID, STRICT;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4)
+V5: Final = """
+ALTER TABLE usage ADD COLUMN price_version TEXT NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN currency TEXT NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN cost INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5)
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:

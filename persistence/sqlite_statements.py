@@ -99,7 +99,8 @@ def insert_usage(rows: int) -> str:
     return (
         "INSERT OR IGNORE INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model,"
         " status, input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens,"
-        f" withheld_tokens, at) SELECT * FROM (VALUES {_values(15, rows)}) WHERE column1 IS NOT NULL"
+        " withheld_tokens, at, price_version, currency, cost)"
+        f" SELECT * FROM (VALUES {_values(18, rows)}) WHERE column1 IS NOT NULL"
     )
 
 
@@ -261,7 +262,8 @@ DELETE FROM commands WHERE (tenant, session, principal, command) IN (
 # (tenant, since, limit)
 READ_USAGE = """
 SELECT json_group_array(json_array(response, principal_key, principal_user, principal_role, model, status,
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at))
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at,
+    price_version, currency, cost))
 FROM (SELECT * FROM usage WHERE tenant = ?1 AND at >= ?2 ORDER BY at, seq LIMIT ?3)
 """
 
@@ -273,7 +275,7 @@ _HeadRow = tuple[
 ]  # fmt: skip
 _BodyRow = tuple[int, str, str]
 _CommandRow = tuple[str, str, str, str, int]
-_UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int]
+_UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int, str, str, int]
 
 _decode_head = msgspec.json.Decoder(_HeadRow).decode
 _decode_heads = msgspec.json.Decoder(list[_HeadRow]).decode
@@ -363,6 +365,9 @@ def usage_of(tenant: TenantId, text: str) -> list[UsageRow]:
             recomputed_tokens=row[10],
             withheld_tokens=row[11],
             at=UnixMs(row[12]),
+            price_version=row[13],
+            currency=row[14],
+            cost=row[15],
         )
         for row in _decode_usage(text)
     ]

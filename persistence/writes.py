@@ -121,4 +121,7 @@ def usage_row(key: SessionKey, row: UsageRow) -> tuple[Any, ...]:
         row.recomputed_tokens,
         row.withheld_tokens,
         row.at,
+        row.price_version,
+        row.currency,
+        row.cost,
     )

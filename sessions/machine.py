@@ -26,6 +26,7 @@ from sessions import events as ev
 from sessions import tree
 from sessions.access import deleted, may_see, not_found
 from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
+from sessions.prices import PriceBook
 from sessions.responses import derive
 from sessions.state import State
 from sessions.steps import (
@@ -75,8 +76,9 @@ class Machine(Turns):
         default_model: str,
         fingerprint: str,
         forgetful: bool = False,
+        prices: PriceBook | None = None,
     ) -> None:
-        super().__init__(state, fingerprint=fingerprint, default_model=default_model)
+        super().__init__(state, fingerprint=fingerprint, default_model=default_model, prices=prices)
         self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._applied = {(record.principal_id, record.command_id): record for record in commands}
         self._head: HeadPatch | None = None

@@ -163,6 +163,10 @@ class Measures:
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)
         self.journal_lost = counter("journal_unavailable", "Appends that failed and were tried again.")
 
+    def activated(self, cause: str, seconds: float) -> None:
+        self.activations.add(cause)
+        self.activation_s.of(cause).observe(seconds)
+
     def counter(self, name: str, about: str, *labels: str) -> Counter:
         found = self.families.setdefault(name, Counter(name, about, labels))
         assert isinstance(found, Counter) and found.labels == labels, name

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from sessions import events as ev
 from sessions import tree, writer
 from sessions.errors import SessileError
+from sessions.prices import PriceBook
 from sessions.state import Awaiting, Open, Queued, State, apply
 from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Output, Prepared, Start, Step, Stop
 from sessions.stored import UsageRow
@@ -57,8 +58,9 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
 class Responses:
     """The state of a session, the step being made, and what is done to responses in it."""
 
-    def __init__(self, state: State, *, fingerprint: str) -> None:
+    def __init__(self, state: State, *, fingerprint: str, prices: PriceBook | None = None) -> None:
         self.state = state
+        self._price_book = prices
         self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
         self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
         self._runs = 0  # begun by this activation; numbers them
@@ -164,11 +166,12 @@ class Responses:
         state = self.state
         for event in writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
             self._put(event)
+        cost = self._price_book.cost(open_.body.model, usage, self._now) if self._price_book is not None else None
         body = msgspec.structs.replace(
             open_.body,
             status=status,
             output=tuple(draft.item for draft in open_.drafts),
-            usage=usage.public(),
+            usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},
             incomplete_details={"reason": incomplete} if incomplete is not None else None,
             error={"code": error.code, "message": error.public_message} if error is not None else None,
         )
@@ -187,6 +190,9 @@ class Responses:
                 recomputed_tokens=recomputed,
                 withheld_tokens=withheld,
                 at=self._now,
+                price_version=cost.version if cost is not None else "",
+                currency=cost.currency if cost is not None else "",
+                cost=cost.picos if cost is not None else 0,
             )
         )
         if open_.id in state.awaiting:

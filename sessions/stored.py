@@ -56,7 +56,9 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one response used; idempotent by response. Written in the transaction of its terminal event."""
+    """What one response used; idempotent by response. Written in the transaction of its terminal event.
+
+    `cost` in picos of `currency`, by the price list `price_version` (`sessions.prices`); "" where none says a price."""
 
     response_id: ResponseId
     principal: Principal
@@ -66,6 +68,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_tokens: int
     withheld_tokens: int
     at: UnixMs
+    price_version: str = ""
+    currency: str = ""
+    cost: int = 0
 
 
 class ResponsePlace(msgspec.Struct, frozen=True):

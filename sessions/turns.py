@@ -15,6 +15,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import tree
 from sessions.errors import BadInput, Conflict, NotFound
+from sessions.prices import PriceBook
 from sessions.responses import Responses, derive, response_id_of
 from sessions.state import State, stands_below
 from sessions.steps import Prepared
@@ -36,8 +37,8 @@ ERASED = "deleted"  # the category of what a client had erased
 class Turns(Responses):
     """How sessions begin, and turns that bring everything along."""
 
-    def __init__(self, state: State, *, fingerprint: str, default_model: str) -> None:
-        super().__init__(state, fingerprint=fingerprint)
+    def __init__(self, state: State, *, fingerprint: str, default_model: str, prices: PriceBook | None = None) -> None:
+        super().__init__(state, fingerprint=fingerprint, prices=prices)
         self._default_model = default_model
 
     def _make_session(self, principal: Principal, settings: cm.SessionCreate | cm.SessionSettings) -> None:

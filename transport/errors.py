@@ -132,6 +132,8 @@ INNER: Final[dict[str, str]] = {
     "no_replica": "engine_unavailable",
     "quarantined": "session_quarantined",
     "recovery_incompatible": "unsupported_parameter",
+    "usage_not_kept": "journal_unavailable",
+    "usage_stream_away": "journal_unavailable",
     "replica_replaced": "fenced",
     "replica_unreachable": "fenced",
     "session_moving": "fenced",

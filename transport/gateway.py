@@ -22,6 +22,7 @@ from sessions.access import demand
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.measures import Measures
+from sessions.metering import UsageBooks
 from sessions.ports import Journal, Sessions
 from sessions.stored import Head, ResponsePlace
 from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
@@ -58,6 +59,7 @@ class Gateway:
         models: Models = tuple,
         measures: Measures | None = None,
         quotas: Quotas | None = None,
+        usage: UsageBooks | None = None,
     ) -> None:
         """`quotas` None: nothing is limited but what is under way."""
         self.access = access
@@ -70,6 +72,7 @@ class Gateway:
         self.tasks = Tasks()
         self.counters: Counter[str] = Counter()
         self.measures = measures or Measures()
+        self.usage = usage
         of_doors(self.measures, self.counters)
         self.draining = False
         self._quotas = quotas

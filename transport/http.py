@@ -25,7 +25,7 @@ from transport.metrics import Exposition
 from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
 from transport.openai.history import MemoryHistory
-from transport.routes import chat, conversations, health, metrics, models, page, responses, sessions, tickets
+from transport.routes import chat, conversations, health, metrics, models, page, responses, sessions, tickets, usage
 from transport.routes.health import Readiness
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -53,6 +53,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(responses.router(gateway, doorway))
     app.include_router(conversations.router(gateway, doorway))
     app.include_router(sessions.router(gateway, doorway))
+    app.include_router(usage.router(gateway))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
     return Surroundings(

@@ -7,6 +7,8 @@ strangers away from it by the network, as one does with every exporter. Nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final, cast
 
 import uvicorn
@@ -21,6 +23,7 @@ from transport.http_connection import HttpConnection
 from transport.metrics import Exposition
 
 KEEP_ALIVE_S: Final = 15
+READY: Final = "Metrics are ready: "
 
 
 class SideDoor:
@@ -83,3 +86,30 @@ class SideDoor:
 
     async def _alive(self, _: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
+
+
+@contextlib.asynccontextmanager
+async def measured(exposition: Exposition, host: str, port: int) -> AsyncIterator[None]:
+    """The process's metrics on a port of their own for as long as the block runs; a negative one: none."""
+    if port < 0:
+        yield
+        return
+    door = SideDoor(exposition, host=host, port=port)
+    await door.start()
+    print(f"{READY}{door.url}/metrics", flush=True)
+    try:
+        yield
+    finally:
+        await door.stop()
+
+
+@contextlib.asynccontextmanager
+async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs what only cancellation ends, for as long as the block does."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work) for work in works]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()

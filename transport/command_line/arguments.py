@@ -18,6 +18,12 @@ their KV is, which answers are open, and why they are there: new, woken, handed 
 placement's hash the replica is. A parked session is in no memory; whoever speaks to it next wakes it."""
 
 
+ABOUT_USAGE: Final = """\
+Computes every response's usage again from its session's log and compares it with its usage row, to the token and to the
+smallest part of the currency; ends with status 1 when anything differs. Reads the journal itself: with SQLite the
+server must not be running, with PostgreSQL it may."""
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="app.py", description="Sessile: chat sessions as actors that own their KV.")
     roles = top.add_subparsers(dest="role", required=True)
@@ -30,6 +36,11 @@ def parser() -> argparse.ArgumentParser:
     drain = roles.add_parser("drain", help="move everything off a replica")
     drain.add_argument("replica", help="its name, as `replicas` shows it")
     add_settings(drain)
+    usage = roles.add_parser("usage", help="hold what was billed against the logs", description=ABOUT_USAGE)
+    usage.add_argument("action", choices=("reconcile",))
+    usage.add_argument("--tenant", default="", help="only this one's")
+    usage.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    add_settings(usage)
     chat = roles.add_parser("chat", help="talk to a server in the terminal", add_help=False)
     chat.add_argument("arguments", nargs=argparse.REMAINDER)
     return top

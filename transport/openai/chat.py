@@ -12,6 +12,7 @@ import msgspec
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import Internal, SessileError, Unavailable
+from sessions.prices import sum_public
 from sessions.types import FunctionCall, ItemId, Json, Message, Refusal, ResponseId
 from transport import errors
 from transport.openai.history import Unit
@@ -164,12 +165,14 @@ def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:
     cached = max((usage.get("input_tokens_details", {}).get("cached_tokens", 0) for usage in usages), default=0)
     output = sum(usage.get("output_tokens", 0) for usage in usages)
     reasoning = sum(usage.get("output_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
+    cost = sum_public(usage["cost"] for usage in usages if "cost" in usage)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": reasoning},
+        **({"cost": cost} if cost is not None else {}),
     }
 
 

@@ -86,12 +86,21 @@ class OutputDetails(Told):
     reasoning_tokens: int
 
 
+class Cost(Told):
+    """Only where the server has a price list that knows the model. `amount` is an exact decimal."""
+
+    amount: str
+    currency: str
+    price_version: str
+
+
 class ChatUsage(Told):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: OutputDetails
+    cost: Cost | None = None
 
 
 class ChatHead(Told):
@@ -214,6 +223,7 @@ class ResponseUsage(Told):
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
+    cost: Cost | None = None
 
 
 class ResponseError(Told):

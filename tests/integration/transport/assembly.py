@@ -14,11 +14,15 @@ from actors.directory.memory import MemoryDirectory
 from actors.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory import MemoryJournal, MemoryStore
+from persistence.usage import usage_of
 from sessions.filters import KeywordFilterSet
+from sessions.measures import Measures
 from sessions.ports import Member
+from sessions.prices import PriceBook
 from sessions.types import Principal, ReplicaId, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
+from transport.gauges import of_engine, of_runtime
 from transport.limiting import Limiting, limiting
 from transport.openai.models import card_of
 from transport.server import Server, ServerLimits
@@ -62,10 +66,12 @@ async def assembled(
     runtime_limits: RuntimeLimits | None = None,
     store: MemoryStore | None = None,
     limits_file: Path | None = None,
+    prices: PriceBook | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything."""
     journal = MemoryJournal(store or MemoryStore())
     directory = MemoryDirectory()
+    measures = Measures()
     simulated = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
     now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
@@ -87,6 +93,8 @@ async def assembled(
                 limits=runtime_limits or RuntimeLimits(),
                 now_ms=now_ms,
                 new_id=new_id,
+                measures=measures,
+                prices=prices,
             ) as runtime,
         ):
             if limited is not None:
@@ -101,7 +109,11 @@ async def assembled(
                 new_id=new_id,
                 models=lambda: (card_of(simulated.info, created=0),),
                 quotas=None if limited is None else limited.quotas,
+                measures=measures,
+                usage=usage_of(journal),
             )
+            of_engine(measures, simulated)
+            of_runtime(measures, runtime)
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
             await server.start()
             try:

@@ -1,0 +1,279 @@
+"""Usage rows as they are asked for: sums, pages, the outbox, in memory, in SQLite, in PostgreSQL. The port is
+`sessions.metering.UsageBooks`; rows are written by the appends that end responses, and only `relayed_at` ever changes.
+
+Both databases are asked the same statements, with `$n` for parameters (SQLite's `?n`). Money is summed in two halves,
+so that no sum leaves 64 bits; PostgreSQL's numeric sums are cast back.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from persistence.memory import MemoryJournal
+from persistence.postgres import PostgresJournal
+from persistence.rules import FIRST_KEY, check_key, check_text
+from persistence.sqlite import SqliteJournal
+from sessions.metering import DAY_MS, UsageBooks, UsageEntry, UsageGroup, UsageQuery, UsageTotal
+from sessions.stored import UsageRow
+from sessions.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+
+HALF: Final = 10**9  # of a sum of money
+
+_SUMMED: Final = (
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "recomputed_tokens",
+    "withheld_tokens",
+)
+_COLUMNS: Final = (
+    "seq, tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
+    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
+    " cost"
+)
+
+OF_SESSION: Final = f"SELECT {_COLUMNS} FROM usage WHERE tenant = $1 AND session = $2 ORDER BY seq"
+UNRELAYED: Final = f"SELECT {_COLUMNS} FROM usage WHERE relayed_at IS NULL ORDER BY seq LIMIT $1"
+SESSION_KEYS: Final = (
+    "SELECT tenant, session FROM heads WHERE (tenant, session) > ($1, $2) AND tenant <> ''"
+    " ORDER BY tenant, session LIMIT $3"
+)
+WITHOUT_LOG: Final = (
+    "SELECT count(*) FROM usage WHERE NOT EXISTS (SELECT 1 FROM heads"
+    " WHERE heads.tenant = usage.tenant AND heads.session = usage.session)"
+)
+
+
+class _Statement:
+    """A statement that grows with its parameters."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def put(self, value: Any) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+
+def _where(statement: _Statement, query: UsageQuery) -> str:
+    put = statement.put
+    where = f"tenant = {put(query.tenant)} AND at >= {put(query.since)} AND at < {put(query.until)}"
+    if query.user is not None:
+        where += f" AND principal_user = {put(query.user)}"
+    if query.model is not None:
+        where += f" AND model = {put(query.model)}"
+    return where
+
+
+def totals_statement(query: UsageQuery, after: UsageGroup | None, limit: int) -> tuple[str, list[Any]]:
+    statement = _Statement()
+    day = f"at / {DAY_MS}" if "day" in query.by else "-1"
+    user = "coalesce(principal_user, '')" if "user" in query.by else "''"
+    model = "model" if "model" in query.by else "''"
+    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _SUMMED)
+    inner = (
+        f"SELECT CAST({day} AS bigint) AS day, {user} AS end_user, {model} AS of_model, currency,"
+        f" count(*) AS responses, {sums},"
+        f" CAST(sum(cost / {HALF}) AS bigint) AS high, CAST(sum(cost % {HALF}) AS bigint) AS low"
+        f" FROM usage WHERE {_where(statement, query)} GROUP BY 1, 2, 3, 4"
+    )
+    behind = ""
+    if after is not None:
+        marks = ", ".join(statement.put(value) for value in msgspec.structs.astuple(after))
+        behind = f" WHERE (day, end_user, of_model, currency) > ({marks})"
+    text = (
+        f"SELECT * FROM ({inner}) AS groups{behind} ORDER BY day, end_user, of_model, currency"
+        f" LIMIT {statement.put(limit)}"
+    )
+    return text, statement.values
+
+
+def entries_statement(query: UsageQuery, after: int, limit: int) -> tuple[str, list[Any]]:
+    statement = _Statement()
+    where = f"{_where(statement, query)} AND seq > {statement.put(after)}"
+    return f"SELECT {_COLUMNS} FROM usage WHERE {where} ORDER BY seq LIMIT {statement.put(limit)}", statement.values
+
+
+def entry_of(row: Any) -> UsageEntry:
+    seq, tenant, session, response, key_id, user, role, model, status, *numbers = tuple(row)
+    given, made, cached, reasoning, recomputed, withheld, at, version, currency, cost = numbers
+    return UsageEntry(
+        seq,
+        SessionKey(TenantId(tenant), SessionId(session)),
+        UsageRow(
+            response_id=ResponseId(response),
+            principal=Principal(tenant=TenantId(tenant), key_id=key_id, user=user, role=cast(Any, role)),
+            model=model,
+            usage=Usage(input_tokens=given, output_tokens=made, cached_tokens=cached, reasoning_tokens=reasoning),
+            status=status,
+            recomputed_tokens=recomputed,
+            withheld_tokens=withheld,
+            at=UnixMs(at),
+            price_version=version,
+            currency=currency,
+            cost=cost,
+        ),
+    )
+
+
+def total_of(row: Any) -> UsageTotal:
+    day, user, model, currency, responses, *sums, high, low = tuple(row)
+    return UsageTotal(
+        group=UsageGroup(day, user, model, currency),
+        responses=responses,
+        **dict(zip(_SUMMED, sums, strict=True)),
+        cost=high * HALF + low,
+    )
+
+
+class _InDatabase:
+    """What both databases are asked in the same words."""
+
+    async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
+        check_text(query.tenant, query.user, query.model, *((after.user, after.model, after.currency) if after else ()))
+        return [total_of(row) for row in await self._rows(*totals_statement(query, after, limit))]
+
+    async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
+        check_text(query.tenant, query.user, query.model)
+        return [entry_of(row) for row in await self._rows(*entries_statement(query, after, limit))]
+
+    async def of_session(self, key: SessionKey) -> list[UsageEntry]:
+        check_key(key)
+        return [entry_of(row) for row in await self._rows(OF_SESSION, key)]
+
+    async def session_keys(self, *, after: SessionKey | None, limit: int) -> list[SessionKey]:
+        rows = await self._rows(SESSION_KEYS, (*(after or FIRST_KEY), limit))
+        return [SessionKey(TenantId(tenant), SessionId(session)) for tenant, session in rows]
+
+    async def without_log(self) -> int:
+        ((count,),) = await self._rows(WITHOUT_LOG, ())
+        return int(count)
+
+    async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
+        return [entry_of(row) for row in await self._rows(UNRELAYED, (limit,))]
+
+
+class SqliteUsage(_InDatabase):
+    def __init__(self, journal: SqliteJournal) -> None:
+        self._journal = journal
+
+    async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        return await self._journal.rows(re.sub(r"\$(\d+)", r"?\1", statement), values)
+
+    async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:
+        marked = msgspec.json.encode(list(seqs)).decode()
+
+        def step(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE usage SET relayed_at = ?1"
+                " WHERE relayed_at IS NULL AND seq IN (SELECT value FROM json_each(?2))",
+                (at, marked),
+            )
+
+        await self._journal.job(step)
+
+
+class PostgresUsage(_InDatabase):
+    def __init__(self, journal: PostgresJournal) -> None:
+        self._journal = journal
+
+    async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        return await self._journal.rows(statement, *values)
+
+    async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:
+        async with self._journal.transaction() as connection:
+            await connection.execute(
+                "UPDATE usage SET relayed_at = $1 WHERE relayed_at IS NULL AND seq = ANY ($2::bigint[])", at, list(seqs)
+            )
+
+
+class MemoryUsage:
+    """Sequence numbers are places in the order in which rows came."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._store = journal.store
+
+    def _all(self) -> list[UsageEntry]:
+        return [
+            UsageEntry(seq, key, row) for seq, ((key, _), row) in enumerate(self._store.usage_rows.items(), start=1)
+        ]
+
+    def _fitting(self, query: UsageQuery) -> list[UsageEntry]:
+        return [
+            entry
+            for entry in self._all()
+            if entry.key.tenant == query.tenant
+            and query.since <= entry.row.at < query.until
+            and (query.user is None or entry.row.principal.user == query.user)
+            and (query.model is None or entry.row.model == query.model)
+        ]
+
+    async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
+        groups: defaultdict[UsageGroup, list[UsageRow]] = defaultdict(list)
+        for entry in self._fitting(query):
+            row = entry.row
+            group = UsageGroup(
+                row.at // DAY_MS if "day" in query.by else -1,
+                (row.principal.user or "") if "user" in query.by else "",
+                row.model if "model" in query.by else "",
+                row.currency,
+            )
+            groups[group].append(row)
+        return [
+            UsageTotal(
+                group=group,
+                responses=len(groups[group]),
+                input_tokens=sum(row.usage.input_tokens for row in groups[group]),
+                cached_tokens=sum(row.usage.cached_tokens for row in groups[group]),
+                output_tokens=sum(row.usage.output_tokens for row in groups[group]),
+                reasoning_tokens=sum(row.usage.reasoning_tokens for row in groups[group]),
+                recomputed_tokens=sum(row.recomputed_tokens for row in groups[group]),
+                withheld_tokens=sum(row.withheld_tokens for row in groups[group]),
+                cost=sum(row.cost for row in groups[group]),
+            )
+            for group in sorted(groups)
+            if after is None or group > after
+        ][:limit]
+
+    async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
+        return [entry for entry in self._fitting(query) if entry.seq > after][:limit]
+
+    async def of_session(self, key: SessionKey) -> list[UsageEntry]:
+        return [entry for entry in self._all() if entry.key == key]
+
+    async def session_keys(self, *, after: SessionKey | None, limit: int) -> list[SessionKey]:
+        return [key for key in sorted(self._store.keys()) if after is None or key > after][:limit]
+
+    async def without_log(self) -> int:
+        there = set(self._store.keys())
+        return sum(entry.key not in there for entry in self._all())
+
+    async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
+        return [entry for entry in self._all() if entry.seq not in self._store.relayed][:limit]
+
+    async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:
+        for seq in seqs:
+            self._store.relayed.setdefault(seq, at)
+
+
+def usage_of(journal: object) -> UsageBooks:
+    """The usage rows that lie in a journal's database; good for as long as the journal is open."""
+    match journal:
+        case SqliteJournal():
+            return SqliteUsage(journal)
+        case PostgresJournal():
+            return PostgresUsage(journal)
+        case MemoryJournal():
+            return MemoryUsage(journal)
+        case _:
+            raise AssertionError("this journal keeps no usage")

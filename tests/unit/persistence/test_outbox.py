@@ -1,0 +1,134 @@
+"""The relay of usage rows: in order, at least once, one relay at a time, and patient while the stream is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import msgspec
+import pytest
+
+from persistence.memory import MemoryJournal
+from persistence.outbox import Relay, ValkeyStream, sink_of
+from persistence.usage import usage_of
+from sessions.errors import BadInput, Unavailable
+from sessions.measures import Measures
+from sessions.metering import UsageBooks, UsageEntry
+from sessions.types import UnixMs
+from tests.contract.directories import Server, free_port
+from tests.contract.journals import NOW, a_log, a_usage
+
+NAMES = [f"r{number}" for number in range(7)]
+
+
+@pytest.fixture
+async def journal() -> AsyncIterator[MemoryJournal]:
+    opened = MemoryJournal()
+    await opened.open()
+    await a_log(opened, "s", 1, usage=tuple(a_usage(name) for name in NAMES))
+    yield opened
+    await opened.close()
+
+
+class Taken:
+    """A sink that takes what it is told to take, and says no in between."""
+
+    def __init__(self, *, refuse: Sequence[int] = ()) -> None:
+        self.rows: list[UsageEntry] = []
+        self.calls = 0
+        self.turn = True
+        self.closed = False
+        self.refuse = set(refuse)
+        self.moved = asyncio.Event()
+
+    async def mine(self) -> bool:
+        return self.turn
+
+    async def send(self, rows: Sequence[UsageEntry]) -> None:
+        self.calls += 1
+        self.moved.set()
+        if self.calls in self.refuse:
+            self.rows += rows[:1]  # some of them arrived before it failed
+            raise Unavailable("usage_stream_away", "It is away.")
+        self.rows += rows
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def relay(books: UsageBooks, sink: Taken | ValkeyStream, *, batch: int = 3, poll_s: float = 0.001) -> Relay:
+    return Relay(books, sink, now_ms=lambda: UnixMs(NOW), measures=Measures(), batch=batch, poll_s=poll_s)
+
+
+async def test_rows_go_in_order_and_are_marked_after_they_were_taken(journal: MemoryJournal) -> None:
+    sink = Taken(refuse=[2])
+    passing = relay(usage_of(journal), sink)
+    assert await passing.pass_on() is True
+    with pytest.raises(Unavailable):
+        await passing.pass_on()
+    assert [entry.row.response_id for entry in await usage_of(journal).unrelayed(limit=9)] == NAMES[3:]
+    while await passing.pass_on():
+        pass
+    assert [entry.row.response_id for entry in sink.rows] == [*NAMES[:3], "r3", *NAMES[3:]]
+    assert await usage_of(journal).unrelayed(limit=9) == []
+
+
+async def test_a_relay_whose_turn_it_is_not_passes_nothing_on(journal: MemoryJournal) -> None:
+    sink = Taken()
+    sink.turn = False
+    assert await relay(usage_of(journal), sink).pass_on() is False
+    assert sink.calls == 0
+
+
+async def test_a_running_relay_comes_back_after_a_failure_and_closes_its_sink(journal: MemoryJournal) -> None:
+    sink = Taken(refuse=[1, 2])
+    running = asyncio.create_task(relay(usage_of(journal), sink, batch=100).run())
+    async with asyncio.timeout(10):
+        while sink.calls < 3:
+            await sink.moved.wait()
+            sink.moved.clear()
+    running.cancel()
+    await asyncio.wait([running])
+    assert sink.closed
+    assert {entry.row.response_id for entry in sink.rows} == set(NAMES)
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Server]:
+    server = Server(port=free_port())
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.cluster
+async def test_a_stream_of_valkey_has_every_row_and_one_relay_at_a_time(journal: MemoryJournal, valkey: Server) -> None:
+    books = usage_of(journal)
+    first, second = (sink_of(f"{valkey.url}/0?stream=bills") for _ in range(2))
+    assert isinstance(first, ValkeyStream) and isinstance(second, ValkeyStream)
+    assert await first.mine()
+    assert await first.mine()
+    assert not await second.mine()
+    passing = relay(books, first)
+    while await passing.pass_on():
+        pass
+    with valkey.client() as client:
+        entries = client.xrange("bills")
+    rows = [msgspec.json.decode(fields[b"row"]) for _, fields in entries]
+    assert [row["response_id"] for row in rows] == NAMES
+    assert rows[0]["session"] == "s" and rows[0]["output_tokens"] == 7
+    await first.close()
+    await second.close()
+
+
+@pytest.mark.cluster
+async def test_a_stream_that_is_away_is_said_to_be(journal: MemoryJournal) -> None:
+    sink = sink_of(f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(Unavailable, match="cannot be written"):
+        await sink.mine()
+    await sink.close()
+
+
+def test_other_streams_are_not_known() -> None:
+    with pytest.raises(BadInput, match="is known"):
+        sink_of("amqp://somewhere")

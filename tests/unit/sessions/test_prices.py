@@ -1,0 +1,119 @@
+"""Price lists: exact money, the price of the day, and malformed lists that say what is wrong in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.prices import PICOS, BadPrices, PriceBook, amount, read_prices, sum_public
+from sessions.types import UnixMs, Usage
+
+LIST = """
+currency = "USD"
+
+[[prices]]
+model = "small"
+input = 0.15
+cached = 0.05
+output = 0.60
+
+[[prices]]
+model = "small"
+effective = 2026-12-01
+input = "0.30"
+output = 1
+
+[[prices]]
+model = "*"
+input = 2
+output = 8.123456
+""".replace('"0.30"', "0.30")
+
+
+def at(day: str) -> UnixMs:
+    return UnixMs(int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000))
+
+
+def test_a_response_costs_what_its_day_s_price_says() -> None:
+    prices = read_prices(LIST)
+    usage = Usage(input_tokens=1_000_000, output_tokens=500_000, cached_tokens=400_000)
+    before = prices.cost("small", usage, at("2026-11-30T23:59:59"))
+    after = prices.cost("small", usage, at("2026-12-01"))
+    other = prices.cost("large", usage, at("2026-01-01"))
+    assert before is not None and after is not None and other is not None
+    assert before.public() == {"amount": "0.41", "currency": "USD", "price_version": prices.version}
+    assert amount(after.picos) == "0.8"  # cached as input: the list says nothing of cached
+    assert amount(other.picos) == "6.061728"
+    assert (
+        read_prices('currency="EUR"\n[[prices]]\nmodel="small"\ninput=1\noutput=1').cost("x", usage, at("2026-01-01"))
+        is None
+    )
+
+
+def test_the_version_is_of_what_a_list_says() -> None:
+    said_otherwise = "# a comment\n" + LIST.replace("0.15", "0.150").replace(
+        "effective = 2026-12-01\n", "effective = 2026-12-01T00:00:00Z\n"
+    )
+    assert read_prices(said_otherwise).version == read_prices(LIST).version
+    assert read_prices(LIST.replace("0.15", "0.16")).version != read_prices(LIST).version
+    assert read_prices(LIST.replace("USD", "EUR")).version != read_prices(LIST).version
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**12))
+def test_money_is_exact(fresh: int, cached: int, output: int, micros: int) -> None:
+    price = Decimal(micros) / 10**6
+    prices = read_prices(f'currency = "USD"\n[[prices]]\nmodel = "m"\ninput = {price:f}\noutput = {price:f}')
+    cost = prices.cost("m", Usage(input_tokens=fresh + cached, output_tokens=output, cached_tokens=cached), UnixMs(0))
+    assert cost is not None
+    shown = cost.public()["amount"]
+    assert isinstance(shown, str)
+    assert Decimal(shown) == price * (fresh + cached + output) / 10**6
+    both = sum_public([cost.public(), cost.public()])
+    assert both is not None and both["amount"] == amount(2 * cost.picos)
+
+
+def test_amounts_have_neither_exponents_nor_zeros_at_their_end() -> None:
+    assert [amount(each) for each in (0, 1, PICOS, 15 * PICOS // 10, -PICOS // 4)] == [
+        "0",
+        "0.000000000001",
+        "1",
+        "1.5",
+        "-0.25",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("currency = ", "not TOML"),
+        ('currency = "usd"\n[[prices]]\nmodel="m"\ninput=1\noutput=1', "three capital letters"),
+        ('currency = "USD"', "no [[prices]]"),
+        ('currency = "USD"\nprices = 3', "no [[prices]]"),
+        ('currency = "USD"\nfoo = 1\n[[prices]]\nmodel="m"\ninput=1\noutput=1', "'foo'"),
+        ('currency = "USD"\n[[prices]]\ninput=1\noutput=1', "price 1: `model`"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\noutput=1', "price 1 ('m'): `input` is missing"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput="1"\noutput=1', "input = '1'"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=true\noutput=1', "input = True"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=-1\noutput=1', "at least 0"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=nan\noutput=1', "at least 0"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=1e300\noutput=1', "at most"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=0.0000001\noutput=1', "6 decimals"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=1\noutput=1\neffective="2026-01-01"', "without quotes"),
+        ('currency = "USD"\n[[prices]]\nmodel="m"\ninput=1\noutput=1\nprompt=2', "'prompt'"),
+        ('currency = "USD"\n' + '[[prices]]\nmodel="m"\ninput=1\noutput=1\n' * 2, "price 2: a second one"),
+    ],
+)
+def test_a_malformed_list_is_refused_and_the_old_one_stays(text: str, wrong: str) -> None:
+    book = PriceBook(read_prices(LIST))
+    old = book.current
+    with pytest.raises(BadPrices) as refused:
+        book.replace(text)
+    assert wrong in str(refused.value)
+    assert book.current is old
+    assert book.replace(LIST) is False
+    assert book.replace(LIST.replace("0.15", "0.16")) is True
+    assert book.current is not old
