@@ -125,7 +125,7 @@ class Serving(NamedTuple):
 
     @property
     def usage(self) -> int:
-        return len(self.journal.store._usage)
+        return len(self.journal.store.usage_rows)
 
 
 @asynccontextmanager
