@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.orphans import Orphans
 from actors.ownership import TICK_S, Moved, Ownership, came, cause_of, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
@@ -110,8 +111,7 @@ class Runtime:
         self._leavers: dict[SessionKey, dict[Left, None]] = {}
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self._orphan_timers: dict[SessionKey, asyncio.TimerHandle] = {}
-        self._paused: set[SessionKey] = set()
+        self._orphans = Orphans(limits, self._actors.get, self._sinks.__contains__)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -198,7 +198,7 @@ class Runtime:
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """See the `Sessions` port."""
         self._sinks.setdefault(key, {})[sink] = None
-        self._read_again(key)
+        self._orphans.read_again(key)
 
         def unwatch() -> None:
             sinks = self._sinks.get(key)
@@ -206,7 +206,7 @@ class Runtime:
                 sinks.pop(sink, None)
                 if not sinks:
                     del self._sinks[key]
-                    self._unread(key)
+                    self._orphans.unread(key)
 
         return unwatch
 
@@ -239,30 +239,6 @@ class Runtime:
                     del self._leavers[key]
 
         return actor, detach
-
-    def _unread(self, key: SessionKey) -> None:
-        """The last reader has left: the orphan policy's time begins."""
-        if self.limits.orphan_policy != "continue" and key not in self._orphan_timers:
-            loop = asyncio.get_running_loop()
-            self._orphan_timers[key] = loop.call_later(self.limits.orphan_after_s, self._orphaned, key)
-
-    def _orphaned(self, key: SessionKey) -> None:
-        self._orphan_timers.pop(key, None)
-        actor = self._actors.get(key)
-        if actor is not None and key not in self._sinks:
-            if self.limits.orphan_policy == "pause":
-                self._paused.add(key)
-            actor.readers_gone(cancel=self.limits.orphan_policy == "cancel")
-
-    def _read_again(self, key: SessionKey) -> None:
-        timer = self._orphan_timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
-        if key in self._paused:
-            self._paused.discard(key)
-            actor = self._actors.get(key)
-            if actor is not None:
-                actor.readers_back()
 
     @staticmethod
     def key_of(principal: Principal, command: cm.ActorCommand) -> SessionKey:
@@ -480,7 +456,7 @@ class Runtime:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
             self._reasons.pop(actor.key, None)
-            self._paused.discard(actor.key)
+            self._orphans.left(actor.key)
             self._gate.done(actor.key)
             owner = self.ownership.let_go(actor.key)
             successor = self._successors.pop(actor.key, None)

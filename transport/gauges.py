@@ -116,4 +116,5 @@ def of_doors(measures: Measures, counters: Counter[str]) -> None:
     gauge("connections_closed", "WebSockets that we closed, by code.", ("code",), ending("closed_"), grows=True)
     gauge("slow_readers", "Readers that left a full window unread.", (), plain("closed_4408"), grows=True)
     gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
+    gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
     gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)
