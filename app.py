@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine, open_filters
-from persistence import KeyStore, open_journal, open_keys
+from persistence import JournalStore, KeyStore, api_keys_of, open_journal, open_keys
 from persistence.outbox import Relay, sink_of
 from persistence.usage import usage_of
 from sessions.errors import SessileError
@@ -41,19 +42,22 @@ from sessions.reconcile import reconcile
 from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, TenantId, UnixMs
 from sessions.world import ActorLimits
-from transport.access import Access
+from transport.command_line import logs
 from transport.command_line.arguments import check_role, parser, taken_sessions
-from transport.command_line.logs import configure_logs
+from transport.command_line.keys import Asked, on_ring, on_server, printed, taken_keys
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.prices import PriceFile
 from transport.command_line.reconciled import reconciled_text
-from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings
+from transport.command_line.security import peer_security, tls_of
+from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
+from transport.credentials import Credentials, credentials
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
+from transport.keyring import KeyRing
 from transport.limiting import Limiting, limiting
 from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
-from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.peer import GrpcDialer, PeerServer
 from transport.server import Server
 from transport.side_door import beside, measured
 
@@ -83,14 +87,17 @@ def main(arguments: Sequence[str]) -> int:
     config = given.pop("config", None)
     try:
         wanted, as_json = taken_sessions(given) if role == "sessions" else (Wanted(), False)
+        asked = taken_keys(given) if role == "keys" else None
         as_json = given.pop("json", as_json)
         tenant = given.pop("tenant", "")
         given.pop("action", None)
         target = given.pop("replica", "")
         settings = read_settings(given, dict(os.environ), config)
-        configure_logs(settings)
+        logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             check_role(role, settings)
+            if asked is not None:
+                return runner.run(administer_keys(settings, asked))
             match role:
                 case "gateway":
                     return runner.run(gateway_role(settings))
@@ -145,42 +152,30 @@ def fingerprint_of(engine: Engine) -> str:
     return f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}"
 
 
-def peer_security(settings: Settings) -> PeerSecurity:
-    """What processes of a cluster show each other. Raises BadSetting, BadInput."""
-
-    def pem(name: str) -> bytes:
-        path = getattr(settings, name)
-        try:
-            return Path(path).read_bytes() if path else b""
-        except OSError as error:
-            raise BadSetting(f"{name} = {path!r}: {error}") from error
-
-    return PeerSecurity(
-        token=settings.peer_token,
-        authority=pem("peer_authority"),
-        certificate=pem("peer_certificate"),
-        key=pem("peer_key"),
-        server_name=settings.peer_server_name,
+def credentials_of(settings: Settings, journal: JournalStore) -> AbstractAsyncContextManager[Credentials]:
+    return credentials(
+        api_keys_of(journal),
+        keys=read_keys(settings.keys) if settings.keys else {},
+        demand_keys=settings.auth == "keys",
+        issuers=settings.issuers,
+        origins=settings.origins,
+        now_ms=now_ms,
+        incarnation=lambda: journal.incarnation,
     )
 
 
 def gateway_of(
-    settings: Settings,
     sessions: Sessions,
     journal: Journal,
     measures: Measures,
+    admitted: Credentials,
     limits: Limiting | None,
     models: Models = tuple,
 ) -> Gateway:
-    access = Access(
-        read_keys(settings.keys) if settings.keys else {},
-        clock=asyncio.get_running_loop().time,
-        origins=settings.origins,
-    )
     return Gateway(
         sessions=sessions,
         journal=journal,
-        access=access,
+        access=admitted.access,
         limits=GatewayLimits(),
         now_ms=now_ms,
         new_id=new_id,
@@ -188,7 +183,19 @@ def gateway_of(
         measures=measures,
         quotas=None if limits is None else limits.quotas,
         usage=usage_of(journal),
+        keys=admitted.ring,
     )
+
+
+def doors_of(settings: Settings, gateway: Gateway, exposition: Exposition) -> tuple[Server, GrpcServer | None]:
+    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
+    tls = tls_of(settings)
+    server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition, tls=tls)
+    if settings.grpc_port < 0:
+        return server, None
+    from transport.grpc_api import GrpcServer
+
+    return server, GrpcServer(gateway, host=settings.host, port=settings.grpc_port, tls=tls)
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
@@ -196,15 +203,6 @@ def directory_of(settings: Settings) -> ValkeyDirectory:
     from actors.directory.valkey import ValkeyDirectory
 
     return ValkeyDirectory(settings.directory)
-
-
-def grpc_door(settings: Settings, gateway: Gateway) -> GrpcServer | None:
-    """Likewise imported only where there is one."""
-    if settings.grpc_port < 0:
-        return None
-    from transport.grpc_api import GrpcServer
-
-    return GrpcServer(gateway, host=settings.host, port=settings.grpc_port)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -262,6 +260,7 @@ async def serve(settings: Settings) -> int:
             prices=prices.book,
         ) as runtime,
         measured(exposition, settings.metrics_host, settings.metrics_port),
+        credentials_of(settings, journal) as admitted,
     ):
         if limited is not None:
             runtime.told = limited.settler.published
@@ -269,10 +268,9 @@ async def serve(settings: Settings) -> int:
         of_runtime(measures, runtime)
         started_at = now_ms() // 1000
         gateway = gateway_of(
-            settings, runtime, journal, measures, limited, lambda: (card_of(engine.info, created=started_at),)
+            runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
         )
-        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
-        grpc = grpc_door(settings, gateway)
+        server, grpc = doors_of(settings, gateway, exposition)
         upkeep = Upkeep(
             runtime,
             journal=journal,
@@ -436,9 +434,9 @@ async def gateway_role(settings: Settings) -> int:
         exposition = Exposition(measures, version=VERSION, role="gateway")
         await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
         of_router(measures, router)
-        gateway = gateway_of(settings, router, journal, measures, limited, models)
-        server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition)
-        grpc = grpc_door(settings, gateway)
+        admitted = await stack.enter_async_context(credentials_of(settings, journal))
+        gateway = gateway_of(router, journal, measures, admitted, limited, models)
+        server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         settled_in()
         print(f"Sessile is ready: {server.url}/", flush=True)
@@ -477,6 +475,22 @@ async def drain_replica(settings: Settings, name: str) -> int:
     """Tells a replica to hand everything off, and waits until it has."""
     last = await drained(directory_of(settings), peer_security(settings), name)
     print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
+    return 0
+
+
+async def administer_keys(settings: Settings, asked: Asked) -> int:
+    """Makes, shows or revokes API keys, in a journal that nobody uses or through a server."""
+    if asked.url:
+        told = await on_server(asked, settings.api_key, now_ms())
+    else:
+        journal = open_journal(settings.journal, folder=Path(settings.data) if settings.journal == "sqlite" else None)
+        await journal.open()
+        try:
+            ring = KeyRing(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
+            told = await on_ring(ring, asked, now_ms())
+        finally:
+            await journal.close()
+    print(printed(told, as_json=asked.as_json))
     return 0
 
 

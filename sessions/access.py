@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from sessions.errors import Forbidden, Gone, NotFound
-from sessions.types import Principal, Scope, SessionKey, TenantId
+from sessions.types import Authority, Principal, Scope, SessionKey, TenantId
 
 IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
 """The scopes of which one is enough, where it is not just the scope itself."""
@@ -42,6 +42,20 @@ def demand_operator(principal: Principal) -> None:
     if principal.role != "operator":
         raise Forbidden("forbidden", "Only operators may do that.")
     demand(principal, "admin")
+
+
+def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
+    """For a tenant's own affairs: its keys, policies, audit log. The tenant that is meant (None: one's own); another's
+    is the operators'. An end user administers nothing, whatever their key says. Raises Forbidden."""
+    if principal.role == "user":
+        raise Forbidden("forbidden", "Only services and operators may do that.")
+    demand(principal, "admin")
+    return tenant_for(principal, tenant)
+
+
+def may_grant(principal: Principal, role: Authority) -> bool:
+    """Whether an administrator may make a key of this authority: of any but one above their own."""
+    return role != "operator" or principal.role == "operator"
 
 
 def tenant_for(principal: Principal, asked: str | None) -> TenantId:

@@ -124,6 +124,11 @@ def make(wanted: Wanted, random_bytes: bytes, *, now: UnixMs, created_by: str = 
     return key, f"{PREFIX}{name}-{secret}"
 
 
+def check_name(name: str) -> bool:
+    """Whether a tenant or an end user may be called that."""
+    return _NAME.match(name) is not None
+
+
 def split(written: str) -> tuple[str, str] | None:
     """A key's id and secret; None for what is not written like one."""
     found = _KEY.match(written)

@@ -54,6 +54,7 @@ CODES: Final[dict[str, Row]] = {
     "response_not_found": Row(404, "NOT_FOUND"),
     "replica_not_found": Row(404, "NOT_FOUND"),
     "call_not_found": Row(404, "NOT_FOUND"),
+    "key_not_found": Row(404, "NOT_FOUND"),
     "not_found": Row(404, "NOT_FOUND"),
     "method_not_allowed": Row(405, "UNIMPLEMENTED"),
     "session_deleted": Row(410, "NOT_FOUND"),
@@ -79,7 +80,7 @@ CODES: Final[dict[str, Row]] = {
     "overloaded": Row(503, "UNAVAILABLE", TRY_LATER),
     "draining": Row(503, "UNAVAILABLE", RESTART),
     # What we need is away, or the fault is ours.
-    "journal_unavailable": Row(503, "UNAVAILABLE"),
+    "journal_unavailable": Row(503, "UNAVAILABLE", TRY_LATER),
     "directory_unavailable": Row(503, "UNAVAILABLE"),
     "engine_unavailable": Row(503, "UNAVAILABLE"),
     "outcome_unknown": Row(503, "UNAVAILABLE"),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.access import demand
+from sessions.access import demand, may_see
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.measures import Measures
@@ -30,6 +30,7 @@ from transport.access import Access
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
 from transport.gauges import of_doors
+from transport.keyring import KeyRing
 from transport.openai.models import Models
 from transport.quotas import Quotas
 from transport.reading import LogReader
@@ -57,12 +58,14 @@ class Gateway:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         models: Models = tuple,
+        keys: KeyRing | None = None,
         measures: Measures | None = None,
         quotas: Quotas | None = None,
         usage: UsageBooks | None = None,
     ) -> None:
         """`quotas` None: nothing is limited but what is under way."""
         self.access = access
+        self.keys = keys  # to be administered here; None where they are kept nowhere
         self.limits = limits
         self.new_id = new_id
         self.models = models
@@ -123,9 +126,14 @@ class Gateway:
             return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
 
     async def find_response(self, principal: Principal, response_id: ResponseId) -> ResponsePlace | None:
-        """Where a response is. Says nothing yet of whether the principal may read it. Raises Unavailable."""
+        """Where a response is; None where the principal has none of that id, so that somebody else's is like none at
+        all. Raises Unavailable."""
         with self._admitted(principal, "read"):
-            return await self._journal.find_response(principal.tenant, response_id)
+            place = await self._journal.find_response(principal.tenant, response_id)
+            if place is None or (principal.user is None or principal.role != "user"):
+                return place
+            head = await self._journal.head(place.key)
+            return place if head is not None and may_see(principal, place.key, head.user) else None
 
     async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
         """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""
@@ -139,6 +147,7 @@ class Gateway:
 
     @contextmanager
     def _admitted(self, principal: Principal, scope: Scope) -> Iterator[None]:
+        self.access.verify(principal)
         demand(principal, scope)
         who = (principal.tenant, principal.id)
         if self._under_way[who] >= self.limits.commands_per_principal_max:

@@ -61,7 +61,9 @@ def retire(ws: Protocol) -> None:
     ws.parser_exc = ws.handshake_exc = None
 
 
-def shake_hands(ws: ServerProtocol, request: Request, access: Access) -> tuple[Response, Agreed | None]:
+def shake_hands(
+    ws: ServerProtocol, request: Request, access: Access, address: str | None = None
+) -> tuple[Response, Agreed | None]:
     """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
     url = urlsplit(request.path)
     if url.path != PATH:
@@ -75,7 +77,7 @@ def shake_hands(ws: ServerProtocol, request: Request, access: Access) -> tuple[R
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
     offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
-    principal = _principal(access, headers.get_all("Authorization"), url.query, offered)
+    principal = _principal(access, headers.get_all("Authorization"), url.query, offered, address)
     return response, Agreed(encoding, principal)
 
 
@@ -97,14 +99,16 @@ def bearer(authorization: list[str]) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
 
 
-def _principal(access: Access, authorization: list[str], query: str, offered: list[str]) -> Principal | None:
+def _principal(
+    access: Access, authorization: list[str], query: str, offered: list[str], address: str | None
+) -> Principal | None:
     """Who is there by what the handshake brought: the header comes first, then the ticket, then the subprotocol."""
     key = bearer(authorization)
     if key is not None:
-        return access.authenticate(key)
+        return access.authenticate(key, address)
     tickets = parse_qs(query).get("ticket")
     if tickets:
-        return access.redeem_ticket(tickets[0])
+        return access.redeem_ticket(tickets[0], address)
     for name in offered:
         if name.startswith(BEARER_PREFIX):
             encoded = name.removeprefix(BEARER_PREFIX)
@@ -112,7 +116,7 @@ def _principal(access: Access, authorization: list[str], query: str, offered: li
                 key = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
             except (binascii.Error, UnicodeDecodeError):
                 key = ""
-            return access.authenticate(key)
+            return access.authenticate(key, address)
     return None
 
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from sessions.errors import BadInput, Internal, NotFound, SessileError
@@ -25,10 +26,40 @@ from transport.metrics import Exposition
 from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
 from transport.openai.history import MemoryHistory
-from transport.routes import chat, conversations, health, metrics, models, page, responses, sessions, tickets, usage
+from transport.routes import (
+    chat,
+    conversations,
+    health,
+    keys,
+    metrics,
+    models,
+    page,
+    responses,
+    sessions,
+    tickets,
+    usage,
+)
 from transport.routes.health import Readiness
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+CORS_ASKED: Final = (
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "last-event-id",
+    "session-id",
+    "x-request-id",
+    "x-sessile-event-ids",
+    "x-session-id",
+)
+"""What a listed page may send. No cookies: credentials are headers, so a page acts by what it holds and no other."""
+CORS_TOLD: Final = (
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+)
+CORS_S: Final = 600
 
 _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
 
@@ -43,9 +74,19 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _failed)
+    if gateway.access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=gateway.access.origins,
+            allow_methods=("GET", "POST", "PATCH", "DELETE"),
+            allow_headers=CORS_ASKED,
+            expose_headers=CORS_TOLD,
+            max_age=CORS_S,
+        )
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(gateway, exposition))
     app.include_router(tickets.router(gateway))
+    app.include_router(keys.router(gateway))
     history = MemoryHistory(clock=time.monotonic)
     doorway = Doorway(gateway, history=history, new_id=gateway.new_id)
     app.include_router(models.router(gateway))

@@ -27,6 +27,7 @@ from transport.http_connection import HttpConnection
 from transport.memory import return_large_blocks
 from transport.metrics import Exposition
 from transport.protocol import Limits
+from transport.tls import HANDSHAKE_S, DoorTls
 
 BACKLOG: Final = 4096
 KEEP_ALIVE_S: Final = 15
@@ -54,6 +55,7 @@ class Server:
         limits: ServerLimits | None = None,
         readiness: Callable[[], str | None] = lambda: None,
         web: Path | None = WEB,
+        tls: DoorTls | None = None,
         exposition: Exposition | None = None,
     ) -> None:
         """`readiness` says why traffic is not welcome, or None; draining is looked at here already."""
@@ -62,6 +64,7 @@ class Server:
         self._port = port
         self._limits = limits or ServerLimits()
         self._readiness = readiness
+        self._tls = tls
         self._app = make_app(
             gateway,
             version=version,
@@ -82,7 +85,7 @@ class Server:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -95,7 +98,7 @@ class Server:
             raise BadInput(
                 "invalid_setting",
                 f"host = {self._host!r}: without keys only a loopback address (127.0.0.1, ::1, localhost) is allowed; "
-                "configure keys to listen elsewhere.",
+                "demand keys (--auth keys, --keys or --issuers) to listen elsewhere.",
                 param="host",
             )
         return_large_blocks()
@@ -121,8 +124,13 @@ class Server:
         def connection() -> asyncio.Protocol:
             return HttpConnection(config, self._state, {}, loop)
 
+        secured: dict[str, Any] = {}
+        if self._tls is not None:
+            secured = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+        elif not is_loopback(self._host):
+            log.warning("listening_without_tls", host=self._host, consequence="keys and texts can be read on the way")
         try:
-            self._listener = await loop.create_server(connection, self._host, self._port, backlog=BACKLOG)
+            self._listener = await loop.create_server(connection, self._host, self._port, backlog=BACKLOG, **secured)
         except OSError as error:
             raise Unavailable(
                 "address_unavailable",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import typing
+from collections.abc import Callable
 from typing import Any, Final, assert_never, cast
 
 import structlog
@@ -77,6 +78,7 @@ class WebSocketConnection(asyncio.Protocol):
         "_shared",
         "_transport",
         "_unread",
+        "_unwatch",
         "_ws",
         "slot",
     )
@@ -90,6 +92,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._core: Connection | None = None
         self._channel: Channel | None = None
         self._principal: Principal | None = None
+        self._unwatch: Callable[[], None] | None = None
         self._out: list[bytes] = []
         self._scheduled = False
         self._paused = False
@@ -111,6 +114,9 @@ class WebSocketConnection(asyncio.Protocol):
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
         self._out.clear()
         self._unread = self._message = None
         retire(self._ws)
@@ -244,7 +250,7 @@ class WebSocketConnection(asyncio.Protocol):
             if shared.crowded:
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
-            response, agreed = shake_hands(ws, request, shared.gateway.access)
+            response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
         except SessileError as error:
             response = refusal(ws, error)
         ws.send_response(response)
@@ -293,7 +299,8 @@ class WebSocketConnection(asyncio.Protocol):
         assert core is not None
         try:
             gateway.check_draining()
-            principal = self._principal or gateway.access.authenticate(hello.auth)
+            principal = self._principal or gateway.access.authenticate(hello.auth, self._address())
+            self._unwatch = gateway.access.watch(principal, self._credential_ended)
         except SessileError as error:
             for action in core.refuse(error, now):
                 self._carry_out(action, now)
@@ -308,6 +315,17 @@ class WebSocketConnection(asyncio.Protocol):
             channel.subscribe(point)
         for point in hello.resume[subscriptions_max:]:
             channel.refuse(point.session, too_many_subscriptions(subscriptions_max))
+
+    def _credential_ended(self, error: SessileError) -> None:
+        """Its key was revoked, its token has expired: nothing more is shown or taken in."""
+        core, now = self._core, self._shared.loop.time()
+        if core is not None and core.phase is not Phase.CLOSING:
+            for action in core.refuse(error, now):
+                self._carry_out(action, now)
+
+    def _address(self) -> str | None:
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if isinstance(peer, tuple) else None
 
     def _request(self, request: Request, now: float) -> None:
         core, channel = self._core, self._channel

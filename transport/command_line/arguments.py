@@ -6,6 +6,8 @@ import argparse
 from typing import Any, Final, get_type_hints
 
 from actors.survey import PAGE_MAX, STATES
+from transport.command_line.keys import ABOUT as ABOUT_KEYS
+from transport.command_line.keys import add_keys
 from transport.command_line.operator import Wanted
 from transport.command_line.settings import BadSetting, Settings, allowed
 
@@ -41,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     usage.add_argument("--tenant", default="", help="only this one's")
     usage.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     add_settings(usage)
+    add_keys(roles.add_parser("keys", help="make, show and revoke API keys", description=ABOUT_KEYS), add_settings)
     chat = roles.add_parser("chat", help="talk to a server in the terminal", add_help=False)
     chat.add_argument("arguments", nargs=argparse.REMAINDER)
     return top

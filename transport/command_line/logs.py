@@ -1,30 +1,92 @@
-"""Logs: one line each on standard error, JSON for machines or text for people. Never what anybody said."""
+"""How the process logs: lines to stderr, and no secret in any of them.
+
+`redact` is the last processor before a line is written. It takes out what a secret is written like, wherever in a line
+it stands: API keys, tokens, tickets, Authorization headers, passwords in URLs, PEM keys; what is logged under a name
+that promises a secret; and the secrets of this process's own settings, by value. Names of keys (`key=ID`) stay: that is
+what they are for. It is a net under the rule that nobody logs a secret, not the rule itself.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from typing import Any
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final, TextIO
 
 import structlog
 
-from transport.command_line.settings import Settings
+GONE: Final = "[redacted]"
+
+_SECRETS: Final = re.compile(
+    r"(?P<key>sk-[A-Za-z0-9_]+-[a-z2-7]{12}-)[a-z2-7]{8,}"
+    r"|(?P<other>\bsk-)[A-Za-z0-9_-]{16,}"
+    r"|\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]*\.?[A-Za-z0-9_-]*"
+    r"|(?P<ticket>\btkt_)[A-Za-z0-9_-]{8,}"
+    r"|(?P<subprotocol>sessile\.bearer\.)[A-Za-z0-9_=-]+"
+    r"|(?P<scheme>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{6,}"
+    r"|(?P<url>[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s/@]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NAMES: Final = re.compile(r"authorization|password|secret|credential|api_?key|token$|cookie|^auth$", re.IGNORECASE)
+SECRET_LENGTH_MIN: Final = 6  # a shorter setting would take words out of ordinary lines
 
 
-def configure_logs(settings: Settings) -> None:
-    level = getattr(logging, settings.log_level.upper())
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if settings.log_format == "json" else structlog.dev.ConsoleRenderer()
-    )
+class Redaction:
+    """The processor; `secrets` are taken out by value besides."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        long_enough = sorted({each for each in secrets if len(each) >= SECRET_LENGTH_MIN}, key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, long_enough))) if long_enough else None
+
+    def __call__(self, _: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for name, value in line.items():
+            line[name] = GONE if _NAMES.search(name) and value is not None else self.cleaned(value)
+        return line
+
+    def cleaned(self, value: Any) -> Any:
+        """`value` without secrets. What is no plain data is written as `repr` would, here and not by the renderer."""
+        match value:
+            case str():
+                return self.text(value)
+            case None | bool() | int() | float():
+                return value
+            case dict():
+                return {
+                    self.text(str(name)): GONE if _NAMES.search(str(name)) else self.cleaned(each)
+                    for name, each in value.items()
+                }
+            case list() | tuple() | set() | frozenset():
+                return [self.cleaned(each) for each in value]
+            case bytes():
+                return self.text(repr(value))
+            case _:
+                return self.text(repr(value))
+
+    def text(self, text: str) -> str:
+        if self._values is not None:
+            text = self._values.sub(GONE, text)
+        return _SECRETS.sub(_replaced, text)
+
+
+def _replaced(found: re.Match[str]) -> str:
+    return next((part for part in found.groups() if part is not None), "") + GONE
+
+
+def configure(level: str, style: str, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
+    """`style` is json or console."""
+    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
+            Redaction(secrets),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        cache_logger_on_first_use=stream is None,
     )

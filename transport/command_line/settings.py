@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
@@ -74,8 +75,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     content_bytes: Annotated[int, setting("size of one message at most", ge=1)] = 1_000_000
     retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0
     drain_s: Annotated[float, setting("how long open answers may go on after SIGTERM", ge=0)] = 10.0
-    keys: Annotated[str, setting("TOML file of API keys; empty: loopback only, one local principal")] = ""
     limits: Annotated[str, setting("TOML file of limits per tenant and user (docs/limits.md); empty: none")] = ""
+    auth: Annotated[
+        Literal["auto", "keys"],
+        setting("keys: every door demands one of `app.py keys`; auto: if --keys or --issuers is given, else open"),
+    ] = "auto"
+    keys: Annotated[str, setting("TOML file of API keys, beside those of `app.py keys`")] = ""
+    issuers: Annotated[str, setting("TOML file of issuers whose tokens (JWT) are let in")] = ""
+    api_key: Annotated[str, setting("what commands show a server at --url; better as the variable than as a flag")] = ""
+    tls_certificate: Annotated[str, setting("PEM file of the public doors' certificate chain: HTTPS and gRPC")] = ""
+    tls_key: Annotated[str, setting("PEM file of its key; give both or none")] = ""
     origins: Annotated[
         tuple[str, ...], setting("browser origins that may connect, beside the server's own; comma-separated")
     ] = ()
@@ -123,6 +132,13 @@ def read_settings(flags: dict[str, str], environment: dict[str, str], config: st
         except msgspec.ValidationError as error:
             raise BadSetting(f"{name} = {value!r}: {error}. Allowed: {allowed(hints[name])}") from error
     return Settings(**values)
+
+
+def secrets_in(settings: Settings) -> list[str]:
+    """What no log may say: secrets among the settings, and passwords in addresses."""
+    addresses = (settings.journal, settings.directory, settings.kv_redis)
+    passwords = [unquote(url.rpartition("@")[0].rpartition(":")[2]) for url in addresses if "@" in url]
+    return [secret for secret in (settings.api_key, settings.peer_token, *passwords) if secret]
 
 
 def allowed(hint: Any) -> str:

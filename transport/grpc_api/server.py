@@ -2,7 +2,7 @@
 
 Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers and orchestrators) and server reflection
 (for grpcurl and the like); neither asks for a key, neither says anything about a session. Without keys it listens on
-loopback only, as HTTP does. TLS ends in front of it, as for HTTP.
+loopback only, as HTTP does. TLS is HTTP's, with the same certificate, or ends in front of both.
 
 A caller that does not read costs one message and its stream; one that is gone without a word is found by gRPC's
 keepalive.
@@ -26,6 +26,7 @@ from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api.service import SessionsService
+from transport.tls import DoorTls
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Sessions"].full_name
 OFF: Final = -1  # as a port
@@ -44,11 +45,20 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
 class GrpcServer:
     """The listening socket with its calls. With the port `OFF` everything here does nothing."""
 
-    def __init__(self, gateway: Gateway, *, host: str, port: int, limits: GrpcLimits | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        host: str,
+        port: int,
+        limits: GrpcLimits | None = None,
+        tls: DoorTls | None = None,
+    ) -> None:
         self.gateway = gateway
         self.port = port  # after `start` the one that is listened on
         self._host = host
         self._limits = limits or GrpcLimits()
+        self._tls = tls
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -66,7 +76,7 @@ class GrpcServer:
         if self.gateway.access.open and not is_loopback(self._host):
             raise BadInput(
                 "invalid_setting",
-                f"host = {self._host!r}: without keys gRPC listens on a loopback address only; configure keys.",
+                f"host = {self._host!r}: without keys gRPC listens on a loopback address only; demand keys.",
                 param="host",
             )
         limits = self._limits
@@ -88,7 +98,10 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            self.port = server.add_insecure_port(self.address)
+            if self._tls is None:
+                self.port = server.add_insecure_port(self.address)
+            else:
+                self.port = server.add_secure_port(self.address, self._tls.grpc_credentials())
         except RuntimeError as error:
             raise Unavailable(
                 "address_unavailable", f"Cannot listen on {self.address} for gRPC. Choose another host or port."

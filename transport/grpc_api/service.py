@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import grpc.aio
 import structlog
@@ -164,7 +165,14 @@ class SessionsService(made.SessionsServicer):
             yield
 
     def _principal(self, context: Context) -> Principal:
-        return self._gateway.access.authenticate(bearer(_metadata(context, "authorization")))
+        return self._gateway.access.authenticate(bearer(_metadata(context, "authorization")), _address(context))
+
+
+def _address(context: Context) -> str | None:
+    """The caller's, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
+    kind, _, rest = str(context.peer()).partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]")
+    return host if kind in ("ipv4", "ipv6") else None
 
 
 def _metadata(context: Context, name: str) -> list[str]:

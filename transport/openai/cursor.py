@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 
 from sessions.access import demand
-from sessions.errors import Unavailable
+from sessions.errors import SessileError, Unavailable
 from sessions.events import Record, SessionDeleted
 from sessions.types import Epoch, Principal, SessionKey
 from transport.feeds import PULL_BYTES_MAX, Reader
@@ -38,6 +38,12 @@ class LogCursor:
         self._reader: Reader = gateway.feeds.acquire(key, self, JSON)
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
+        self._ended: SessileError | None = None  # the key of whoever reads was revoked, or has expired
+        try:
+            self._unwatch = gateway.access.watch(principal, self._end)
+        except SessileError:
+            gateway.feeds.release(self._reader)
+            raise
 
     def __enter__(self) -> LogCursor:
         return self
@@ -48,7 +54,12 @@ class LogCursor:
         self.close()
 
     def close(self) -> None:
+        self._unwatch()
         self._gateway.feeds.release(self._reader)
+
+    def _end(self, error: SessileError) -> None:
+        self._ended = error
+        self._readable.set()
 
     def readable(self, reader: Reader) -> None:
         self._readable.set()
@@ -100,10 +111,12 @@ class LogCursor:
     async def batches(self, after: int, *, live: bool = True) -> AsyncIterator[tuple[Record, ...]]:
         """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
 
-        Ends behind `session.deleted`. Raises NotFound, Unavailable, and Stale where it cannot go on."""
+        Ends behind `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and Stale where it cannot go on."""
         feed, position = self._reader.feed, after
         epoch = feed.epoch
         while True:
+            if self._ended is not None:
+                raise self._ended
             self._readable.clear()
             if epoch and feed.epoch != epoch:
                 raise Stale("journal_unavailable", "The log of this session was restored; ask again.")

@@ -18,9 +18,11 @@ class Ticket(BaseModel):
 
 
 def principal_of(request: Request, gateway: Gateway) -> Principal:
-    """Who asks, by the Authorization header. Raises Unauthorized, and Forbidden for a foreign page."""
+    """Who asks, by the Authorization header. Raises Unauthorized, Limited, and Forbidden for a foreign
+    page."""
     gateway.access.check_origin(request.headers.get("origin"), request.headers.get("host"))
-    return gateway.access.authenticate(bearer(request.headers.getlist("authorization")))
+    address = request.client.host if request.client is not None else None
+    return gateway.access.authenticate(bearer(request.headers.getlist("authorization")), address)
 
 
 def router(gateway: Gateway) -> APIRouter:

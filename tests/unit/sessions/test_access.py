@@ -7,7 +7,16 @@ from typing import get_args
 import msgspec
 import pytest
 
-from sessions.access import allows, demand, demand_operator, may_see, tenant_for, visible
+from sessions.access import (
+    allows,
+    demand,
+    demand_administrator,
+    demand_operator,
+    may_grant,
+    may_see,
+    tenant_for,
+    visible,
+)
 from sessions.errors import Forbidden, NotFound
 from sessions.types import (
     LOCAL_PRINCIPAL,
@@ -48,6 +57,19 @@ def test_operators_routes_are_for_operators_who_administer(role: Authority, scop
     else:
         with pytest.raises(Forbidden):
             demand_operator(who)
+
+
+@pytest.mark.parametrize("role", get_args(Authority))
+def test_a_tenants_affairs_are_for_its_administrators(role: Authority) -> None:
+    if role == "user":
+        with pytest.raises(Forbidden):
+            demand_administrator(principal(*SCOPES, role=role))
+    else:
+        assert demand_administrator(principal("admin", role=role)) == ACME
+    with pytest.raises(Forbidden):
+        demand_administrator(principal("chat", "read", "usage", "review", role=role))
+    assert may_grant(principal("admin", role=role), "service")
+    assert may_grant(principal("admin", role=role), "operator") == (role == "operator")
 
 
 def test_another_tenants_affairs_are_the_operators() -> None:
