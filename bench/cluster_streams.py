@@ -19,15 +19,15 @@ import logging
 import pstats
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
-import msgspec
 import psutil
 import structlog
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+import uvloop
 
 from actors.router import Router
-from bench.support import new_ulid, percentile, report
+from bench.device import Device, Frame, Happened
+from bench.support import percentile, report
 from sessions.events import OutputTextDelta
 from sessions.ports import Published
 from tests.chaos.cluster import chaos_cluster
@@ -71,60 +71,23 @@ class Meter:
 # -- over sockets --------------------------------------------------------------------------------------------------
 
 
-class Client:
-    """One socket that reads one session and acknowledges it."""
+class Reader(Device):
+    """A device that tells how late each event came."""
 
-    def __init__(self, socket: ClientConnection, meter: Meter) -> None:
-        self._socket = socket
+    def __init__(self, host: str, port: int, meter: Meter) -> None:
+        super().__init__(host, port)
         self._meter = meter
-        self._session = ""
-        self._answers: asyncio.Queue[dict[str, object]] = asyncio.Queue()
-        self._decode = msgspec.json.Decoder().decode
-        self.reading = asyncio.create_task(self._read())
 
-    async def begin(self, tokens: int) -> None:
-        await self._send({"type": "hello"})
-        await self._answers.get()
-        self._session = str((await self._ask({"type": "session.create"}))["session"])
-        await self._ask({"type": "subscribe", "session": self._session, "offset": 0})
-        await self._ask(
-            {"type": "message.create", "session": self._session, "content": "Hi", "max_output_tokens": tokens}
-        )
-
-    async def _ask(self, frame: dict[str, object]) -> dict[str, object]:
-        await self._send({**frame, "id": new_ulid()})
-        while (answer := await self._answers.get())["type"] not in ("ok", "error"):
-            pass
-        if answer["type"] == "error":
-            raise RuntimeError(str(answer))
-        return answer
-
-    async def _send(self, frame: dict[str, object]) -> None:
-        await self._socket.send(msgspec.json.encode(frame).decode())
-
-    async def _read(self) -> None:
-        unacknowledged = 0
-        with contextlib.suppress(ConnectionClosed):
-            async for data in self._socket:
-                now_ms = time.time() * 1000
-                body = self._decode(data)
-                for frame in body if isinstance(body, list) else (body,):
-                    if frame["type"] != "event":
-                        self._answers.put_nowait(frame)
-                        continue
-                    if self._meter.measuring and frame["event"]["type"] == "response.output_text.delta":
-                        num = frame["offset"] - frame.get("first_offset", frame["offset"]) + 1
-                        self._meter.late_ms += [now_ms - frame["at"]] * num
-                    unacknowledged += 1
-                    if unacknowledged >= 64:
-                        unacknowledged = 0
-                        await self._send({"type": "ack", "session": self._session, "offset": frame["offset"]})
+    def happened(self, frame: Frame, event: Happened) -> None:
+        if self._meter.measuring and event.type == "response.output_text.delta":
+            num = 1 if frame.first_offset is None else frame.offset - frame.first_offset + 1
+            self._meter.late_ms += [time.time() * 1000 - frame.at] * num
 
 
 async def over_sockets(streams: int, rate: float, seconds: float, replicas: int) -> dict[str, float]:
     tokens_per_s = rate / EVENTS_PER_TOKEN
     tokens = int(tokens_per_s * (seconds + SPARE_S))
-    flags = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", str(streams))
+    flags: tuple[str, ...] = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", str(streams))
     flags += ("--sim-tokens-per-s", str(tokens_per_s))
     names = (*(f"r{number}" for number in range(1, replicas + 1)), "g1")
     meter = Meter()
@@ -132,14 +95,14 @@ async def over_sockets(streams: int, rate: float, seconds: float, replicas: int)
         process = cluster.members["g1"].process
         assert process is not None
         gateway = psutil.Process(process.pid)
-        clients = []
-        for _ in range(streams):
-            socket = await stack.enter_async_context(
-                connect(cluster.urls[0], subprotocols=["sessile.v1+json"], compression=None, max_size=None)  # type: ignore[list-item]
-            )
-            clients.append(Client(socket, meter))
+        address = urlsplit(cluster.urls[0])
+        readers = [Reader(address.hostname or "127.0.0.1", address.port or 80, meter) for _ in range(streams)]
         for first in range(0, streams, 25):
-            await asyncio.gather(*(each.begin(tokens) for each in clients[first : first + 25]))
+            some = readers[first : first + 25]
+            await asyncio.gather(*(reader.open() for reader in some))
+            for reader in some:
+                stack.callback(reader.close)
+                reader.begin(tokens)
         await asyncio.sleep(2.0)
         return await meter.measured(seconds, lambda: sum(gateway.cpu_times()[:2]))
 
@@ -190,7 +153,7 @@ def main() -> None:
     parser.add_argument("--inside", action="store_true")
     parser.add_argument("--profile", action="store_true")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(run(parser.parse_args()))
+    uvloop.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from bench.support import ROOT
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-BATCH_TOKENS = 32  # prefilled in one step, as our engine does on a CPU
+BATCH_TOKENS = 64  # prefilled in one step, as our engine does on a CPU
 
 
 class LlamaServer:

@@ -21,12 +21,13 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import psutil
 
-from bench.support import ROOT, TERMINAL, Server, new_ulid, percentile, report
+from bench.device import Device, Frame, Happened
+from bench.support import ROOT, Server, percentile, report
 
 PARTS = ("sessions", "actors", "persistence", "transport", "inference", "uvicorn", "websockets", "asyncio", "aiosqlite")
 
@@ -86,130 +87,28 @@ def part_of(frame: FrameType | None) -> str:
 # -- the client ----------------------------------------------------------------------------------------------------
 
 
-class Happened(msgspec.Struct):
-    """What of an event the bench looks at."""
+class Stream(Device):
+    """A device that notes when each length of an answer's text came."""
 
-    type: str
-    delta: str = ""
-    response_id: str = ""
-
-
-class Frame(msgspec.Struct):
-    type: str
-    session: str = ""
-    offset: int = 0
-    event: Happened | None = None
-
-
-class Stream(asyncio.Protocol):
-    """One device with one session, reading. A bare socket: the client must not be what is measured."""
-
-    decoder = msgspec.json.Decoder(Frame | list[Frame])
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.session = ""
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
         self.response = ""
         self.length = 0
         self.events = 0
-        self.unacked = 0
         self.arrived: dict[int, float] = {}
-        self.buffer = bytearray()
-        self.upgraded = False
-        self.awaited: tuple[str, asyncio.Future[Frame]] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        now = time.monotonic()
-        self.buffer += data
-        if not self.upgraded:
-            end = self.buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            del self.buffer[: end + 4]
-            self.upgraded = True
-            self.take(Frame("upgraded"), now)
-        at = 0
-        while len(self.buffer) - at >= 2:
-            length, head = self.buffer[at + 1] & 127, 2
-            if length == 126:
-                length, head = int.from_bytes(self.buffer[at + 2 : at + 4], "big"), 4
-            elif length == 127:
-                length, head = int.from_bytes(self.buffer[at + 2 : at + 10], "big"), 10
-            if len(self.buffer) - at < head + length:
-                break
-            decoded = self.decoder.decode(self.buffer[at + head : at + head + length])
-            at += head + length
-            for frame in decoded if isinstance(decoded, list) else (decoded,):
-                self.take(frame, now)
-        del self.buffer[:at]
-
-    def take(self, frame: Frame, now: float) -> None:
-        event = frame.event
-        if event is not None:
-            self.events += 1
-            self.unacked += 1
-            if event.delta:
-                self.length += len(event.delta)
-                self.arrived[self.length] = now
-            elif event.type == "response.created":
-                self.response = event.response_id
-            elif event.type in TERMINAL:
-                self.answer(Frame("end"))
-            if self.unacked >= 64:
-                self.unacked = 0
-                self.send({"type": "ack", "session": self.session, "offset": frame.offset})
-        elif frame.type == "ping":
-            self.send({"type": "pong"})
-        else:
-            self.answer(frame)
-
-    def answer(self, frame: Frame) -> None:
-        if self.awaited is not None and self.awaited[0] == frame.type and not self.awaited[1].done():
-            self.awaited[1].set_result(frame)
-
-    def expect(self, kind: str) -> asyncio.Future[Frame]:
-        self.awaited = (kind, asyncio.get_running_loop().create_future())
-        return self.awaited[1]
-
-    def send(self, frame: dict[str, Any]) -> None:
-        data = msgspec.json.encode(frame)
-        length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
-        self.transport.write(b"\x81" + length + bytes(4) + data)  # masked with zeros
-
-    async def open(self) -> None:
-        await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self.port)
-        upgraded = self.expect("upgraded")
-        self.transport.write(
-            b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-            b"Sec-WebSocket-Protocol: sessile.v1+json\r\n\r\n"
-        )
-        await upgraded
-        ready = self.expect("ready")
-        self.send({"type": "hello"})
-        await ready
-        created = self.expect("ok")
-        self.send({"type": "session.create", "id": new_ulid()})
-        self.session = (await created).session
-        caught_up = self.expect("caught_up")
-        self.send({"type": "subscribe", "id": new_ulid(), "session": self.session, "offset": 0})
-        await caught_up
+    def happened(self, frame: Frame, event: Happened) -> None:
+        self.events += 1
+        if event.delta:
+            self.length += len(event.delta)
+            self.arrived[self.length] = time.monotonic()
+        elif event.type == "response.created":
+            self.response = event.response_id
 
     async def ask(self, tokens: int) -> None:
         self.length, self.arrived, self.events = 0, {}, 0
         end = self.expect("end")
-        self.send(
-            {
-                "type": "message.create",
-                "id": new_ulid(),
-                "session": self.session,
-                "content": "Go on.",
-                "max_output_tokens": tokens,
-            }
-        )
+        self.begin(tokens)
         await end
 
 
@@ -218,7 +117,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
     server = Server(*flags, program=("-m", "bench.streams", "serve"))
     with server:
         process = psutil.Process(server.pid)
-        streams = [Stream(server.port) for _ in range(count)]
+        streams = [Stream("127.0.0.1", server.port) for _ in range(count)]
         for start in range(0, count, 50):
             await asyncio.gather(*(stream.open() for stream in streams[start : start + 50]))
         notes = Path(server.data) / "notes.json"
@@ -236,7 +135,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
         by_thread = {t.id: t.user_time + t.system_time - threads.get(t.id, 0.0) for t in process.threads()}
         page = await written(server, notes)
         for stream in streams:
-            stream.transport.close()
+            stream.close()
     made = {(response, length): at for response, length, at in page["made"]}
     waits = [
         (arrived - made[(stream.response, length)]) * 1000

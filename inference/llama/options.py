@@ -17,7 +17,7 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 4
     context_window: int = 8192  # cut to what the model was trained for
     threads: int = 1  # llama.cpp's spinning threads starve where anything else wants the cores
-    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 32, with a GPU 512
+    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 64, with a GPU 512
     gpu_layers: int = 0
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64

@@ -75,8 +75,9 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_parallel = options.slots
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False
-    # On a CPU a batch of 32 is prefilled as fast as one of 512, and everybody else waits less for it.
-    batch_tokens = options.batch_tokens or (512 if options.gpu_layers else 32)
+    # On a CPU a batch of 64 is prefilled as fast as one of 512, and everybody else waits less for it. With fewer,
+    # attention to a long context goes row by row, and takes twice as long.
+    batch_tokens = options.batch_tokens or (512 if options.gpu_layers else 64)
     p.n_batch = batch_tokens
     p.n_ubatch = min(batch_tokens, 512)
     p.n_gpu_layers = options.gpu_layers
