@@ -146,5 +146,24 @@ class LogCursor:
             self._scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
         try:
             return tuple(self._scrubber.scrub(record) for record in records)
+        except OutOfSight:
+            self._scrubber = await self._placed(position)
+        try:
+            return tuple(self._scrubber.scrub(record) for record in records)
         except OutOfSight as exc:
             raise Stale("journal_unavailable", "What stands there was taken back; read from the start.") from exc
+
+    async def _placed(self, position: int) -> Scrubber:
+        """A scrubber that stands behind `position`: where a retraction met the reader in the middle of a part, the log
+        up to there is read once more, to count."""
+        feed, at = self._reader.feed, 0
+        scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
+        while at < position:
+            page = await self._gateway.logs.page(feed, at, bytes_max=PULL_BYTES_MAX)
+            if not page or page[0].offset != at + 1:
+                break  # the log begins later now
+            for record in page:
+                if record.offset <= position:
+                    scrubber.scrub(record)
+            at = page[-1].offset
+        return scrubber

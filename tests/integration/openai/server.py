@@ -19,7 +19,7 @@ from inference.simulated.engine import Stream
 from persistence.memory import MemoryJournal, MemoryStore
 from sessions.events import Record
 from sessions.filters import KeywordFilterSet
-from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest, Member
+from sessions.ports import Chunk, EngineInfo, FilterSet, Finish, GenerationRequest, Member
 from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
@@ -136,10 +136,12 @@ async def serving(
     store: MemoryStore | None = None,
     runtime_limits: RuntimeLimits | None = None,
     output_phrases: Sequence[str] = (),
+    filters: FilterSet | None = None,
+    engine: ScriptedEngine | None = None,
 ) -> AsyncIterator[Serving]:
     journal = MemoryJournal(store or MemoryStore())
     directory = MemoryDirectory()
-    engine = ScriptedEngine(options)
+    engine = engine or ScriptedEngine(options)
     last = 0
 
     def now_ms() -> UnixMs:
@@ -166,7 +168,7 @@ async def serving(
             journal=journal,
             directory=directory,
             engine=engine,
-            filters=KeywordFilterSet(output_phrases=output_phrases),
+            filters=filters or KeywordFilterSet(output_phrases=output_phrases),
             limits=runtime_limits or RuntimeLimits(),
             now_ms=now_ms,
             new_id=new_id,

@@ -1,0 +1,160 @@
+"""Policies where they act: real actors and doors, an engine that says what it is told to, a policy in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import openai
+import pytest
+
+from inference.moderation import BadPolicy, PolicyFilterSet
+from inference.moderation.messages import INLINE_MAX
+from inference.moderation.policy import parse_policies
+from inference.simulated import SimulatedOptions, decode
+from sessions import events as ev
+from tests.integration.openai.server import SIMULATED, Serving, serving
+
+POLICY = """
+[policies.default]
+mode = "{mode}"
+[policies.default.input]
+phrases = {{ deny = ["project nightjar"] }}
+pii = {{ action = "redact" }}
+[policies.default.output]
+phrases = {{ deny = ["project nightjar"], action = "{action}" }}
+pii = {{ kinds = ["email"], action = "{pii}" }}
+"""
+Start = Callable[..., AbstractAsyncContextManager[Serving]]
+
+
+@asynccontextmanager
+async def running(path: Path, **policy: str) -> AsyncIterator[tuple[Serving, PolicyFilterSet]]:
+    path.write_text(POLICY.format(**{"mode": "window", "action": "block", "pii": "redact"} | policy))
+    filters = PolicyFilterSet(str(path))
+    await filters.open()
+    try:
+        async with serving(SimulatedOptions(step_base_s=0.001), filters=filters) as server:
+            yield server, filters
+    finally:
+        await filters.close()
+
+
+async def ask(server: Serving, text: str, **more: object) -> openai.types.chat.ChatCompletion:
+    messages = [*more.pop("before", ()), {"role": "user", "content": text}]  # type: ignore[misc]
+    async with server.client() as client:
+        return await client.chat.completions.create(model=SIMULATED, messages=messages, **more)  # type: ignore[call-overload, no-any-return]
+
+
+async def test_the_next_turn_knows_only_what_was_released(tmp_path: Path) -> None:
+    async with running(tmp_path / "p.toml") as (server, _):
+        server.engine.script += ["Sure: project nightjar starts", "Fine."]
+        first = await ask(server, "tell me")
+        choice = first.choices[0]
+        assert choice.finish_reason == "content_filter" and choice.message.content == "Sure: "
+        assert choice.message.refusal == "The rest of this answer was withheld."
+        told = [{"role": "user", "content": "tell me"}, {"role": "assistant", "content": "Sure: "}]
+        await ask(server, "and?", before=told)
+        released = [ord(letter) for letter in "Sure: "]
+        opening, prompt = list(server.engine.prompts[0]), list(server.engine.prompts[-1])
+        answer = [*opening, *released, *server.engine.tokenizer.answer_closing]
+        assert prompt[: len(answer)] == answer
+        assert "nightjar" not in decode(prompt)
+
+
+async def test_strict_shows_the_whole_answer_or_none_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path / "p.toml", mode="strict") as (server, _):
+        server.engine.script += ["Sure: project nightjar starts", "Write to ana@example.org now", " or not."]
+        blocked = (await ask(server, "one")).choices[0]
+        assert blocked.message.content in (None, "") and blocked.finish_reason == "content_filter"
+        redacted = (await ask(server, "two")).choices[0]
+        assert redacted.message.content == "Write to [email] or not." and redacted.finish_reason == "stop"
+        deltas = [r.event.delta for r in server.log(server.sessions[1]) if isinstance(r.event, ev.OutputTextDelta)]
+        assert deltas == ["Write to [email] or not."]
+
+
+async def test_async_takes_back_for_everybody(tmp_path: Path) -> None:
+    async with running(tmp_path / "p.toml", mode="async", pii="retract") as (server, _):
+        server.engine.script += ["Write to ana@example.org now please", " or not."]
+        choice = (await ask(server, "two")).choices[0]
+        assert choice.message.content is not None and "ana@example" not in choice.message.content
+        assert choice.message.content.startswith("Write to [withheld] ")
+        retracted = [r.event for r in server.log(server.sessions[0]) if isinstance(r.event, ev.ContentRetracted)]
+        assert [(each.start, each.end, each.replacement) for each in retracted] == [(9, 24, "[withheld]")]
+        assert "ana@example" not in decode(server.engine.prompts[-1])
+
+
+async def test_a_refused_message_touches_no_engine_and_a_redacted_one_is_stored_redacted(tmp_path: Path) -> None:
+    async with running(tmp_path / "p.toml") as (server, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await ask(server, "About PROJECT\u200b NightJar!")
+        assert caught.value.code == "content_filter" and not server.engine.prompts
+        await ask(server, "I am ana@example.org, card 4111 1111 1111 1111.")
+        assert "I am [email], card [credit_card]." in decode(server.engine.prompts[0])
+        long = "word " * (INLINE_MAX // 4) + "and ana@example.org at the end"
+        await ask(server, long)
+        assert decode(server.engine.prompts[1]).endswith("and [email] at the end")
+
+
+async def test_a_policy_is_read_again_and_a_bad_one_leaves_the_old_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    async with running(path) as (server, filters):
+        old = filters.versions
+        path.write_text("[policies.default]\nmode = 'loud'\n")
+        assert not await filters.reload() and filters.versions == old
+        path.write_text('[policies.default.input]\nphrases = { deny = ["nectarine"] }\n')
+        assert await filters.reload() and filters.versions != old
+        with pytest.raises(openai.BadRequestError):
+            await ask(server, "A nectarine, please")
+        await ask(server, "project nightjar is allowed now")
+
+
+async def test_a_worker_that_dies_blocks_what_it_cannot_judge_and_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path / "p.toml") as (server, filters):
+        worker = filters._scanning._process
+        assert worker is not None
+        worker.kill()
+        await worker.wait()
+        long = "word " * INLINE_MAX
+        with pytest.raises(openai.BadRequestError):
+            await ask(server, long)
+        while True:  # refused until there is a new worker
+            try:
+                await ask(server, long)
+                break
+            except openai.BadRequestError:
+                await asyncio.sleep(0)
+        assert filters._scanning.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "policies"),
+        ("[policies.other]\n", "default"),
+        ("[policies.default]\nmode = 'loud'\n", "mode"),
+        ("[policies.default.output]\nphrases = { deny = [] }\n", "empty"),
+        ("[policies.default.output]\npii = { action = 'retract' }\n", "async"),
+        ("[policies.default]\nmode='async'\n[policies.default.input]\npii = { action = 'retract' }\n", "input.pii"),
+        ("[policies.default.input]\npii = { kinds = ['shoe size'] }\n", "shoe size"),
+        ("[policies.default.output]\npii = { kinds = ['person'] }\n", "messages only"),
+        ("[policies.default.input]\ntoxicity = { threshold = 2.0 }\n", "threshold"),
+        ("[policies.default.input]\ntoxicity = { action = 'redact' }\n", "names no span"),
+        ("[policies.default.input]\ntoxcity = {}\n", "toxcity"),
+        ("[policies.default]\n[tenants]\nacme = 'none'\n", "acme"),
+        ("policies =", "Invalid"),
+    ],
+)
+def test_a_malformed_policy_is_refused_with_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(BadPolicy) as caught:
+        parse_policies(text)
+    assert why in caught.value.public_message
+
+
+def test_a_policy_may_be_json_and_its_version_is_of_what_it_says() -> None:
+    toml = parse_policies('[policies.default.input]\nphrases = { deny = ["x"] }\n').of("t")
+    same = parse_policies(json.dumps({"policies": {"default": {"input": {"phrases": {"deny": ["x"]}}}}}), json=True)
+    assert same.of("t").version == toml.version != parse_policies("[policies.default]\n").of("t").version
