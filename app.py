@@ -54,7 +54,7 @@ from transport.credentials import Credentials, credentials
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
 from transport.keyring import KeyRing
-from transport.limiting import Limiting, limiting
+from transport.limiting import Limiting, limiting, shares
 from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
@@ -133,7 +133,7 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
-def limits(settings: Settings) -> RuntimeLimits:
+def limits(settings: Settings, limited: Limiting | None) -> RuntimeLimits:
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -143,6 +143,7 @@ def limits(settings: Settings) -> RuntimeLimits:
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
             turn=TurnLimits(rollup_s=settings.rollup_ms / 1000),
+            share=shares(limited),
         ),
     )
 
@@ -253,7 +254,7 @@ async def serve(settings: Settings) -> int:
             directory=directory,
             engine=engine,
             filters=filters,
-            limits=limits(settings),
+            limits=limits(settings, limited),
             now_ms=now_ms,
             new_id=new_id,
             measures=measures,
@@ -382,7 +383,7 @@ async def replica_role(settings: Settings) -> int:
                 connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
                 placement=BoundedRendezvous(),
                 limits=ReplicaLimits(
-                    runtime=limits(settings), upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400)
+                    runtime=limits(settings, limited), upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400)
                 ),
                 now_ms=now_ms,
                 new_id=new_id,

@@ -447,6 +447,7 @@ class Actor:
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
+            share=self._world.limits.share(open_.principal),
             measures=self._world.measures,
         )
         self._turns[open_.id] = turn

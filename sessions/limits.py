@@ -54,18 +54,27 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tenant's table: its own ceilings, and those of each of its users."""
+    """A tenant's table: its own ceilings, those of each of its users, and its standing among tenants."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
     concurrent_turns: Count | None = None
     sessions: Count | None = None
     stored_bytes: Count | None = None
+    weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of its share of an engine
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
 
     @property
     def ceilings(self) -> Ceilings:
         return Ceilings(**{name: getattr(self, name) for name in Ceilings.__struct_fields__})
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How a tenant stands in an engine's queue."""
+
+    priority: int = 5
+    weight: float = 1.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +86,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
     store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
     local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`
+
+    def share(self, principal: Principal) -> Share:
+        tenant = self.of(principal.tenant)
+        return Share(tenant.priority, tenant.weight)
 
     def of(self, tenant: TenantId) -> TenantLimits:
         return self.tenants.get(tenant, self.default)

@@ -190,6 +190,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int  # at least 1; what is left for this response
     emitted: Tokens = ()  # the tail of `prompt` that this response already emitted (penalties, grammar)
     priority: int = 0  # smaller is served earlier
+    weight: float = 1.0  # of its tenant's share among tenants of the priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
 
 

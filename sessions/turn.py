@@ -22,6 +22,7 @@ import structlog
 from sessions import writer
 from sessions.errors import Internal, SessileError
 from sessions.ledger import Ledger, Plan
+from sessions.limits import Share
 from sessions.measures import Measures
 from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
@@ -78,6 +79,7 @@ class Turn:
         filters: FilterSet,
         inbox: Inbox,
         limits: TurnLimits,
+        share: Share | None = None,
         measures: Measures,
     ) -> None:
         self.response_id = open_.id
@@ -91,6 +93,7 @@ class Turn:
         self._filters = filters
         self._inbox = inbox
         self._limits = limits
+        self._share = share or Share()
         self._loop = asyncio.get_running_loop()
         self._calls: ToolCalls | None = None  # the stage of this run, where tools may be called
         self._said = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)
@@ -182,6 +185,8 @@ class Turn:
                 max_tokens=left,
                 emitted=emitted,
                 shared_prefix=plan.shared_prefix,
+                priority=self._share.priority,
+                weight=self._share.weight,
             )
             seen_before = self._seen
             release: Release | None = None

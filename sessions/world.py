@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from sessions.limits import Share
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Published
 from sessions.turn import TurnLimits
-from sessions.types import UnixMs
+from sessions.types import Principal, UnixMs
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -23,6 +24,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     journal_retry_s: float = 0.25
     prepare_s: float = 10.0
     turn: TurnLimits = TurnLimits()
+    share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 
 class World(msgspec.Struct, frozen=True):

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from actors.limits.lost import LossTolerant
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settling import Settler
-from sessions.limits import Limiter, LimitsNow, Tallies
+from sessions.limits import Limiter, LimitsNow, Share, Tallies
+from sessions.types import Principal
 from transport.command_line.limits import LimitsFile
 from transport.quotas import Quotas
 
@@ -50,6 +51,11 @@ async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def shares(limited: Limiting | None) -> Callable[[Principal], Share]:
+    """How tenants stand in an engine's queue: as the file says now, or all alike."""
+    return lambda principal: Share() if limited is None else limited.now().share(principal)
 
 
 def _clock_ms() -> float:

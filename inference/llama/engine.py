@@ -26,7 +26,7 @@ from inference.llama.openings import WORTH_TOKENS, Openings
 from inference.llama.options import LlamaOptions
 from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.sampling import HONOURED, completion_parameters
-from inference.llama.scheduling import Scheduler
+from inference.llama.scheduling import Run, Scheduler, continued
 from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
 from inference.llama.server import BUILD, LlamaServer
 from inference.llama.slots import Slot, SlotTable
@@ -52,10 +52,12 @@ _CLOSE_S: Final = 5.0  # how long closing may save KV for
 class _Turn:
     """A run of a session, from the moment it has its slot."""
 
-    __slots__ = ("cached_max", "forgotten", "preparing", "run", "slot")
+    __slots__ = ("cached_max", "claim", "forgotten", "paused", "preparing", "run", "slot")
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, claim: Run) -> None:
         self.slot = slot
+        self.claim = claim
+        self.paused = False  # it makes room, and goes on later
         self.run: Completion | None = None
         self.preparing: asyncio.Task[int] | None = None
         self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
@@ -113,6 +115,7 @@ class LlamaEngine:
             counters={
                 **self._counters,
                 "sheds": float(self._scheduler.num_shed),
+                "preemptions": float(self._scheduler.num_preempted),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
             gauges=tiers.gauges(),
@@ -212,28 +215,50 @@ class LlamaEngine:
         self._check(prompt, request.max_tokens)
         parameters = completion_parameters(request, self._vocabulary_size)
         self._residency.tiers.turn(request.key, len(prompt))
-        slot = await self._scheduler.acquire(request.key, prompt, request.priority)
-        turn = self._enter(slot, request.key)
-        try:
-            run = await self._begin(turn, request.key, prompt, request.shared_prefix, parameters)
-            item = await run.next()
-            while isinstance(item, Chunk):
-                yield item
+        pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
+        claim = Run(request.key, prompt, request.priority, request.weight, pauses=pauses)
+        cached_tokens: int | None = None
+        while True:
+            slot = await self._scheduler.acquire(claim)
+            turn = self._enter(slot, request.key, claim)
+            said = array.array("I")
+            item: Chunk | Finish | None = None
+            try:
+                run = await self._begin(turn, request.key, claim.prompt, request.shared_prefix, parameters)
                 item = await run.next()
-        finally:
-            self._leave(turn, request.key)
-        yield Finish(item.reason, item.prompt_tokens, min(item.cached_tokens, turn.cached_max))
+                while isinstance(item, Chunk):
+                    if cached_tokens is None:
+                        cached_tokens = item.cached_tokens
+                    elif item.cached_tokens != cached_tokens:  # of a run that goes on: said once, of its beginning
+                        item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens)
+                    said.extend(item.tokens)
+                    self._scheduler.spoke(claim, len(item.tokens))
+                    yield item
+                    if claim.yields and item.text and len(said) < request.max_tokens:
+                        turn.paused = True
+                        break
+                    item = await run.next()
+            finally:
+                self._leave(turn, request.key)
+            if isinstance(item, Finish):
+                break
+            claim.prompt = claim.prompt + said
+            request = continued(request, said)
+            parameters = completion_parameters(request, self._vocabulary_size)
+        cached = min(item.cached_tokens, turn.cached_max) if cached_tokens is None else cached_tokens
+        yield Finish(item.reason, len(prompt), cached)
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
         if self._gone is not None or len(tokens) >= self._info.context_window:
             return
-        slot = self._scheduler.try_acquire(key, tokens) if tokens else None
+        claim = Run(key, tokens)
+        slot = self._scheduler.try_acquire(claim) if tokens else None
         if slot is None:
             if not self._table.of(key):
                 await self._residency.tiers.prefetch(key)
             return
-        turn = self._enter(slot, key)
+        turn = self._enter(slot, key, claim)
         try:
             run = await self._begin(turn, key, tokens, 0, {"n_predict": 0})
             while isinstance(await run.next(), Chunk):
@@ -282,8 +307,8 @@ class LlamaEngine:
                 " the answer.",
             )
 
-    def _enter(self, slot: Slot, key: SessionKey) -> _Turn:
-        turn = _Turn(slot)
+    def _enter(self, slot: Slot, key: SessionKey, claim: Run) -> _Turn:
+        turn = _Turn(slot, claim)
         self._turns.setdefault(key, set()).add(turn)
         return turn
 
@@ -366,7 +391,10 @@ class LlamaEngine:
             self._count(turn, run)
         if turn.forgotten:
             self._table.forget(slot)
-        self._scheduler.release(slot)
+        if turn.paused:
+            self._scheduler.give_way(turn.claim, slot)
+        else:
+            self._scheduler.leave(turn.claim)
         if self._gone is None and not slot.busy and self._others_wait() and self._residency.is_worth_saving(slot):
             self._residency.save_ahead(slot)  # this slot is wanted soon: spare whoever comes the wait
         elif self._gone is None and not slot.busy and self._residency.tiers.cold:

@@ -4,8 +4,10 @@ One timer drives all streams: a step is planned, lasts as long as `SimulatedOpti
 stream that decoded in it one token. Invariants: at most `slots` streams run; a stream that leaves (end, abort, error)
 frees its slot in the same call; what a stream computed goes back to the device memory of its session.
 
-Prompts in flight may push the device memory out, and answers in flight may exceed it by what they add; a real
-engine would preempt there. To make an engine misbehave, subclass it: `step_s`, `draw` and `crash` are made for that.
+Who runs next, and who makes room, is `inference.fair`'s to say. A stream that makes room keeps its KV as long as the
+device memory does, and is computed again otherwise. Prompts in flight may push the device memory out, and answers in
+flight may exceed it by what they add. To make an engine misbehave, subclass it: `step_s`, `draw` and `crash` are made
+for that.
 
 It knows no clock but the running loop's and no chance at all.
 """
@@ -15,11 +17,11 @@ from __future__ import annotations
 import array
 import asyncio
 import hashlib
-import heapq
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
+from inference.fair import Claim, FairQueue
 from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
 from inference.simulated.kv import DeviceMemory
 from inference.simulated.options import SimulatedOptions
@@ -51,6 +53,7 @@ _COUNTERS = (
     "sheds",
     "imports",
     "imports_refused",
+    "preemptions",
 )
 _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
 
@@ -59,7 +62,9 @@ class Stream:
     """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
 
     __slots__ = (
+        "begun",
         "cached_tokens",
+        "claim",
         "decoded",
         "decoding",
         "ends_after",
@@ -70,7 +75,6 @@ class Stream:
         "outbox",
         "prefill_left",
         "prefill_now",
-        "priority",
         "prompt_tokens",
         "salt",
         "stalled",
@@ -81,17 +85,20 @@ class Stream:
         "waiter",
     )
 
-    def __init__(self, key: SessionKey, prompt: array.array[int], max_tokens: int, priority: int) -> None:
+    def __init__(
+        self, key: SessionKey, prompt: array.array[int], max_tokens: int, priority: int, weight: float = 1.0
+    ) -> None:
+        self.claim = Claim(self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt))
         self.key = key
         self.tokens = prompt  # the prompt and what was decoded since
         self.prompt_tokens = len(prompt)
         self.max_tokens = max_tokens  # 0: prefill only
-        self.priority = priority
         self.ends_after = -1  # decoded tokens after which the answer ends by itself; -1: never
         self.salt = 0
         self.state = 0  # hash of `tokens`, valid once the prompt is prefilled
         self.utf8 = Utf8Stream()
         self.unfinished = b""  # what `utf8` holds of a character that is not whole yet
+        self.begun = False
         self.cached_tokens = 0
         self.prefill_left = 0
         self.prefill_now = 0  # of them, in the step that is under way
@@ -117,28 +124,15 @@ class SimulatedEngine:
         self._tokenizer = SimulatedTokenizer()
         self._memory = DeviceMemory(self.options.kv_tokens_max)
         self._identity = Identity(BUILD, self._tokenizer.fingerprint, "none", "tokens")
+        self._queue: FairQueue[Stream] = FairQueue(self.options.slots, self.options.waiting_max)
         self._running: dict[Stream, None] = {}  # in order of admission
-        self._waiting: list[tuple[int, int, Stream]] = []
-        self._waiting_live: set[Stream] = set()  # a heap cannot forget one in its middle
-        self._arrivals = 0
+        self._waiting: dict[Stream, None] = {}
         self._running_tokens = 0
         self._step_timer: asyncio.TimerHandle | None = None
         self._step_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
-        self._counters = dict.fromkeys(
-            (
-                "prefilled_tokens",
-                "reused_tokens",
-                "decoded_tokens",
-                "steps",
-                "aborts",
-                "sheds",
-                "imports",
-                "imports_refused",
-            ),
-            0.0,
-        )
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -161,7 +155,7 @@ class SimulatedEngine:
         return EngineStats(
             slots=self.options.slots,
             running=len(self._running),
-            waiting=len(self._waiting_live),
+            waiting=len(self._waiting),
             counters={
                 **self._counters,
                 "evictions": float(self._memory.evictions),
@@ -170,7 +164,7 @@ class SimulatedEngine:
 
     def place(self, key: SessionKey) -> KVPlace:
         held = self._memory.longest(key)
-        running = max((s.prompt_tokens - s.prefill_left + s.decoded for s in self._of(key)), default=0)
+        running = max((len(s.tokens) - s.prefill_left for s in self._of(key)), default=0)
         tokens = max(running, len(held) if held is not None else 0)
         return KVPlace("device" if tokens else "none", tokens)
 
@@ -189,18 +183,18 @@ class SimulatedEngine:
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step_timer = None
-        for stream in (*self._running, *self._waiting_live):
+        for stream in (*self._running, *self._waiting):
+            self._queue.leave(stream.claim)
             stream.error = error
             stream.wake()
         self._running.clear()
         self._running_tokens = 0
         self._waiting.clear()
-        self._waiting_live.clear()
 
     # -- generating ----------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
-        stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority)
+        stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight)
         mean = self.options.answer_tokens_mean
         if mean:
             base = hash_tokens(stream.tokens[: stream.prompt_tokens - len(request.emitted)])
@@ -309,36 +303,50 @@ class SimulatedEngine:
                 f"The prompt has {stream.prompt_tokens} tokens; this model takes {self.options.context_window}"
                 " together with the answer.",
             )
-        busy = len(self._running) >= self.options.slots or self._waiting_live
-        if busy and len(self._waiting_live) >= self.options.waiting_max:
+        busy = len(self._running) >= self.options.slots or self._waiting
+        if busy and self._queue.is_full(stream.key.tenant):
             self._counters["sheds"] += 1
             raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)
-        self._arrivals += 1
-        heapq.heappush(self._waiting, (stream.priority, self._arrivals, stream))
-        self._waiting_live.add(stream)
+        self._queue.join(stream.claim)
+        self._waiting[stream] = None
         self._plan()
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self.options.slots:
-            stream = self._waiting[0][2]
-            if stream in self._waiting_live:
-                room = self.options.kv_tokens_max - self._running_tokens
-                if self._running and stream.prompt_tokens > room:
-                    return  # its turn comes when others end; nobody overtakes it meanwhile
-                self._waiting_live.remove(stream)
+        """Gives slots to who is next, as long as there are some, or somebody makes room."""
+        while (claim := self._queue.first()) is not None:
+            stream = claim.holder
+            room = self.options.kv_tokens_max - self._running_tokens
+            if len(self._running) < self.options.slots and (not self._running or len(stream.tokens) <= room):
+                self._queue.start(claim)
                 self._begin(stream)
-            heapq.heappop(self._waiting)
+                continue
+            victim = self._queue.victim(claim)
+            if victim is None:
+                return  # its turn comes when others end; nobody overtakes it meanwhile
+            self._make_room(victim)
+
+    def _make_room(self, victim: Claim[Stream]) -> None:
+        """A stream between two steps: it pauses, and goes on where it was."""
+        self._queue.make_room(victim)
+        self._put_away(victim.holder)
+        self._waiting[victim.holder] = None
+        self._counters["preemptions"] += 1
 
     def _begin(self, stream: Stream) -> None:
+        """Of a new stream, or one that goes on."""
+        del self._waiting[stream]
         held = self._memory.take(stream.key, stream.tokens)
         # The last token of a prompt is always computed: its logits are what the first answer token is drawn from.
-        stream.cached_tokens = min(held, stream.prompt_tokens - 1)
-        stream.prefill_left = stream.prompt_tokens - stream.cached_tokens
+        cached_tokens = min(held, len(stream.tokens) - 1)
+        if not stream.begun:
+            stream.begun = True
+            stream.cached_tokens = cached_tokens
+        stream.prefill_left = len(stream.tokens) - cached_tokens
         stream.state = hash_tokens(stream.tokens)
         self._running[stream] = None
-        self._running_tokens += stream.prompt_tokens
+        self._running_tokens += len(stream.tokens)
         self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))
-        self._counters["reused_tokens"] += stream.cached_tokens
+        self._counters["reused_tokens"] += cached_tokens
 
     def _plan(self) -> None:
         """Starts the next step, unless one is under way or there is nothing to do."""
@@ -346,18 +354,22 @@ class SimulatedEngine:
             return
         self._admit()
         decoding = prefill_tokens = 0
+        filling: list[Stream] = []
         for stream in self._running:
             stream.prefill_now = 0
             stream.decoding = False
             if stream.stalled:
                 continue
             if stream.prefill_left:
-                room = self.options.prefill_chunk_tokens - prefill_tokens
-                stream.prefill_now = min(stream.prefill_left, room)
-                prefill_tokens += stream.prefill_now
+                filling.append(stream)
             else:
                 stream.decoding = True
                 decoding += 1
+        if len(filling) > 1:  # the chunk goes to who would be served first
+            filling.sort(key=lambda each: (each.claim.priority, self._queue.counter(each.claim.tenant)))
+        for stream in filling:
+            stream.prefill_now = min(stream.prefill_left, self.options.prefill_chunk_tokens - prefill_tokens)
+            prefill_tokens += stream.prefill_now
         if decoding or prefill_tokens:
             now = self._loop.time()
             # Steps follow each other without the loop's own delay, but time that was lost is not caught up.
@@ -388,6 +400,7 @@ class SimulatedEngine:
         stream.state = hash_token(token, stream.state)
         stream.decoded += 1
         self._running_tokens += 1
+        self._queue.served(stream.claim, 1)
         self._counters["decoded_tokens"] += 1
         text = _WORD_TEXT[token]
         if not text or stream.unfinished:
@@ -408,8 +421,9 @@ class SimulatedEngine:
 
     def _leave(self, stream: Stream) -> None:
         """The reader is gone: whatever of the stream is left ends now."""
-        if stream in self._waiting_live:
-            self._waiting_live.remove(stream)
+        if stream in self._waiting:
+            del self._waiting[stream]
+            self._queue.leave(stream.claim)
             self._counters["aborts"] += 1
         elif stream in self._running:
             self._retire(stream)
@@ -417,13 +431,18 @@ class SimulatedEngine:
             self._plan()
 
     def _retire(self, stream: Stream) -> None:
-        """Frees the slot and gives the computed KV back to the session's memory."""
+        """The stream is over: frees its slot."""
+        self._queue.leave(stream.claim)
+        self._put_away(stream)
+
+    def _put_away(self, stream: Stream) -> None:
+        """Takes the stream from its slot and gives the computed KV back to the session's memory."""
         del self._running[stream]
         self._running_tokens -= len(stream.tokens)
         if stream.forgotten:
             return
-        computed = stream.prompt_tokens - stream.prefill_left if stream.prefill_left else len(stream.tokens)
-        if stream.decoded:
+        computed = len(stream.tokens) - stream.prefill_left
+        if stream.decoded and not stream.prefill_left:
             computed -= 1  # the last token was drawn, but nothing has been computed from it yet
         self._memory.put(stream.key, stream.tokens[:computed])
         self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))

@@ -361,6 +361,32 @@ async def test_waiting_runs_are_served_by_priority_then_in_order(engine: Engine)
     assert served == ["urgent", "first", "second", "late"]
 
 
+@pytest.mark.parametrize("why", ["priority", "share"])
+async def test_an_answer_that_makes_room_pauses_and_goes_on_as_if_nothing_had_been(
+    world: World, engine: Engine, why: str
+) -> None:
+    if world.name == "vllm":
+        pytest.skip("vLLM's own scheduler makes room")
+    prompts = [await prompt_of(engine, f"Tell me a long story about {what}.") for what in ("the sea", "a hill")]
+    alone = [await ask(engine, key(f"alone{n}"), prompt, max_tokens=160) for n, prompt in enumerate(prompts)]
+    before = engine.stats().counters["preemptions"]
+    paused = [
+        asyncio.create_task(ask(engine, key(f"low{n}"), prompt, max_tokens=160, priority=5))
+        for n, prompt in enumerate(prompts)
+    ]
+    await until(lambda: engine.stats().running == SLOTS)
+    who = key("urgent") if why == "priority" else key("other", "another tenant")
+    urgent = await ask(engine, who, prompts[0], max_tokens=5, priority=0 if why == "priority" else 5)
+    assert len(urgent.tokens) == 5
+    assert not all(task.done() for task in paused), "it did not wait for either"
+    answers = [await task for task in paused]
+    assert engine.stats().counters["preemptions"] == before + 1
+    for answer, wanted in zip(answers, alone, strict=True):
+        assert answer.text == wanted.text and answer.tokens == wanted.tokens
+        assert answer.finish.reason == wanted.finish.reason
+        assert answer.finish.prompt_tokens == wanted.finish.prompt_tokens
+
+
 async def test_beyond_the_queue_work_is_shed_and_nothing_leaks(world: World) -> None:
     engine = await world.engine(waiting_max=1)
     prompt = await prompt_of(engine, "Tell me a long story about the sea.")

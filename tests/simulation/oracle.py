@@ -68,7 +68,7 @@ class Speaker(SimulatedEngine):
 
     @property
     def idle(self) -> bool:
-        return not self._running and not self._waiting_live and not self._running_tokens
+        return not self._running and not self._waiting and not self._running_tokens
 
     def draw(self, stream: Stream) -> int | None:
         left = self._scripts.get(stream, [])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.llama.scheduling import Scheduler
+from inference.llama.scheduling import Run, Scheduler
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import Overloaded, Unavailable
@@ -107,10 +107,10 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def take(scheduler: Scheduler, name: str, priority: int = 0) -> Slot:
-    slot = await scheduler.acquire(key(name), as_tokens([1]), priority)
-    scheduler.table.assign(slot, key(name))
-    return slot
+async def take(scheduler: Scheduler, name: str, priority: int = 0) -> Run:
+    run = Run(key(name), as_tokens([1]), priority)
+    scheduler.table.assign(await scheduler.acquire(run), key(name))
+    return run
 
 
 async def test_waiters_are_served_by_priority_then_in_order() -> None:
@@ -121,12 +121,12 @@ async def test_waiters_are_served_by_priority_then_in_order() -> None:
     async def wait(name: str, priority: int) -> None:
         mine = await take(scheduler, name, priority)
         served.append(name)
-        scheduler.release(mine)
+        scheduler.leave(mine)
 
     tasks = [asyncio.create_task(wait(name, p)) for name, p in (("x", 1), ("y", 0), ("z", 0), ("w", -1))]
     await turns()
-    assert scheduler.num_waiting == 4 and scheduler.try_acquire(key("q"), as_tokens([1])) is None
-    scheduler.release(slot)
+    assert scheduler.num_waiting == 4 and scheduler.try_acquire(Run(key("q"), as_tokens([1]))) is None
+    scheduler.leave(slot)
     await asyncio.gather(*tasks)
     assert served == ["w", "y", "z", "x"]
     assert scheduler.num_waiting == 0 and scheduler.table.num_busy == 0
@@ -140,8 +140,8 @@ async def test_a_full_queue_sheds() -> None:
     with pytest.raises(Overloaded):
         await take(scheduler, "c")
     assert scheduler.num_shed == 1
-    scheduler.release(slot)
-    scheduler.release(await waiter)
+    scheduler.leave(slot)
+    scheduler.leave(await waiter)
 
 
 async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_free_slot() -> None:
@@ -150,7 +150,7 @@ async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_f
     waiter = asyncio.create_task(take(scheduler, "b"))
     await turns()
     waiter.cancel()
-    scheduler.release(slot)
+    scheduler.leave(slot)
     async with asyncio.timeout(5):  # no task in between: the cancelled one must not have its turn first
         await take(scheduler, "c")
 
@@ -160,11 +160,11 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_gives_the_slot_back(
     slot = await take(scheduler, "a")
     first, second = asyncio.create_task(take(scheduler, "b")), asyncio.create_task(take(scheduler, "c"))
     await turns()
-    scheduler.release(slot)  # `first` has been given the slot but has not run yet
+    scheduler.leave(slot)  # `first` has been given the slot but has not run yet
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    scheduler.release(await second)
+    scheduler.leave(await second)
     assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
 
 
@@ -178,7 +178,7 @@ async def test_refusing_all_ends_every_wait() -> None:
         with pytest.raises(Unavailable):
             await waiter
     assert scheduler.num_waiting == 0
-    scheduler.release(slot)
+    scheduler.leave(slot)
     assert scheduler.table.num_busy == 0
 
 
@@ -187,7 +187,7 @@ def test_random_comings_goings_and_cancellations_leak_nothing(seed: int) -> None
     async def scenario() -> None:
         chance = random.Random(seed)
         scheduler = Scheduler(SlotTable(2), 4)
-        holding: list[Slot] = []
+        holding: list[Run] = []
         tasks: list[asyncio.Task[None]] = []
 
         async def session(name: str) -> None:
@@ -198,7 +198,7 @@ def test_random_comings_goings_and_cancellations_leak_nothing(seed: int) -> None
                 case 0 | 1:
                     tasks.append(asyncio.create_task(session(f"s{step}")))
                 case 2 if holding:
-                    scheduler.release(holding.pop(chance.randrange(len(holding))))
+                    scheduler.leave(holding.pop(chance.randrange(len(holding))))
                 case 3 if tasks:
                     tasks[chance.randrange(len(tasks))].cancel()
             if chance.randrange(2):
@@ -207,12 +207,34 @@ def test_random_comings_goings_and_cancellations_leak_nothing(seed: int) -> None
         while any(not task.done() for task in tasks):
             await asyncio.sleep(0)
             while holding:
-                scheduler.release(holding.pop())
+                scheduler.leave(holding.pop())
         while holding:
-            scheduler.release(holding.pop())
+            scheduler.leave(holding.pop())
         for task in tasks:
             if not task.cancelled() and task.exception() is not None:
                 assert isinstance(task.exception(), Overloaded)
         assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
 
     asyncio.run(scenario())
+
+
+async def test_one_that_runs_makes_room_for_a_better_priority_and_goes_on_afterwards() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    low = await take(scheduler, "low", 9)
+    urgent = asyncio.create_task(take(scheduler, "urgent", 0))
+    await turns()
+    assert not low.yields, "it has said nothing yet: stopping it would lose all that it did"
+    later = asyncio.create_task(take(scheduler, "later", 0))
+    await turns()
+    scheduler.spoke(low, 1)
+    assert low.yields and low.slot is not None
+    scheduler.give_way(low, low.slot)
+    again = asyncio.create_task(scheduler.acquire(low))
+    first = await urgent
+    assert first.slot is not None and not later.done() and not again.done()
+    scheduler.leave(first)
+    scheduler.leave(await later)
+    assert (await again).busy and scheduler.num_preempted == 1
+    scheduler.leave(low)
+    assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
+    scheduler.queue.check_integrity()
