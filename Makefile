@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
+.PHONY: audit fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,15 @@ fmt: setup-dev ## format and sort imports
 # and hashes and no registry; where a package comes from is the installing machine's business.
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
+
+# In an environment of its own that goes away again: its dependencies are not the server's. It asks the package index for
+# each pinned version's known vulnerabilities, so it needs the network and is no part of `make test`; what
+# cannot be looked up fails it.
+PIP_AUDIT ?= pip-audit==2.10.1
+audit: setup ## hold the locks against known vulnerabilities
+	@for group in base cluster dev; do \
+		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
+			--progress-spinner off $(ARGS); done
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock

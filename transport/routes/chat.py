@@ -34,7 +34,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
     async def create(request: Request, body: ChatRequest) -> Response:
         """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
         headers = asked(request)
         skip = last_event_id(request) if headers.event_ids else None

@@ -64,7 +64,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
     async def create(request: Request, body: ConversationCreate | None = None) -> Response:
         """A new conversation, with what has been said in it before."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
         command_id = command_of(request, principal)
         session = derived_session_id(principal, command_id)
@@ -81,11 +81,11 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
 
     @routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
     async def retrieve(request: Request, conversation: str) -> Response:
-        return JSONResponse(await conversation_of(principal_of(request, gateway), conversation))
+        return JSONResponse(await conversation_of(principal_of(request, gateway, "read"), conversation))
 
     @routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
     async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         command = cm.SessionUpdate(
             id=command_of(request, principal),
             session=key_of(principal, conversation).session,
@@ -96,7 +96,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
 
     @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
     async def delete(request: Request, conversation: str) -> Response:
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         session = key_of(principal, conversation).session
         await gateway.execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
         return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
@@ -104,13 +104,13 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
     async def items(request: Request, conversation: str, page: PageOf) -> Response:
         """What has been said, newest first unless `order` says otherwise."""
-        state = await state_of(principal_of(request, gateway), conversation)
+        state = await state_of(principal_of(request, gateway, "read"), conversation)
         return JSONResponse(listed(upwards(state["items"], state["head"]), page))
 
     @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
     async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
         """Lays items below the newest one; nobody answers them yet."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         units = input_units(body.items)
         turn = cm.TurnCreate(
             id=command_of(request, principal),
@@ -125,7 +125,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
 
     @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ToldItemOf))
     async def item(request: Request, conversation: str, item_id: str) -> Response:
-        state = await state_of(principal_of(request, gateway), conversation)
+        state = await state_of(principal_of(request, gateway, "read"), conversation)
         for each in state["items"]:
             if each.id == item_id:
                 return JSONResponse(shown.item(each))

@@ -7,7 +7,6 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from sessions.access import demand
 from transport.gateway import Gateway
 from transport.openai.documented import ERRORS
 from transport.openai.models import card
@@ -41,13 +40,13 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/v1/models", responses=ERRORS)
     async def models(request: Request) -> ModelList:
         """The models that are served here."""
-        demand(principal_of(request, gateway), "read")
+        principal_of(request, gateway, "read")
         return ModelList(object="list", data=[Model.model_validate(each.public()) for each in gateway.models()])
 
     @routes.get("/v1/models/{model:path}", responses=ERRORS)
     async def model(model: str, request: Request) -> Model:
         """One of them."""
-        demand(principal_of(request, gateway), "read")
+        principal_of(request, gateway, "read")
         return Model.model_validate(card(gateway.models, model).public())
 
     return routes

@@ -52,7 +52,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
     async def create(request: Request, body: ResponsesRequest) -> Response:
         """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
         headers = asked(request)
         skip = last_event_id(request) if headers.event_ids else None
@@ -135,7 +135,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         include_obfuscation: bool | None = None,
     ) -> Response:
         """A response as it stands; with `stream=true` its events, behind `starting_after`, to its end."""
-        answer = await answer_to(principal_of(request, gateway), response_id)
+        answer = await answer_to(principal_of(request, gateway, "read"), response_id)
         if stream:
             headers = asked(request)
             return sse.EventStream(answer.stream(starting_after=starting_after, with_ids=headers.event_ids))
@@ -145,7 +145,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ToldResponse))
     async def cancel(request: Request, response_id: str) -> Response:
         """Ends a background response with what it has said."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         answer = await answer_to(principal, response_id)
         with answer.cursor:
             body = await answer.body()
@@ -164,7 +164,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
     async def erase(request: Request, response_id: str) -> Response:
         """Takes back what a response said; it is not found any more."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         answer = await answer_to(principal, response_id)
         with answer.cursor:
             command = cm.ResponseErase(
@@ -178,7 +178,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
     async def input_items(request: Request, response_id: str, page: PageOf) -> Response:
         """What was put in for a response, since the answer before it."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "read")
         answer = await answer_to(principal, response_id)
         with answer.cursor:
             body = await answer.body()

@@ -82,19 +82,19 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
     ) -> Response:
         """The sessions that are the asker's to see, newest first."""
         listed = await gateway.list(
-            principal_of(request, gateway), "", limit, None if after is None else SessionId(after)
+            principal_of(request, gateway, "read"), "", limit, None if after is None else SessionId(after)
         )
         data = [{"object": "session", **each} for each in listed.data]
         return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
 
     @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
     async def read(request: Request, session: Name) -> Response:
-        return answer(await described(principal_of(request, gateway), session))
+        return answer(await described(principal_of(request, gateway, "read"), session))
 
     @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
     async def change(request: Request, session: Name, body: SessionChange) -> Response:
         """Renames a session, or replaces its metadata."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
         command = cm.SessionUpdate(
             id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
@@ -106,7 +106,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
 
     @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeleted))
     async def delete(request: Request, session: Name) -> Response:
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "chat")
         command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
         await gateway.execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
         return answer({"id": session, "object": "session.deleted", "deleted": True})
@@ -114,7 +114,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
     @routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
     async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
         """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "read")
         head, state = await gateway.logs.state(principal, key_of(principal, session))
         if format == "markdown":
             return answer(export.markdown(state), "text/markdown; charset=utf-8")
@@ -128,7 +128,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         epoch: Annotated[str | None, Query(max_length=128)] = None,
     ) -> Response:
         """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first."""
-        principal = principal_of(request, gateway)
+        principal = principal_of(request, gateway, "read")
         gateway.check_draining()
         stands = last_event_id(request)
         cursor = LogCursor(gateway, principal, key_of(principal, session))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from sessions.types import Principal
+from sessions.access import demand
+from sessions.types import Principal, Scope
 from transport.access import TICKET_S
 from transport.gateway import Gateway
 from transport.handshake import bearer
@@ -17,12 +18,15 @@ class Ticket(BaseModel):
     expires_in: int
 
 
-def principal_of(request: Request, gateway: Gateway) -> Principal:
-    """Who asks, by the Authorization header. Raises Unauthorized, Limited, and Forbidden for a foreign
-    page."""
+def principal_of(request: Request, gateway: Gateway, scope: Scope | None = None) -> Principal:
+    """Who asks, by the Authorization header, and that they may do things of the kind `scope` at all. Raises
+    Unauthorized, Limited, and Forbidden, for a foreign page too."""
     gateway.access.check_origin(request.headers.get("origin"), request.headers.get("host"))
     address = request.client.host if request.client is not None else None
-    return gateway.access.authenticate(bearer(request.headers.getlist("authorization")), address)
+    principal = gateway.access.authenticate(bearer(request.headers.getlist("authorization")), address)
+    if scope is not None:
+        demand(principal, scope)
+    return principal
 
 
 def router(gateway: Gateway) -> APIRouter:

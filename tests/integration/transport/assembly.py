@@ -23,6 +23,7 @@ from sessions.types import Principal, ReplicaId, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_runtime
+from transport.keyring import KeyRing
 from transport.limiting import Limiting, limiting
 from transport.openai.models import card_of
 from transport.server import Server, ServerLimits
@@ -67,8 +68,9 @@ async def assembled(
     store: MemoryStore | None = None,
     limits_file: Path | None = None,
     prices: PriceBook | None = None,
+    admit: Callable[[MemoryJournal], tuple[Access, KeyRing | None]] | None = None,
 ) -> AsyncIterator[Assembly]:
-    """Listens on a free port; leaving it stops everything."""
+    """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
     journal = MemoryJournal(store or MemoryStore())
     directory = MemoryDirectory()
     measures = Measures()
@@ -99,7 +101,11 @@ async def assembled(
         ):
             if limited is not None:
                 runtime.told = limited.settler.published
-            access = Access(keys or {}, clock=asyncio.get_running_loop().time)
+            ring: KeyRing | None = None
+            if admit is None:
+                access = Access(keys or {}, clock=asyncio.get_running_loop().time)
+            else:
+                access, ring = admit(journal)
             gateway = Gateway(
                 sessions=runtime,
                 journal=journal,
@@ -111,6 +117,7 @@ async def assembled(
                 quotas=None if limited is None else limited.quotas,
                 measures=measures,
                 usage=usage_of(journal),
+                keys=ring,
             )
             of_engine(measures, simulated)
             of_runtime(measures, runtime)

@@ -1,0 +1,141 @@
+"""The authorisation matrix, every cell of it; `bench.authorisation` makes up ten thousand attempts more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from sessions.types import Scope
+from tests.support.authorisation.attempts import attempt, over_http, talk
+from tests.support.authorisation.entries import COMMANDS, HTTP, Entry, Http, Names
+from tests.support.authorisation.matrix import ENTRIES, askers, judged, kind_of, missing
+from tests.support.authorisation.world import KINDS, World, a_world, without
+
+AS_IF = {"tool.output", "AnswerTool"}  # need a call that is open: what is refused then is the call
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+def names_of(world: World) -> Names:
+    victim = world.victim
+    return Names(victim.session, victim.response, victim.item, victim.key_id)
+
+
+async def test_every_route_command_and_method_has_an_entry(world: World) -> None:
+    assert missing(world) == []
+
+
+async def test_a_new_route_without_an_entry_is_found(world: World) -> None:
+    world.assembly.server._app._app.add_api_route("/v1/new", lambda: None)  # type: ignore[attr-defined]
+    assert missing(world) == ["GET /v1/new"]
+
+
+@pytest.mark.parametrize("kind", ["route", "command", "method"])
+async def test_nobody_is_let_in_to_what_is_not_theirs(world: World, kind: str) -> None:
+    names, before, keys = names_of(world), await world.log_of(world.victim), world.keys_of_acme()
+    wrong: list[str] = []
+    asked = set()
+    for entry in ENTRIES:
+        if kind_of(entry) != kind:
+            continue
+        for asker in askers(world, entry):
+            asked.add(asker.kind)
+            wrong += await judged(world, entry, asker, names)
+    assert wrong == []
+    assert asked == set(KINDS)
+    assert (await world.log_of(world.victim), world.keys_of_acme()) == (before, keys)
+
+
+def rightful(world: World, entry: Entry) -> str:
+    match entry.needs:
+        case "administrator":
+            return without(world, "service", "usage")
+        case "operator":
+            return without(world, "operator", "usage")
+        case _:
+            return world.credentials["victim"]
+
+
+@pytest.mark.parametrize("kind", ["route", "command", "method"])
+async def test_who_may_is_let_in(world: World, kind: str) -> None:
+    """Otherwise a server that refuses everybody would pass."""
+    wrong = []
+    for entry in ENTRIES:
+        if kind_of(entry) != kind or entry.name in AS_IF:
+            continue
+        if isinstance(entry, Http) and entry.needs is None:
+            continue
+        victim = await world.owned(world.credentials["victim"], world.victim.key_id)
+        spare = await world.key(tenant="acme", user="ana")
+        names = Names(victim.session, victim.response, victim.item, spare.split("-")[2])
+        came = await attempt(world, entry, rightful(world, entry), names)
+        if came.outcome != "allowed":
+            wrong.append(f"{entry.name}: {came.outcome}: {came.said[:300]}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scope", ["chat", "read"])
+async def test_resuming_in_hello_is_reading(world: World, scope: Scope) -> None:
+    names = names_of(world)
+    point = ({"session": names.session, "epoch": "e", "offset": 0},)
+    for who, credential, outcome in (
+        ("other tenant", world.credentials["other tenant"], "not found"),
+        ("other user", world.credentials["other user"], "not found"),
+        ("none", None, "unauthorized"),
+        ("revoked", world.credentials["revoked"], "unauthorized"),
+        ("wrong scope", without(world, "user", "read"), "forbidden"),
+        ("victim", world.credentials["victim"], "allowed"),
+    ):
+        came = await talk(world, [], credential, resume=point)
+        assert (who, came.outcome) == (who, outcome)
+        assert (world.canary in came.said) == (who == "victim")
+
+
+async def test_a_key_that_is_revoked_while_its_streams_are_open_shows_nothing_more(world: World) -> None:
+    """On every door at once: what comes after the revocation is for others."""
+    credential = await world.key(tenant="acme", user="ana")
+    headers, session = {"Authorization": f"Bearer {credential}"}, world.victim.session
+    async with connect(world.assembly.ws, additional_headers=headers, compression=None) as socket:
+        await socket.send(json.dumps([{"type": "hello"}, {"type": "subscribe", "id": "1", "session": session}]))
+        async with world.http.stream("GET", f"/v1/sessions/{session}/events", headers=headers) as stream:
+            lines = stream.aiter_lines()
+            while "caught_up" not in await anext(lines):
+                pass
+            while "caught_up" not in str(await socket.recv()):
+                pass
+            await world.ring.revoke(credential.split("-")[2], revoked_by="test")
+            owner = {"authorization": f"Bearer {world.credentials['victim']}"}
+            after = {"title": "said-after-the-revocation"}
+            (await world.http.patch(f"/v1/sessions/{session}", headers=owner, json=after)).raise_for_status()
+            said = "\n".join([line async for line in lines])
+            assert "said-after-the-revocation" not in said and '"unauthorized"' in said
+        heard = []
+        with pytest.raises(ConnectionClosed) as closed:
+            async with asyncio.timeout(10):
+                while True:
+                    heard.append(str(await socket.recv()))
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401
+        assert "said-after-the-revocation" not in "".join(heard)
+
+
+async def test_credentials_in_every_place_of_a_handshake_are_looked_at(world: World) -> None:
+    entry = next(each for each in COMMANDS if each.name == "session.get")
+    frame = entry.make(names_of(world), "attempt")
+    good, bad = world.credentials["victim"], world.credentials["revoked"]
+    ticket = next(each for each in HTTP if each.path == "/v1/ws/tickets")
+    issued = await over_http(world, ticket, good, names_of(world))
+    query = f"?ticket={issued.said.partition('tkt_')[1]}{issued.said.partition('tkt_')[2].split(chr(34))[0]}"
+    assert (await talk(world, [frame], None, header=f"Bearer {good}")).outcome == "allowed"
+    assert (await talk(world, [frame], good, header=f"Bearer {bad}")).outcome == "unauthorized"
+    assert (await talk(world, [frame], good, header="Basic x")).outcome == "unauthorized"
+    assert (await talk(world, [frame], None, query=query)).outcome == "allowed"
+    assert (await talk(world, [frame], None, query=query)).outcome == "unauthorized"

@@ -1,0 +1,200 @@
+"""What every route, command and method needs, and whose things it touches. A new one without an entry fails the test.
+
+`needs` is a scope, or "administrator", "operator", "anyone" (with any good key), or None: open to everybody. `about` is
+what the request names of somebody's: then it must be, for others, as if that did not exist. Without it a request is the
+asker's own affair: others may make it, and see nothing of the victim's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+from sessions import commands as cm
+from sessions.types import Scope, SessionId
+from transport.frames import Ack, ClientFrame, Hello, Ping, Pong, SessionGet, SessionList, Subscribe, Unsubscribe
+from transport.grpc_api import sessile_pb2 as pb
+
+Needs = Scope | Literal["administrator", "operator", "anyone"] | None
+About = Literal["session", "response", "item", "key", "tenant"] | None
+
+
+class Names(NamedTuple):
+    """What a request names: the victim's things, or ones that do not exist."""
+
+    session: str
+    response: str
+    item: str
+    key_id: str
+
+
+class Http(NamedTuple):
+    method: str
+    path: str  # as the route table has it
+    needs: Needs
+    about: About = None
+    body: Callable[[Names], Mapping[str, Any]] | None = None
+    query: Mapping[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        query = "?" + "&".join(self.query) if self.query else ""
+        return f"{self.method} {self.path}{query}{'' if self.about is None else f' of a {self.about}'}"
+
+    def url(self, names: Names) -> str:
+        path = self.path.replace("{session}", names.session).replace("{conversation}", names.session)
+        path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
+        return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
+
+
+def fixed(**body: Any) -> Callable[[Names], Mapping[str, Any]]:
+    return lambda _: body
+
+
+INPUT = {"model": "simulated", "input": "hello"}
+SAID = [{"role": "user", "content": "hello"}]
+ITEMS = [{"type": "message", "role": "user", "content": "hello"}]
+
+HTTP: tuple[Http, ...] = (
+    *(
+        Http(method, path, None)
+        for path in ("/openapi.json", "/docs", "/docs/oauth2-redirect")
+        for method in ("GET", "HEAD")
+    ),
+    *(Http(method, "/{name:path}", None) for method in ("GET", "HEAD")),
+    Http("GET", "/healthz", None),
+    Http("GET", "/readyz", None),
+    Http("POST", "/v1/ws/tickets", "anyone"),
+    Http("GET", "/metrics", "operator"),
+    # keys
+    Http("POST", "/v1/keys", "administrator", body=fixed(role="user")),
+    Http("POST", "/v1/keys", "administrator", "tenant", body=fixed(role="user", tenant="acme")),
+    Http("GET", "/v1/keys", "administrator"),
+    Http("GET", "/v1/keys", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/keys/{key_id}", "administrator", "key"),
+    Http("DELETE", "/v1/keys/{key_id}", "administrator", "key"),
+    # usage
+    Http("GET", "/v1/usage", "usage"),
+    Http("GET", "/v1/usage", "usage", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/usage/responses", "usage"),
+    Http("GET", "/v1/usage/responses", "usage", "tenant", query={"tenant": "acme"}),
+    # OpenAI's
+    Http("GET", "/v1/models", "read"),
+    Http("GET", "/v1/models/{model:path}", "read"),
+    Http("POST", "/v1/chat/completions", "chat", body=fixed(model="simulated", messages=SAID)),
+    Http("POST", "/v1/responses", "chat", body=fixed(**INPUT)),
+    Http("POST", "/v1/responses", "chat", "response", body=lambda n: {**INPUT, "previous_response_id": n.response}),
+    Http("POST", "/v1/responses", "chat", "session", body=lambda n: {**INPUT, "conversation": n.session}),
+    Http("GET", "/v1/responses/{response_id}", "read", "response"),
+    Http("GET", "/v1/responses/{response_id}", "read", "response", query={"stream": "true"}),
+    Http("GET", "/v1/responses/{response_id}/input_items", "read", "response"),
+    Http("POST", "/v1/responses/{response_id}/cancel", "chat", "response"),
+    Http("DELETE", "/v1/responses/{response_id}", "chat", "response"),
+    Http("POST", "/v1/conversations", "chat", body=fixed(items=ITEMS)),
+    Http("GET", "/v1/conversations/{conversation}", "read", "session"),
+    Http("GET", "/v1/conversations/{conversation}/items", "read", "session"),
+    Http("GET", "/v1/conversations/{conversation}/items/{item_id}", "read", "session"),
+    Http("POST", "/v1/conversations/{conversation}/items", "chat", "session", body=fixed(items=ITEMS)),
+    Http("POST", "/v1/conversations/{conversation}", "chat", "session", body=fixed(metadata={"a": "b"})),
+    Http("DELETE", "/v1/conversations/{conversation}", "chat", "session"),
+    # sessions
+    Http("GET", "/v1/sessions", "read"),
+    Http("GET", "/v1/sessions/{session}", "read", "session"),
+    Http("GET", "/v1/sessions/{session}/export", "read", "session"),
+    Http("GET", "/v1/sessions/{session}/export", "read", "session", query={"format": "markdown"}),
+    Http("GET", "/v1/sessions/{session}/events", "read", "session"),
+    Http("GET", "/v1/sessions/{session}/events", "read", "session", query={"after": "0"}),
+    Http("PATCH", "/v1/sessions/{session}", "chat", "session", body=fixed(title="mine")),
+    Http("DELETE", "/v1/sessions/{session}", "chat", "session"),
+)
+
+
+# -- WebSocket --------------------------------------------------------------------------------------------------------
+
+
+class Command(NamedTuple):
+    """`make` gives the frame; `answer` is what tells that it was carried out or refused."""
+
+    kind: type[msgspec.Struct]
+    needs: Needs
+    about: About
+    make: Callable[[Any, Any], msgspec.Struct]
+
+    @property
+    def name(self) -> str:
+        return str(self.kind.__struct_config__.tag)
+
+
+def _session(names: Names) -> SessionId:
+    return SessionId(names.session)
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(SessionGet, "read", "session", lambda n, i: SessionGet(id=i, session=_session(n))),
+    Command(SessionList, "read", None, lambda n, i: SessionList(id=i)),
+    Command(Subscribe, "read", "session", lambda n, i: Subscribe(id=i, session=_session(n))),
+    Command(cm.SessionCreate, "chat", None, lambda n, i: cm.SessionCreate(id=i, title="x")),
+    Command(cm.MessageCreate, "chat", "session", lambda n, i: cm.MessageCreate(id=i, session=_session(n), content="x")),
+    Command(
+        cm.MessageEdit,
+        "chat",
+        "session",
+        lambda n, i: cm.MessageEdit(id=i, session=_session(n), item_id=n.item, content="x"),
+    ),
+    Command(cm.ResponseCreate, "chat", "session", lambda n, i: cm.ResponseCreate(id=i, session=_session(n))),
+    Command(
+        cm.ResponseCancel,
+        "chat",
+        "session",
+        lambda n, i: cm.ResponseCancel(id=i, session=_session(n), response_id=n.response),
+    ),
+    Command(
+        cm.ToolOutput,
+        "chat",
+        "session",
+        lambda n, i: cm.ToolOutput(id=i, session=_session(n), call_id="call_1", output="x"),
+    ),
+    Command(cm.SessionUpdate, "chat", "session", lambda n, i: cm.SessionUpdate(id=i, session=_session(n), title="x")),
+    Command(cm.SessionWarm, "chat", "session", lambda n, i: cm.SessionWarm(id=i, session=_session(n))),
+    Command(cm.SessionDelete, "chat", "session", lambda n, i: cm.SessionDelete(id=i, session=_session(n))),
+)
+NOTHING_TO_ALLOW: tuple[type[msgspec.Struct], ...] = (Hello, Ack, Ping, Pong, Unsubscribe)
+"""Frames that show and change nothing of a session: they open the connection (every attempt does, and one more kind of
+attempt resumes in it), or speak of what the connection itself reads."""
+FRAMES = frozenset(get_args(ClientFrame))
+
+
+# -- gRPC -------------------------------------------------------------------------------------------------------------
+
+
+class Method(NamedTuple):
+    method: str
+    needs: Needs
+    about: About
+    make: Callable[[Names], Any]
+    streams: Literal["", "replies", "both"] = ""
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+
+METHODS: tuple[Method, ...] = (
+    Method("Create", "chat", None, lambda n: pb.SessionCreate(title="x")),
+    Method("Get", "read", "session", lambda n: pb.GetRequest(session=n.session)),
+    Method("List", "read", None, lambda n: pb.ListRequest()),
+    Method("History", "read", "session", lambda n: pb.HistoryRequest(session=n.session), "replies"),
+    Method("Converse", "read", "session", lambda n: pb.ConverseRequest(open=pb.Open(session=n.session)), "both"),
+    Method("Send", "chat", "session", lambda n: pb.MessageCreate(session=n.session, content="x")),
+    Method("Edit", "chat", "session", lambda n: pb.MessageEdit(session=n.session, item_id=n.item, content="x")),
+    Method("Respond", "chat", "session", lambda n: pb.ResponseCreate(session=n.session)),
+    Method("Cancel", "chat", "session", lambda n: pb.ResponseCancel(session=n.session, response_id=n.response)),
+    Method("AnswerTool", "chat", "session", lambda n: pb.ToolOutput(session=n.session, call_id="call_1", output="x")),
+    Method("Update", "chat", "session", lambda n: pb.SessionUpdate(session=n.session, title="x")),
+    Method("Warm", "chat", "session", lambda n: pb.SessionWarm(session=n.session)),
+    Method("Delete", "chat", "session", lambda n: pb.SessionDelete(session=n.session)),
+)
+
+Entry = Http | Command | Method

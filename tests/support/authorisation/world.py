@@ -1,0 +1,194 @@
+"""A server with every door open, a victim with secrets in it, and those who want them.
+
+The victim is Ana of the tenant `acme`. Everything of hers that must not be seen has a canary in it: a word that stands
+nowhere else. Nobody knows her item ids and canaries; her session, response and key ids are known to everyone here, as
+the worst case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import grpc
+import grpc.aio
+import httpx
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from inference.simulated import SimulatedOptions
+from persistence import api_keys_of
+from persistence.memory import MemoryJournal
+from sessions.api_keys import Wanted, make
+from sessions.types import SCOPES, Authority, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
+from tests.integration.transport.assembly import Assembly, assembled
+from transport.access import Access, key_digest, wall_ms
+from transport.grpc_api import GrpcServer
+from transport.issuers import Issuer, Issuers
+from transport.keyring import KeyRing
+from transport.strangers import StrangerLimits, Strangers
+
+ISSUER: Final = Issuer(
+    issuer="https://login.example",
+    audience="sessile",
+    jwks="https://login.example/keys",
+    tenant_claim="org",
+    algorithms=("ES256",),
+)
+CANARY: Final = "canary"
+KINDS: Final = ("none", "garbage", "other tenant", "other user", "expired", "revoked", "wrong scope")
+
+
+class Victim(NamedTuple):
+    """Ana's things."""
+
+    session: SessionId
+    response: ResponseId
+    item: str
+    key_id: str
+    credential: str
+
+
+class World:
+    """The running server and who there is. Credentials by what they are."""
+
+    def __init__(
+        self, assembly: Assembly, grpc_address: str, ring: KeyRing, signer: ec.EllipticCurvePrivateKey
+    ) -> None:
+        self.assembly = assembly
+        self.grpc_address = grpc_address
+        self.ring = ring
+        self.signer = signer
+        self.canary = f"{CANARY}-{secrets.token_hex(8)}"
+        self.http = httpx.AsyncClient(base_url=assembly.server.url, timeout=20)
+        self.channel = grpc.aio.insecure_channel(grpc_address)
+        self.by_scopes: dict[tuple[Authority, tuple[Scope, ...]], str] = {}
+        self.credentials: dict[str, str] = {}
+        self.victim: Victim
+
+    async def key(self, **wanted: Any) -> str:
+        _, written = await self.ring.create(Wanted(**wanted), created_by="")
+        return written
+
+    async def ended_key(self) -> str:
+        """One that was made an hour ago for half an hour."""
+        now = wall_ms()
+        wanted = Wanted(tenant="acme", user="ana", scopes=SCOPES[:4], expires_at=now - 1_800_000)
+        key, written = make(wanted, secrets.token_bytes(40), now=UnixMs(now - 3_600_000))
+        await api_keys_of(self.assembly.journal).add(key)
+        await self.ring.refresh()
+        return written
+
+    async def populate(self) -> None:
+        ana = await self.key(tenant="acme", user="ana", scopes=SCOPES[:4], name=f"{self.canary} key")
+        key_id = ana.split("-")[2]
+        self.credentials = {
+            "victim": ana,
+            "other tenant": await self.key(tenant="beta", role="service", scopes=SCOPES),
+            "other tenant's ana": await self.key(tenant="beta", user="ana", scopes=SCOPES[:4]),
+            "other user": await self.key(tenant="acme", user="ben", scopes=SCOPES[:4]),
+            "other user without a name": await self.key(tenant="acme"),
+            "expired": await self.ended_key(),
+            "revoked": await self.key(tenant="acme", user="ana", scopes=SCOPES[:4]),
+            "token of another user": self.token(),
+            "token of another tenant": self.token(org="beta", sub="ana"),
+        }
+        await self.ring.revoke(self.credentials["revoked"].split("-")[2], revoked_by="")
+        for role, scopes in _wrong_scopes():
+            user = "ana" if role == "user" else None
+            self.by_scopes[role, scopes] = await self.key(tenant="acme", role=role, user=user, scopes=scopes)
+        self.victim = await self.owned(ana, key_id)
+
+    async def owned(self, credential: str, key_id: str) -> Victim:
+        """A session of the holder's, with an answer that was made in the background, and everything in it a canary."""
+        headers = {"authorization": f"Bearer {credential}"}
+        begun = await self.http.post(
+            "/v1/responses",
+            headers=headers,
+            json={"model": "simulated", "input": f"{self.canary} message", "background": True},
+        )
+        begun.raise_for_status()
+        session, response = SessionId(begun.headers["x-session-id"]), ResponseId(begun.json()["id"])
+        told = {"title": f"{self.canary} title", "metadata": {"note": f"{self.canary} metadata"}}
+        (await self.http.patch(f"/v1/sessions/{session}", headers=headers, json=told)).raise_for_status()
+        actor = self.assembly.runtime.actor(SessionKey(TenantId("acme"), session))
+        if actor is not None:
+            await actor.written()
+        items = await self.http.get(f"/v1/conversations/{session}/items", headers=headers)
+        items.raise_for_status()
+        return Victim(session, response, items.json()["data"][-1]["id"], key_id, credential)
+
+    def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, **claims: Any) -> str:
+        said = {"iss": ISSUER.issuer, "aud": "sessile", "sub": "carol", "org": "acme", "exp": wall_ms() // 1000 + 3600}
+        return jwt.encode(said | claims, key or self.signer, "ES256", {"kid": "k1"})
+
+    async def log_of(self, victim: Victim) -> tuple[str, int]:
+        """(epoch, top): what nobody but its owner may move."""
+        head = await self.assembly.journal.head(SessionKey(TenantId("acme"), victim.session))
+        return ("", 0) if head is None or head.deleted_at is not None else (head.epoch, head.top)
+
+    def keys_of_acme(self) -> set[tuple[str, bool]]:
+        return {(key.id, key.revoked_at is not None) for key in self.ring.all() if key.tenant == "acme"}
+
+
+def _wrong_scopes() -> list[tuple[Authority, tuple[Scope, ...]]]:
+    """Every authority with all scopes but one (and what includes it)."""
+    found: list[tuple[Authority, tuple[Scope, ...]]] = []
+    for role in ("user", "service", "operator"):
+        allowed = SCOPES[:4] if role == "user" else SCOPES
+        for scope in allowed:
+            lacking = {scope, "chat"} if scope == "read" else {scope}
+            found.append((role, tuple(each for each in allowed if each not in lacking)))  # type: ignore[arg-type]
+    return found
+
+
+def without(world: World, role: Authority, scope: Scope) -> str:
+    """Of this authority, with every scope but one."""
+    allowed = SCOPES[:4] if role == "user" else SCOPES
+    lacking = {scope, "chat"} if scope == "read" else {scope}
+    return world.by_scopes[role, tuple(each for each in allowed if each not in lacking)]
+
+
+@asynccontextmanager
+async def a_world() -> AsyncIterator[World]:
+    signer = ec.generate_private_key(ec.SECP256R1())
+    made: list[KeyRing] = []
+
+    async def keys_of_the_issuer(_: str) -> bytes:
+        public = jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key())
+        return f'{{"keys":[{public[:-1]},"kid":"k1","alg":"ES256"}}]}}'.encode()
+
+    clock = asyncio.get_running_loop().time
+    issuers = Issuers((ISSUER,), now_ms=wall_ms, clock=clock, fetch=keys_of_the_issuer)
+    await issuers.load()
+
+    def admit(journal: MemoryJournal) -> tuple[Access, KeyRing]:
+        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=clock)
+        made.append(ring)
+        filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
+        access = Access({key_digest("sk-filed-of-beta"): filed}, clock=clock, ring=ring, tokens=issuers)
+        # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
+        access.strangers = Strangers(clock=clock, limits=StrangerLimits(failures=10**9))
+        return access, ring
+
+    async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:
+        (ring,) = made
+        server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
+        assert await server.start()
+        running = asyncio.create_task(ring.run())
+        try:
+            world = World(assembly, server.address, ring, signer)
+            await ring.refresh()
+            await world.populate()
+            try:
+                yield world
+            finally:
+                await world.http.aclose()
+                await world.channel.close()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            await server.stop()
