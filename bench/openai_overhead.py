@@ -3,7 +3,7 @@
     python -m bench.openai_overhead --pairs 10
 
 Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain
-HTTP client for both. Pairs are interleaved A B B A; both servers are up all the time, one works at a time.
+HTTP client for both. Pairs are those of `bench.pairs`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from bench.overhead_ws import ANSWER, APART_S, prompts, theirs
+from bench.overhead_ws import ANSWER, APART_S, theirs
+from bench.pairs import compared
 from bench.peer import LlamaServer
-from bench.support import Server, lower_bound, percentile, report
+from bench.support import Server, report
 
 
 async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list[float]]:
@@ -69,40 +71,12 @@ async def streamed(port: int, model: str, question: str) -> Any:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    flags = ("--engine", "llama", "--threads", "1", "--slots", str(arguments.streams))
-    with Server(*flags) as server, LlamaServer(slots=arguments.streams, threads=1) as peer:
-        model = arguments.model
-        await ours(server.port, model, prompts(arguments.streams, 1000))
-        await theirs(peer, prompts(arguments.streams, 1000))
-        rates: list[float] = []
-        speed: tuple[list[float], list[float]] = ([], [])
-        waits: tuple[list[float], list[float]] = ([], [])
-        for number in range(arguments.pairs):
-            questions = prompts(arguments.streams, number)
-            if number % 2:
-                b, b_first = await theirs(peer, questions)
-                a, a_first = await ours(server.port, model, questions)
-            else:
-                a, a_first = await ours(server.port, model, questions)
-                b, b_first = await theirs(peer, questions)
-            rates.append(a / b)
-            for side, rate, firsts in ((0, a, a_first), (1, b, b_first)):
-                speed[side].append(rate)
-                waits[side].extend(firsts)
-    report(
-        "openai_overhead",
-        {
-            "streams": arguments.streams,
-            "pairs": arguments.pairs,
-            "tokens/s ours (median)": percentile(speed[0], 0.5),
-            "tokens/s llama-server (median)": percentile(speed[1], 0.5),
-            "ratio, 95% lower bound (bar 0.95)": lower_bound(rates),
-            "ratio, mean": sum(rates) / len(rates),
-            "TTFT p50 ms ours": percentile(waits[0], 0.5),
-            "TTFT p50 ms llama-server": percentile(waits[1], 0.5),
-            "TTFT p50 difference ms (bar 8)": percentile(waits[0], 0.5) - percentile(waits[1], 0.5),
-        },
-    )
+    streams = arguments.streams
+    flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
+    with Server(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+        mine = partial(ours, server.port, arguments.model)
+        figures = await compared(arguments.pairs, streams, mine, partial(theirs, peer), later_ms=8)
+    report("openai_overhead", figures)
 
 
 if __name__ == "__main__":
