@@ -7,8 +7,10 @@ Decides which writes share a transaction, and in which order; what a transaction
   that it sees what the first one left.
 * Batches run one after another, so a store needs no lock of its own.
 * Everything is bounded: a batch in writes, rows and bytes, the queue in writes and bytes (then Overloaded).
-* While the store is busy, writes collect by themselves. Under load a batch is held until `pace_s` after the one
-  before it began: each batch costs a sync and some fixed work, and half as many batches cost half of that.
+* While the store is busy, writes collect by themselves. When it is idle and the last batch was of several sessions,
+  the first write waits `gather_s` for its neighbours: the streams of an engine's step speak one after the other.
+  Under load a batch is held until `pace_s` after the one before it began: each batch costs a sync and some fixed work,
+  and half as many batches cost half of that.
 
 A caller that is cancelled while its write waits takes it back; one that is cancelled later may find it done.
 """
@@ -37,6 +39,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     pending_writes_max: int = 16_384
     pending_bytes_max: int = 64 * 2**20
     write_bytes_max: int = 16 * 2**20
+    gather_s: float = 0.001
     pace_s: float = 0.004
     pace_from_writes: int = 8  # a batch smaller than this is not load: the next one goes at once
 
@@ -113,13 +116,15 @@ class GroupCommit:
     async def _commit_batches(self) -> None:
         loop = asyncio.get_running_loop()
         limits = self.limits
+        several = False
         while True:
             if not self._pending:
                 if not self._open:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-                await asyncio.sleep(0)  # what the same moment brings shares the first batch
+                # What the same moment brings shares the first batch.
+                await asyncio.sleep(limits.gather_s if several else 0)
             self._batch = batch = self._take()
             if not batch:
                 continue
@@ -131,6 +136,7 @@ class GroupCommit:
                 outcomes = [unknown(exc)] * len(batch)
             answer(batch, outcomes)
             self._batch = []
+            several = len(batch) > 1
             if len(batch) >= limits.pace_from_writes and self._open:
                 rest_s = started_s + limits.pace_s - loop.time()
                 if rest_s > 0:

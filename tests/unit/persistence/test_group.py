@@ -178,6 +178,25 @@ async def test_under_load_batches_keep_their_distance_and_a_small_one_does_not()
     await group.stop()
 
 
+async def test_after_a_batch_of_several_the_first_of_the_next_waits_for_its_neighbours() -> None:
+    store = Store()
+    group = a_group(store, gather_s=0.02)
+    loop = asyncio.get_running_loop()
+    await asyncio.gather(*submit(group, a_write("a")))
+    await asyncio.gather(*submit(group, a_write("a"), a_write("b")))
+    began = loop.time()
+    first = submit(group, a_write("c"))
+    for _ in range(3):  # it arrives by itself
+        await asyncio.sleep(0)
+    await asyncio.gather(*first, *submit(group, a_write("d")))
+    assert store.batches == [["a"], ["a", "b"], ["c", "d"]] and loop.time() - began >= 0.019
+    await asyncio.gather(*submit(group, a_write("e")))
+    began = loop.time()
+    await asyncio.gather(*submit(group, a_write("f")))
+    assert loop.time() - began < 0.019, "one alone waits for nobody"
+    await group.stop()
+
+
 async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     store = Store()
     group = a_group(store)
