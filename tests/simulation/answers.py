@@ -28,10 +28,17 @@ QUERIES = frozenset({"session.get", "session.list", "session.warm"})
 
 def judge(client: Client, ask: Ask, message: dict[str, Any], position: int | None) -> None:
     """`position`: what the asking device has been shown, if it reads the session without a break since it asked."""
+    if message["type"] == "ok" and contested(ask.body):
+        return  # of the command that has its id: that one was sent twice
     if message["type"] == "ok":
         _ok(client, ask, message, position)
     else:
         _error(client, ask, message["error"])
+
+
+def contested(body: dict[str, Any]) -> bool:
+    """Whether this is the other command under an id that is taken."""
+    return body.get("title") == "another body"
 
 
 def _finish(ask: Ask) -> None:
@@ -171,7 +178,7 @@ def _unfounded(client: Client, ask: Ask, code: str, account: Account) -> str:
             missing = [call for calls, _ in rules.awaiting.values() for call in calls]
             return "it is missing" if body["call_id"] in missing else ""
         case "idempotency_conflict":
-            return "" if body.get("title") == "another body" else "it is the same command"
+            return "" if contested(body) else "it is the same command"
         case "invalid_request":
             return "" if body["type"] == "message.edit" else "it is valid"
         case _:

@@ -79,6 +79,7 @@ class Rules:
         self.cuts: list[str] = []
         self.moved_by: list[str] = []  # causes
         self.stale_moves = 0  # takeovers since anything was achieved
+        self.gave_up_at = -1  # ms
         self.created: dict[str, int] = {}  # item -> offset, of items that people made
         self.first_response: dict[str, int] = {}  # response -> offset of its first record
 
@@ -281,7 +282,9 @@ class Rules:
         need(body.parent_id == response.parent, "another parent")
         if status == "failed":
             code = (body.error or {}).get("code")
-            need(code == "quarantined" and self.stale_moves >= 2, f"{response.id} failed: {body.error}")
+            given_up = self.stale_moves >= 2 or self.gave_up_at == self.at  # all that are open are given up together
+            need(code == "quarantined" and given_up, f"{response.id} failed: {body.error}")
+            self.gave_up_at = self.at
         self.stale_moves = 0
         response.status, response.terminal, response.ended_at = status, event, offset
         response.tail = private.tail if private is not None else ""
