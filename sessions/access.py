@@ -6,6 +6,8 @@ Three questions, asked by every door, every reader and every actor of the same f
     demand_operator(principal)      may it do what concerns the whole installation?      Forbidden
     may_see(principal, key, user)   is this session theirs?                              the caller says not found
 
+`acting_for` makes a service's principal one of its end users'; it only ever narrows.
+
 A principal sees the sessions of its tenant. A key that acts for a named end user sees that user's only; service
 and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
 words for a session of another tenant, another user and one that never was.
@@ -18,7 +20,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sessions.errors import Forbidden, Gone, NotFound
+import msgspec
+
+from sessions.api_keys import check_name
+from sessions.errors import BadInput, Forbidden, Gone, NotFound
 from sessions.types import Authority, Principal, Scope, SessionKey, TenantId
 
 IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
@@ -56,6 +61,20 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 def may_grant(principal: Principal, role: Authority) -> bool:
     """Whether an administrator may make a key of this authority: of any but one above their own."""
     return role != "operator" or principal.role == "operator"
+
+
+def acting_for(principal: Principal, user: str | None) -> Principal:
+    """A service's key that speaks for one of its tenant's end users: from here on it is that user's, with no more than
+    a user may do. None: it speaks for itself. Raises Forbidden for a key that is no service's, BadInput for a user
+    that cannot be."""
+    if user is None:
+        return principal
+    if principal.role != "service":
+        raise Forbidden("forbidden", "Only a service's key speaks for an end user.")
+    if not check_name(user):
+        raise BadInput("invalid_request", "The end user is 1 to 128 characters, none of control.", param="user")
+    scopes = tuple(scope for scope in principal.scopes if scope != "admin")
+    return msgspec.structs.replace(principal, role="user", user=user, scopes=scopes)
 
 
 def tenant_for(principal: Principal, asked: str | None) -> TenantId:

@@ -117,6 +117,7 @@ class Access:
             # A look-up by digest: what its timing tells is about the digest, which says nothing of the key.
             principal = self._keys.get(key_digest(credential))
             if principal is not None:
+                self.verify(principal)
                 return principal
             if self._ring is not None and self._ring.looks_like_ours(credential):
                 return self._ring.principal_of(credential)

@@ -20,7 +20,8 @@ from websockets.protocol import Protocol
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from sessions.errors import NotFound, SessileError
+from sessions.access import acting_for
+from sessions.errors import BadInput, NotFound, SessileError
 from sessions.types import Principal
 from transport import errors
 from transport.access import Access
@@ -28,6 +29,7 @@ from transport.frames import ENCODINGS, JSON, Encoding
 
 PATH: Final = "/v1/ws"
 BEARER_PREFIX: Final = "sessile.bearer."
+USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speaks for
 
 
 class Agreed(NamedTuple):
@@ -78,6 +80,11 @@ def shake_hands(
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
     offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
     principal = _principal(access, headers.get_all("Authorization"), url.query, offered, address)
+    user = _only(headers.get_all(USER_HEADER))
+    if principal is not None:
+        principal = acting_for(principal, user)
+    elif user is not None:  # a key in hello would speak for itself, which is more than was meant
+        raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
     return response, Agreed(encoding, principal)
 
 

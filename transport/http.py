@@ -51,6 +51,7 @@ CORS_ASKED: Final = (
     "x-request-id",
     "x-sessile-event-ids",
     "x-session-id",
+    "x-sessile-user",
 )
 """What a listed page may send. No cookies: credentials are headers, so a page acts by what it holds and no other."""
 CORS_TOLD: Final = (

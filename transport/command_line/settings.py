@@ -7,6 +7,7 @@ name and with what is allowed. What a setting does is not known here.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -159,9 +160,11 @@ def read_keys(path: str) -> dict[str, Principal]:
         keys: dict[str, Principal] = {}
         for number, table in enumerate(tables, 1):
             digest = table.pop("sha256", "")
-            if len(digest) != 64:
+            if not isinstance(digest, str) or not re.fullmatch(r"[0-9A-Fa-f]{64}", digest):
                 raise BadSetting(f"keys = {path!r}: key {number} needs `sha256`, 64 hex digits")
             table["key_id"] = table.pop("id", "")
+            if digest.lower() in keys:
+                raise BadSetting(f"keys = {path!r}: key {number} stands there twice")
             keys[digest.lower()] = msgspec.convert(table, Principal)
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadSetting(f"keys = {path!r}: {error}") from error

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import grpc.aio
 import structlog
 
+from sessions.access import acting_for
 from sessions.errors import BadInput, Internal, SessileError
 from sessions.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
 from transport.gateway import Gateway
@@ -26,7 +27,7 @@ from transport.grpc_api import translate
 from transport.grpc_api.begun import begin, unless
 from transport.grpc_api.converse import Conversation, tell
 from transport.grpc_api.status import status_of, trailing_of
-from transport.handshake import bearer
+from transport.handshake import USER_HEADER, bearer
 from transport.openai.cursor import LogCursor
 
 LIST_MAX: Final = 100
@@ -165,7 +166,9 @@ class SessionsService(made.SessionsServicer):
             yield
 
     def _principal(self, context: Context) -> Principal:
-        return self._gateway.access.authenticate(bearer(_metadata(context, "authorization")), _address(context))
+        principal = self._gateway.access.authenticate(bearer(_metadata(context, "authorization")), _address(context))
+        users = _metadata(context, USER_HEADER)
+        return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
 
 
 def _address(context: Context) -> str | None:

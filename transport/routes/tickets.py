@@ -1,15 +1,17 @@
-"""`POST /v1/ws/tickets`: a key for a ticket, for clients that cannot set a header on a WebSocket."""
+"""`POST /v1/ws/tickets`: a key for a ticket, for clients that cannot set a header on a WebSocket.
+
+A backend asks for a ticket in the name of one of its users (`X-Sessile-User`) and hands it to that user's browser."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from sessions.access import demand
+from sessions.access import acting_for, demand
 from sessions.types import Principal, Scope
 from transport.access import TICKET_S
 from transport.gateway import Gateway
-from transport.handshake import bearer
+from transport.handshake import USER_HEADER, bearer
 from transport.openai.documented import ERRORS
 
 
@@ -24,6 +26,7 @@ def principal_of(request: Request, gateway: Gateway, scope: Scope | None = None)
     gateway.access.check_origin(request.headers.get("origin"), request.headers.get("host"))
     address = request.client.host if request.client is not None else None
     principal = gateway.access.authenticate(bearer(request.headers.getlist("authorization")), address)
+    principal = acting_for(principal, request.headers.get(USER_HEADER))
     if scope is not None:
         demand(principal, scope)
     return principal

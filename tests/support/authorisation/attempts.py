@@ -104,6 +104,7 @@ async def talk(
     header: str | None = None,
     query: str = "",
     protocols: tuple[str, ...] = (),
+    user: str | None = None,
 ) -> Came:
     """Says hello with a credential, then the frames, and hears everything up to the answer."""
     said: list[str] = []
@@ -112,6 +113,8 @@ async def talk(
         hello["auth"] = credential
     try:
         headers = {} if header is None else {"Authorization": header}
+        if user is not None:
+            headers["X-Sessile-User"] = user
         spoken = [Subprotocol(name) for name in protocols] or None
         async with connect(
             world.assembly.ws + query, additional_headers=headers, subprotocols=spoken, compression=None

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sessions.access import (
+    acting_for,
     allows,
     demand,
     demand_administrator,
@@ -17,7 +18,7 @@ from sessions.access import (
     tenant_for,
     visible,
 )
-from sessions.errors import Forbidden, NotFound
+from sessions.errors import BadInput, Forbidden, NotFound
 from sessions.types import (
     LOCAL_PRINCIPAL,
     SCOPES,
@@ -70,6 +71,20 @@ def test_a_tenants_affairs_are_for_its_administrators(role: Authority) -> None:
         demand_administrator(principal("chat", "read", "usage", "review", role=role))
     assert may_grant(principal("admin", role=role), "service")
     assert may_grant(principal("admin", role=role), "operator") == (role == "operator")
+
+
+def test_a_service_speaks_for_an_end_user_and_is_no_more_than_that() -> None:
+    service = principal(*SCOPES, role="service")
+    assert acting_for(service, None) == service
+    ana = acting_for(service, "ana")
+    assert (ana.role, ana.user, ana.key_id, ana.tenant) == ("user", "ana", "k", ACME)
+    assert "admin" not in ana.scopes and ana.id != service.id
+    assert may_see(ana, KEY, "ana") and not may_see(ana, KEY, "ben") and not may_see(ana, KEY, None)
+    with pytest.raises(BadInput):
+        acting_for(service, "")
+    for role in ("user", "operator"):
+        with pytest.raises(Forbidden):
+            acting_for(principal(*SCOPES, role=role, user="ben"), "ana")
 
 
 def test_another_tenants_affairs_are_the_operators() -> None:
