@@ -23,6 +23,7 @@ import msgspec
 import structlog
 import uvloop
 
+from actors.alone import keep_announced, lone_member
 from actors.directory.memory import MemoryDirectory
 from actors.peer_host import PeerHost
 from actors.peer_link import Connector
@@ -51,6 +52,7 @@ from transport.command_line.reconciled import reconciled_text
 from transport.command_line.security import peer_security, tls_of
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
 from transport.credentials import Credentials, credentials
+from transport.desk import ClusterDesk, local_desk
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
 from transport.keyring import KeyRing
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sessile")
 
 VERSION = "0.1.0"
-ANNOUNCE_S = 2.0
 GOODBYE_MS = 250
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
@@ -271,6 +272,8 @@ async def serve(settings: Settings) -> int:
         gateway = gateway_of(
             runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
         )
+        member = lone_member(runtime, engine, fingerprint_of(engine))
+        gateway.desk = local_desk(lambda: member, runtime, engine)
         server, grpc = doors_of(settings, gateway, exposition)
         upkeep = Upkeep(
             runtime,
@@ -283,7 +286,7 @@ async def serve(settings: Settings) -> int:
         )
         await directory.open()
         async with asyncio.TaskGroup() as tasks:
-            lease = tasks.create_task(keep_announced(directory, runtime, engine))
+            lease = tasks.create_task(keep_announced(directory, member))
             sweeps = tasks.create_task(upkeep.run())
             others = [tasks.create_task(work) for work in (prices.run(), *relays(settings, journal, measures))]
             await start_doors(server, grpc)
@@ -312,21 +315,6 @@ def relays(settings: Settings, journal: Journal, measures: Measures) -> list[Cor
     if not settings.usage_stream:
         return []
     return [Relay(usage_of(journal), sink_of(settings.usage_stream), now_ms=now_ms, measures=measures).run()]
-
-
-async def keep_announced(directory: MemoryDirectory, runtime: Runtime, engine: Engine) -> None:
-    """Keeps the one replica of this process a member of its own directory."""
-    while True:
-        await directory.announce(
-            Member(
-                replica=runtime.replica,
-                incarnation=runtime.incarnation,
-                address="",
-                model=engine.info.model,
-                fingerprint=fingerprint_of(engine),
-            )
-        )
-        await asyncio.sleep(ANNOUNCE_S)
 
 
 # -- a cluster -----------------------------------------------------------------------------------------------------
@@ -437,6 +425,7 @@ async def gateway_role(settings: Settings) -> int:
         of_router(measures, router)
         admitted = await stack.enter_async_context(credentials_of(settings, journal))
         gateway = gateway_of(router, journal, measures, admitted, limited, models)
+        gateway.desk = ClusterDesk(lambda: router.whereabouts.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         settled_in()

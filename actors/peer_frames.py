@@ -310,6 +310,15 @@ class Surveyed(Frame, frozen=True, tag=43):
     has_more: bool
 
 
+class Move(Frame, frozen=True, tag=44):
+    """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `Taken` with
+    this id, or `Failed`."""
+
+    id: int
+    key: SessionKey
+    to: str = ""
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -342,6 +351,7 @@ AnyFrame = (
     | Drained
     | Survey
     | Surveyed
+    | Move
 )
 
 HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort

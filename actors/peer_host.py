@@ -68,6 +68,12 @@ class Surveyor(Protocol):
     def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
 
 
+class Mover(Protocol):
+    """Hands one session off when an operator says so (`actors.moving`)."""
+
+    async def move(self, key: SessionKey, to: str) -> Owner: ...
+
+
 class PeerHost:
     """What a replica's peer server hands its carriers to."""
 
@@ -79,6 +85,7 @@ class PeerHost:
         reception: Reception | None = None,
         drainer: Drainer | None = None,
         surveyor: Surveyor | None = None,
+        mover: Mover | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
@@ -86,6 +93,7 @@ class PeerHost:
         self.reception = reception
         self.drainer = drainer
         self.surveyor = surveyor
+        self.mover = mover
         self._fingerprint = fingerprint
         self._guests: dict[Guest, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
@@ -218,6 +226,8 @@ class Guest:
                     self._request(frame.id, self._drain(frame.id, self.host.drainer))
                 case pf.Survey() if self.host.surveyor is not None:
                     self.post(self.host.surveyor.answer(frame))
+                case pf.Move() if self.host.mover is not None:
+                    self._request(frame.id, self._move(frame, self.host.mover))
                 case pf.Beat():
                     pass
                 case _:
@@ -258,6 +268,9 @@ class Guest:
 
     async def _drain(self, number: int, drainer: Drainer) -> None:
         await drainer.drain(lambda handed_off, parked, left: self._report(number, handed_off, parked, left))
+
+    async def _move(self, frame: pf.Move, mover: Mover) -> None:
+        self.post(pf.Taken(frame.id, await mover.move(frame.key, frame.to)))
 
     def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
         self.post(pf.Drained(number, handed_off, parked, left))

@@ -172,6 +172,13 @@ class Link:
         assert isinstance(answer, pf.Surveyed)
         return answer
 
+    async def move(self, key: SessionKey, to: str = "") -> Owner:
+        """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
+        number = self._number()
+        answer = await self._ask(number, pf.Move(number, key, to))
+        assert isinstance(answer, pf.Taken)
+        return answer.owner
+
     # -- what arrives -----------------------------------------------------------------------------------------------
 
     def _deliver(self, frames: list[pf.AnyFrame]) -> None:

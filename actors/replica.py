@@ -24,6 +24,7 @@ from actors.kinship import check_kinship
 from actors.links import Connect, LinkLimits, Links
 from actors.membership import Change, Membership
 from actors.migration import HandoffLimits, Migration
+from actors.moving import Moving
 from actors.peer_frames import PEER_PROTOCOL
 from actors.peer_host import PeerHost
 from actors.placement import BoundedRendezvous
@@ -116,6 +117,7 @@ class Replica:
             fingerprint=member.fingerprint,
             reception=Reception(self.runtime, engine),
             drainer=self._drain,
+            mover=Moving(self.runtime, engine, self.membership, self.migration, placement),
             surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
             limits=limits.links,
         )

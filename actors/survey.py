@@ -27,8 +27,10 @@ STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 class Surveyor:
     """Answers for one replica."""
 
-    def __init__(self, runtime: Runtime, engine: Engine, membership: Membership, now: Callable[[], float]) -> None:
-        """`now` is the loop's time, by which actors note when they were active."""
+    def __init__(
+        self, runtime: Runtime, engine: Engine, membership: Membership | None, now: Callable[[], float]
+    ) -> None:
+        """`now` is the loop's time, by which actors note when they were active; `membership` None: no others."""
         self._runtime = runtime
         self._engine = engine
         self._membership = membership
@@ -68,6 +70,8 @@ class Surveyor:
 
     def _choice(self, key: SessionKey) -> str:
         """Which choice of the hash this replica is for the session, of those that serve its model now."""
+        if self._membership is None:
+            return "the only replica"
         model, me = self._engine.info.model, self._runtime.replica
         able = [member for member in self._membership.view.members if member.model == model and member.weight > 0]
         ranked = ranking(key, able)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -34,6 +34,8 @@ LOCK_MS: Final = 15_000
 TIMEOUT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Sink(Protocol):
@@ -119,6 +121,9 @@ class ValkeyStream:
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def mine(self) -> bool:
+        return await self._unhurt(self._mine())
+
+    async def _mine(self) -> bool:
         lock = f"{self._stream}:relay"
         try:
             if await self._client.set(lock, self._me, nx=True, px=LOCK_MS):
@@ -131,6 +136,9 @@ class ValkeyStream:
             raise self._away(error) from error
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
+        await self._unhurt(self._send(rows))
+
+    async def _send(self, rows: Sequence[UsageEntry]) -> None:
         try:
             async with self._client.pipeline(transaction=False) as pipeline:
                 for row in rows:
@@ -138,6 +146,12 @@ class ValkeyStream:
                 await pipeline.execute()
         except self._failures as error:
             raise self._away(error) from error
+
+    @staticmethod
+    async def _unhurt(call: Coroutine[Any, Any, T]) -> T:
+        """redis-py has been seen to swallow a cancellation, and its caller would then go on for ever: the call is left
+        to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
+        return await asyncio.shield(asyncio.ensure_future(call))
 
     def _away(self, error: BaseException) -> Unavailable:
         return Unavailable("usage_stream_away", f"The usage stream {self._stream!r} cannot be written: {error}")

@@ -78,6 +78,18 @@ class Histogram:
     def count(self) -> int:
         return sum(self.counts)
 
+    def quantile(self, share: float) -> float | None:
+        """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
+        nothing was observed."""
+        wanted, below, low = share * self.count, 0, 0.0
+        if not self.count:
+            return None
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if below + count >= wanted:
+                return (low + bound) / 2
+            below, low = below + count, bound
+        return self.bounds[-1]
+
 
 class Histograms:
     """Histograms of one family, by labels."""
@@ -158,6 +170,15 @@ class Measures:
         self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
         self.fenced = counter("actors_fenced", "Actors that found that another owner has their session.")
+
+        # What can be known in advance is there from the start: a rate needs a zero to begin from.
+        for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
+            self.activations.add(cause, by=0)
+        for outcome in ("moved", "stayed", "failed"):
+            self.handoffs.add(outcome, by=0)
+        for met in ("true", "false"):
+            self.in_target.add(met, by=0)
+        self.preemptions.add("priority", by=0)
 
         # -- journal ---------------------------------------------------------------------------------------------
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)

@@ -98,6 +98,11 @@ class OutputPipeline:
         end = self._start + len(self._text) if stop is None else self._cleared + stop
         return self._last(end, stopped=stop is not None)
 
+    @property
+    def num_mute(self) -> int:
+        """Tokens that no text has come for, and that are not counted as withheld."""
+        return 0 if any(self._verdicts) else len(self._mute)
+
     def _pass_on(self, end: int) -> Release | None:
         """Lets everything through that is before a stop string, or before what may become one.
 

@@ -112,6 +112,7 @@ class Turn:
         self._flushed_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0  # tokens that the engine made for this run
+        self._unsaid = 0  # of them, those that it ended on in the middle of a character: nobody gets them
         self._pace = Pace(measures, self._loop.time, whole=not open_.tokens)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -204,6 +205,7 @@ class Turn:
                     if isinstance(part, Finish):
                         finish = part
                         release = pipeline.finish()
+                        self._unsaid += pipeline.num_mute
                     else:
                         self._seen += len(part.tokens)
                         self._pace.came(len(part.tokens))
@@ -281,7 +283,7 @@ class Turn:
         self._flush()
         usage = Usage(
             input_tokens=plan.num_input,
-            output_tokens=len(plan.emitted) + self._seen - withheld,
+            output_tokens=len(plan.emitted) + self._seen - self._unsaid - withheld,
             cached_tokens=min(cached, plan.num_input),
         )
         self._inbox.post(

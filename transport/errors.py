@@ -67,6 +67,7 @@ CODES: Final[dict[str, Row]] = {
     "call_answered": Row(409, "ALREADY_EXISTS"),
     "response_in_progress": Row(409, "ABORTED"),
     "tools_pending": Row(409, "ABORTED"),
+    "session_stays": Row(409, "ABORTED"),
     # Who.
     "unauthorized": Row(401, "UNAUTHENTICATED", UNAUTHORIZED),
     "token_expired": Row(401, "UNAUTHENTICATED", TOKEN_EXPIRED),
@@ -130,6 +131,7 @@ INNER: Final[dict[str, str]] = {
     "limits_outcome_unknown": "limits_unavailable",
     "mailbox_full": "overloaded",
     "model_not_loaded": "engine_unavailable",
+    "no_desk": "engine_unavailable",
     "no_replica": "engine_unavailable",
     "quarantined": "session_quarantined",
     "recovery_incompatible": "unsupported_parameter",

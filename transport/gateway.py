@@ -27,6 +27,7 @@ from sessions.ports import Journal, Sessions
 from sessions.stored import Head, ResponsePlace
 from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
 from transport.access import Access
+from transport.desk import Desk
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
 from transport.gauges import of_doors
@@ -76,6 +77,7 @@ class Gateway:
         self.counters: Counter[str] = Counter()
         self.measures = measures or Measures()
         self.usage = usage
+        self.desk: Desk | None = None  # set by whoever wires it, once there is something to show
         of_doors(self.measures, self.counters)
         self.draining = False
         self._quotas = quotas

@@ -33,6 +33,7 @@ from transport.routes import (
     keys,
     metrics,
     models,
+    operator,
     page,
     responses,
     sessions,
@@ -96,6 +97,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(conversations.router(gateway, doorway))
     app.include_router(sessions.router(gateway, doorway))
     app.include_router(usage.router(gateway))
+    app.include_router(operator.router(gateway, version=version))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
     return Surroundings(

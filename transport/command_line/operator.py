@@ -6,7 +6,7 @@ Speaks the peer link like everybody else in the cluster, as a peer of the kind `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -100,17 +100,18 @@ async def sessions_of(directory: Leases, security: PeerSecurity, wanted: Wanted)
     members = [named(view, wanted.replica)] if wanted.replica else list(view.members)
     after = key_of(wanted.after) if wanted.after else None
     answers = await asyncio.gather(*(_surveyed(security, member, wanted, after) for member in members))
-    pages = [answer for answer in answers if isinstance(answer, Surveyed)]
+    return found_of(wanted, {str(member.replica): each for member, each in zip(members, answers, strict=True)})
+
+
+def found_of(wanted: Wanted, answers: Mapping[str, Surveyed | LinkDown]) -> Found:
+    """One page of the pages that replicas gave, and who gave none."""
+    pages = [answer for answer in answers.values() if isinstance(answer, Surveyed)]
     merged = sorted((each for page in pages for each in page.residents), key=lambda each: (each.key, each.replica))
     return Found(
         merged[: wanted.limit],
         sum(page.total for page in pages),
         len(merged) > wanted.limit or any(page.has_more for page in pages),
-        {
-            str(member.replica): str(answer)
-            for member, answer in zip(members, answers, strict=True)
-            if isinstance(answer, LinkDown)
-        },
+        {replica: str(answer) for replica, answer in answers.items() if isinstance(answer, LinkDown)},
     )
 
 

@@ -1,4 +1,4 @@
-"""The web page at `/`: static files under a policy that lets a browser run nothing but them.
+"""The web pages at `/` and `/operator`: static files under a policy that lets a browser run nothing but them.
 
 Files are read when asked for and kept until they change on disk. Every one has an ETag and is asked for anew each time
 (`no-cache`): their names carry no version, so an update must show at once; an unchanged file costs a 304.
@@ -38,7 +38,7 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-INDEX: Final = "index.html"
+PAGES: Final = {"": "index.html", "operator": "operator.html"}
 
 
 class Kept(NamedTuple):
@@ -59,7 +59,7 @@ class Files:
         """Raises NotFound for everything that is not a visible file below the folder."""
         nothing = NotFound("not_found", f"There is nothing at /{name}.")
         try:
-            path = (self._folder / (name or INDEX)).resolve()
+            path = (self._folder / PAGES.get(name, name)).resolve()
             below = path.is_relative_to(self._folder) and not any(part.startswith(".") for part in Path(name).parts)
             if not below or not path.is_file():
                 raise nothing

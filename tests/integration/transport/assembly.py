@@ -21,6 +21,7 @@ from sessions.ports import Member
 from sessions.prices import PriceBook
 from sessions.types import Principal, ReplicaId, UnixMs
 from transport.access import Access
+from transport.desk import local_desk
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_runtime
 from transport.keyring import KeyRing
@@ -121,6 +122,7 @@ async def assembled(
             )
             of_engine(measures, simulated)
             of_runtime(measures, runtime)
+            gateway.desk = local_desk(lambda: member, runtime, simulated)
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
             await server.start()
             try:

@@ -75,6 +75,7 @@ FRAMES = [
     pf.Drain(9),
     pf.Drained(9, 1, 2, 3),
     pf.Survey(10, KEY, 50, state="idle"),
+    pf.Move(11, KEY, "r2"),
     pf.Surveyed(10, (pf.Resident(KEY, "r1", "idle", 1, "e", 3, (), "device", 9, 1, 0.5, "new"),), 2, True),
 ]
 

@@ -77,7 +77,7 @@ def test_pace_measures_first_tokens_gaps_and_targets() -> None:
     assert measures.ttft_s.sum == 0.5
     assert measures.itl_s.sum == pytest.approx(0.2)
     assert measures.tpot_s.sum == pytest.approx(0.1)
-    assert measures.in_target.values == {("true",): 1}
+    assert measures.in_target.values["true",] == 1
     assert measures.num_decoding == 0
 
     again = Pace(measures, lambda: now[0], whole=False)  # goes on where another stopped: no first token of its own

@@ -1,0 +1,17 @@
+"""The operator's page in a real Chromium against the real server; see operator.test.mjs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_operator_page(run_node: Callable[..., None], chromium: str) -> None:
+    run_node(HERE / "operator.test.mjs", SESSILE_CHROMIUM=chromium)
