@@ -42,6 +42,12 @@ async function opened(options) {
   return page;
 }
 
+/** Without complaints of routes that were still on their way. */
+async function closed(page) {
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+  await page.context().close();
+}
+
 async function accessible(page) {
   await page.evaluate(readFileSync(axePath, "utf8"));
   const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"] }));
@@ -68,7 +74,7 @@ test("replicas, sessions with an answer under way, health and usage are shown an
   assert.match(await page.locator("#usage").innerText(), /0\.0000\d+ USD/);
   await shot(page, "operator-wide");
   assert.deepEqual(page.troubles, []);
-  await page.context().close();
+  await closed(page);
 });
 
 test("with one replica nothing can be drained or moved, and the page says why", async () => {
@@ -81,7 +87,7 @@ test("with one replica nothing can be drained or moved, and the page says why", 
   const move = page.getByRole("button", { name: /^Hand off local\/ses_/ }).first();
   await move.waitFor();
   assert.equal(await move.isDisabled(), true);
-  await page.context().close();
+  await closed(page);
 });
 
 test("before a replica is drained the page asks, and Escape leaves it as it is", async () => {
@@ -111,7 +117,7 @@ test("before a replica is drained the page asks, and Escape leaves it as it is",
   await page.locator(".replicas .tag.draining").waitFor();
   assert.deepEqual(told, ["/v1/operator/replicas/north/drain"]);
   assert.equal(await drain.isDisabled(), true);
-  await page.context().close();
+  await closed(page);
 });
 
 test("a session is handed to the replica that is chosen; what stays is said so", async () => {
@@ -138,7 +144,7 @@ test("a session is handed to the replica that is chosen; what stays is said so",
   await page.getByRole("button", { name: "Hand it off" }).click();
   await page.getByText("It stays where it is: draining.").waitFor();
   assert.deepEqual(asked, [{ replica: "local", to: "south" }, { replica: "local", to: "" }]);
-  await page.context().close();
+  await closed(page);
 });
 
 test("a server that is away is said to be, and comes back", async () => {
@@ -147,7 +153,7 @@ test("a server that is away is said to be, and comes back", async () => {
   await page.getByText("The server does not answer.").waitFor();
   await page.unroute("**/v1/operator/**");
   await page.getByText("1 of 1 serving").waitFor();
-  await page.context().close();
+  await closed(page);
 });
 
 for (const [name, options] of [
@@ -164,6 +170,6 @@ for (const [name, options] of [
     await accessible(page);
     await shot(page, `operator-${options.isMobile ? "phone-dark" : "light"}`);
     assert.deepEqual(page.troubles, []);
-    await page.context().close();
+    await closed(page);
   });
 }
