@@ -56,7 +56,7 @@ from transport.desk import ClusterDesk, local_desk
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
 from transport.keyring import KeyRing
-from transport.limiting import Limiting, limiting, shares
+from transport.limiting import Limiting, admission_of, limiting, shares, told
 from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
@@ -134,7 +134,7 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
-def limits(settings: Settings, limited: Limiting | None) -> RuntimeLimits:
+def limits(settings: Settings, limited: Limiting | None, engine: Engine, measures: Measures) -> RuntimeLimits:
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -145,6 +145,7 @@ def limits(settings: Settings, limited: Limiting | None) -> RuntimeLimits:
             tool_deadline_s=settings.tool_deadline_s,
             turn=TurnLimits(rollup_s=settings.rollup_ms / 1000),
             share=shares(limited),
+            admission=admission_of(limited, engine, measures),
         ),
     )
 
@@ -255,7 +256,7 @@ async def serve(settings: Settings) -> int:
             directory=directory,
             engine=engine,
             filters=filters,
-            limits=limits(settings, limited),
+            limits=limits(settings, limited, engine, measures),
             now_ms=now_ms,
             new_id=new_id,
             measures=measures,
@@ -264,8 +265,7 @@ async def serve(settings: Settings) -> int:
         measured(exposition, settings.metrics_host, settings.metrics_port),
         credentials_of(settings, journal) as admitted,
     ):
-        if limited is not None:
-            runtime.told = limited.settler.published
+        runtime.told = told(limited)
         of_engine(measures, engine)
         of_runtime(measures, runtime)
         started_at = now_ms() // 1000
@@ -371,7 +371,8 @@ async def replica_role(settings: Settings) -> int:
                 connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
                 placement=BoundedRendezvous(),
                 limits=ReplicaLimits(
-                    runtime=limits(settings, limited), upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400)
+                    runtime=limits(settings, limited, engine, measures),
+                    upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400),
                 ),
                 now_ms=now_ms,
                 new_id=new_id,
@@ -384,8 +385,7 @@ async def replica_role(settings: Settings) -> int:
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
         settled_in()
-        if limited is not None:
-            replica.runtime.told = limited.settler.published
+        replica.runtime.told = told(limited)
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)

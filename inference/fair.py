@@ -115,7 +115,16 @@ class FairQueue(Generic[T]):
         known = self._tenants.get(tenant)
         return known.counter if known is not None else self._idle.get(tenant, 0.0)
 
-    def ahead_of(self, tenant: TenantId, priority: int) -> int:
+    def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
+        """Whether one more claim, and those that are on their way, stay within its share of slots that others use."""
+        mine = self._tenants.get(tenant)
+        others = sum(other.weight for name, other in self._tenants.items() if name != tenant)
+        if not others:
+            return False
+        taken = coming + (mine.running + sum(map(len, mine.waiting.values())) if mine is not None else 0)
+        return taken + 1 <= max(1.0, self.slots * weight / (weight + others))
+
+    def ahead_of(self, tenant: TenantId, priority: int, weight: float) -> int:
         """How many of those that wait would be served before a claim that came now, if all were as long."""
         ahead = 0
         mine = self._tenants.get(tenant)
@@ -125,7 +134,7 @@ class FairQueue(Generic[T]):
                 continue
             better = sum(len(line) for level, line in other.waiting.items() if level < priority)
             # Tenants take turns while both have work: of a backlog no more goes first than one has waiting oneself.
-            turns = round((own + 1) * other.weight / (mine.weight if mine is not None else 1.0))
+            turns = round((own + 1) * other.weight / weight)
             behind = mine is None or other.counter > mine.counter
             ahead += better + min(len(other.waiting.get(priority, ())), max(0, turns - behind))
         return ahead + own

@@ -25,6 +25,7 @@ import structlog
 
 from sessions import commands as cm
 from sessions import steps
+from sessions.admission import admitted
 from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.ledger import Ledger
@@ -313,6 +314,7 @@ class Actor:
                 content_bytes_max=limits.content_bytes,
                 patience_s=limits.prepare_s,
             )
+            input = admitted(limits.admission, self.key, input)
         return machine.step(input, self._world.now_ms())
 
     async def _warm(self) -> None:

@@ -53,6 +53,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: dict[str, Json] | None = None
     error: dict[str, Json] | None = None
     metadata: dict[str, Json] = {}
+    service: dict[str, Json] | UnsetType = UNSET  # how it was let in: its place in the queue, what it is cut to
     request: dict[str, Json] | UnsetType = UNSET  # what an HTTP request asked for, as that door shows it again
 
 

@@ -77,15 +77,36 @@ class Share(msgspec.Struct, frozen=True):
     weight: float = 1.0
 
 
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn would find: its place in the queue (0: none), and its times."""
+
+    position: int
+    wait_s: float  # for a slot
+    ttft_s: float
+    tpot_s: float  # as it is now
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts as served well: the time to the first token, and to each later one."""
+
+    ttft_ms: Annotated[float, Meta(gt=0)]
+    tpot_ms: Annotated[float, Meta(gt=0)] = 1_000.0
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole limits file. A tenant without a table of its own has `default`'s."""
 
     default: TenantLimits = TenantLimits()
     tenants: dict[str, TenantLimits] = {}
+    targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: all are let in
+    brownout: tuple[Count, ...] = ()  # answers have at most so many tokens, step by step, while too many are refused
     output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
     reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
     store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
     local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`
+
+    def target(self, priority: int) -> Target | None:
+        return self.targets.get(str(priority), self.targets.get("default"))
 
     def share(self, principal: Principal) -> Share:
         tenant = self.of(principal.tenant)

@@ -86,6 +86,7 @@ class Machine(Turns):
     def step(self, input: Input, now: UnixMs) -> Step:
         """Advances the state and says what must be done about it. Never raises for what the world did."""
         self._now = UnixMs(max(now, self.state.at))
+        self._service = None
         self._out = out = Step()
         match input:
             case Output():
@@ -158,6 +159,7 @@ class Machine(Turns):
         try:
             if input.refused is not None:
                 raise input.refused
+            self._service = input.service
             answer = self._apply_command(principal, input)
         except SessileError as error:
             if self._out.records:

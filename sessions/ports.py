@@ -17,6 +17,7 @@ import msgspec
 
 from sessions.commands import ActorCommand, Ok
 from sessions.events import Record
+from sessions.limits import Forecast, Share
 from sessions.stored import Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
     NEVER,
@@ -280,6 +281,14 @@ class Engine(Protocol):
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         """Takes a snapshot in; returns the number of tokens that it covers, 0 when it was refused."""
+        ...
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
+        """What a turn of so many new tokens would find if it came now; None: this engine does not say."""
+        ...
+
+    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+        """A response was let in and will be asked for: forecasts count with it from now on."""
         ...
 
     def stats(self) -> EngineStats: ...

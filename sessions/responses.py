@@ -67,6 +67,7 @@ class Responses:
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
         self._now = UnixMs(0)
         self._out = Step()
+        self._service: dict[str, Json] | None = None  # of the response that the present command begins
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
@@ -112,7 +113,12 @@ class Responses:
     ) -> ev.ResponseBody:
         assert self.state.info is not None
         return ev.ResponseBody(
-            id=response_id, created_at=self._now, status=status, model=self.state.info.model, parent_id=parent
+            service=UNSET if self._service is None else self._service,
+            id=response_id,
+            created_at=self._now,
+            status=status,
+            model=self.state.info.model,
+            parent_id=parent,
         )
 
     def _start(self, open_: Open) -> None:

@@ -14,7 +14,7 @@ from sessions import events as ev
 from sessions import writer
 from sessions.errors import SessileError
 from sessions.stored import CommandRecord, HeadPatch, UsageRow
-from sessions.types import ItemId, Principal, ResponseId, UnixMs, Usage
+from sessions.types import ItemId, Json, Principal, ResponseId, UnixMs, Usage
 from sessions.verdicts import Finding, Verdict
 
 # -- inputs ---------------------------------------------------------------------------------------------------------
@@ -36,6 +36,7 @@ class Command(msgspec.Struct, frozen=True):
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
     findings: tuple[Finding, ...] = ()  # of the input filters
+    service: dict[str, Json] | None = None  # what admission has to tell of the response that it begins
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from sessions.admission import Admission
 from sessions.limits import Share
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Published
@@ -24,6 +25,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     journal_retry_s: float = 0.25
     prepare_s: float = 10.0
     turn: TurnLimits = TurnLimits()
+    admission: Admission | None = None  # None: every turn is let in
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

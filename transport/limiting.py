@@ -15,7 +15,10 @@ from typing import NamedTuple
 from actors.limits.lost import LossTolerant
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settling import Settler
+from sessions.admission import Admission
 from sessions.limits import Limiter, LimitsNow, Share, Tallies
+from sessions.measures import Measures
+from sessions.ports import Engine, Published
 from sessions.types import Principal
 from transport.command_line.limits import LimitsFile
 from transport.quotas import Quotas
@@ -56,6 +59,21 @@ async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator
 def shares(limited: Limiting | None) -> Callable[[Principal], Share]:
     """How tenants stand in an engine's queue: as the file says now, or all alike."""
     return lambda principal: Share() if limited is None else limited.now().share(principal)
+
+
+def told(limited: Limiting | None) -> Callable[[Published], None]:
+    """Who is to hear of what becomes durable."""
+    return (lambda _: None) if limited is None else limited.settler.published
+
+
+def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -> Admission | None:
+    """Who is let in where the file names targets."""
+    if limited is None:
+        return None
+    refused = measures.counter("admission_refused", "Turns that would have missed a target, by which.", "target")
+    made = Admission(engine, limited.now, time.monotonic, refused.add)
+    measures.gauge("brownout_level", "How far answers are cut short.", (), lambda: {(): made.brownout.level})
+    return made
 
 
 def _clock_ms() -> float:

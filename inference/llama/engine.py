@@ -32,11 +32,13 @@ from inference.llama.server import BUILD, LlamaServer
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
+from inference.load import Load
 from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
-from sessions.types import INTEGER_MAX, Json, SessionKey, Tokens
+from sessions.types import INTEGER_MAX, Json, ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
@@ -74,6 +76,7 @@ class LlamaEngine:
         self._cost = cost or CostModel()
         self._scheduler = Scheduler(SlotTable(options.slots, ranking=self._rank), options.waiting_max)
         self._table = self._scheduler.table
+        self._load = Load(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
         self._turns: dict[SessionKey, set[_Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._counters = dict.fromkeys(
@@ -120,6 +123,12 @@ class LlamaEngine:
             },
             gauges=tiers.gauges(),
         )
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast:
+        return self._load.forecast(key.tenant, share, new_tokens, room=True)  # a slot has its own room for KV
+
+    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+        self._load.expect(response_id, tenant)
 
     def place(self, key: SessionKey) -> KVPlace:
         tokens = max((len(slot.tokens) for slot in self._table.of(key)), default=0)
@@ -211,6 +220,7 @@ class LlamaEngine:
     # -- generating ------------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self._load.arrived(request.response_id)
         prompt = as_tokens(request.prompt)
         self._check(prompt, request.max_tokens)
         parameters = completion_parameters(request, self._vocabulary_size)
@@ -224,11 +234,14 @@ class LlamaEngine:
             said = array.array("I")
             item: Chunk | Finish | None = None
             try:
+                if cached_tokens is None:
+                    self._load.started(claim.claim, len(prompt) - common_prefix(slot.tokens, prompt))
                 run = await self._begin(turn, request.key, claim.prompt, request.shared_prefix, parameters)
                 item = await run.next()
                 while isinstance(item, Chunk):
                     if cached_tokens is None:
                         cached_tokens = item.cached_tokens
+                        self._load.spoke(claim.claim)
                     elif item.cached_tokens != cached_tokens:  # of a run that goes on: said once, of its beginning
                         item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens)
                     said.extend(item.tokens)
@@ -239,6 +252,8 @@ class LlamaEngine:
                         break
                     item = await run.next()
             finally:
+                if not turn.paused:
+                    self._load.ended(claim.claim, len(said))
                 self._leave(turn, request.key)
             if isinstance(item, Finish):
                 break

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator
 
 from inference.fair import Claim, FairQueue
 from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
+from inference.load import Load
 from inference.simulated.kv import DeviceMemory
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
@@ -36,8 +37,9 @@ from inference.simulated.vocabulary import (
 )
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
-from sessions.types import Sampling, SessionKey, Tokens
+from sessions.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]
 
@@ -125,6 +127,7 @@ class SimulatedEngine:
         self._memory = DeviceMemory(self.options.kv_tokens_max)
         self._identity = Identity(BUILD, self._tokenizer.fingerprint, "none", "tokens")
         self._queue: FairQueue[Stream] = FairQueue(self.options.slots, self.options.waiting_max)
+        self._load = Load(self._queue, lambda: asyncio.get_running_loop().time())
         self._running: dict[Stream, None] = {}  # in order of admission
         self._waiting: dict[Stream, None] = {}
         self._running_tokens = 0
@@ -162,6 +165,13 @@ class SimulatedEngine:
             },
         )
 
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast:
+        room = not self._running or new_tokens <= self.options.kv_tokens_max - self._running_tokens
+        return self._load.forecast(key.tenant, share, new_tokens, room=room)
+
+    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+        self._load.expect(response_id, tenant)
+
     def place(self, key: SessionKey) -> KVPlace:
         held = self._memory.longest(key)
         running = max((len(s.tokens) - s.prefill_left for s in self._of(key)), default=0)
@@ -194,6 +204,7 @@ class SimulatedEngine:
     # -- generating ----------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self._load.arrived(request.response_id)
         stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight)
         mean = self.options.answer_tokens_mean
         if mean:
@@ -341,6 +352,7 @@ class SimulatedEngine:
         if not stream.begun:
             stream.begun = True
             stream.cached_tokens = cached_tokens
+            self._load.started(stream.claim, len(stream.tokens) - cached_tokens)
         stream.prefill_left = len(stream.tokens) - cached_tokens
         stream.state = hash_tokens(stream.tokens)
         self._running[stream] = None
@@ -401,6 +413,8 @@ class SimulatedEngine:
         stream.decoded += 1
         self._running_tokens += 1
         self._queue.served(stream.claim, 1)
+        if stream.decoded == 1:
+            self._load.spoke(stream.claim)
         self._counters["decoded_tokens"] += 1
         text = _WORD_TEXT[token]
         if not text or stream.unfinished:
@@ -424,6 +438,7 @@ class SimulatedEngine:
         if stream in self._waiting:
             del self._waiting[stream]
             self._queue.leave(stream.claim)
+            self._load.ended(stream.claim, 0)
             self._counters["aborts"] += 1
         elif stream in self._running:
             self._retire(stream)
@@ -433,6 +448,7 @@ class SimulatedEngine:
     def _retire(self, stream: Stream) -> None:
         """The stream is over: frees its slot."""
         self._queue.leave(stream.claim)
+        self._load.ended(stream.claim, stream.decoded)
         self._put_away(stream)
 
     def _put_away(self, stream: Stream) -> None:

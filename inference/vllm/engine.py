@@ -38,8 +38,9 @@ from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer
 from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
-from sessions.types import Json, SessionKey, Tokens
+from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["VllmEngine", "VllmOptions"]
 
@@ -112,6 +113,12 @@ class VllmEngine:
             counters=counters,
             gauges=gauges,
         )
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
+        return None  # its own scheduler decides what runs next, and does not say when
+
+    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+        return
 
     def place(self, key: SessionKey) -> KVPlace:
         kept = self._spill.tiers.place(key) if self._spill is not None else KVPlace("none", 0)

@@ -1,0 +1,205 @@
+"""Admission by service level: what gets through at twice the load that an engine can carry.
+
+    python -m bench.goodput --seconds 300
+
+Actors, runtime and journal as they are, on the simulated engine with a GPU's batching cost, in virtual time. Turns come
+by a Poisson process, each in a session of its own; a turn counts when its first token came within the TTFT target and
+its mean time per later token is within the TPOT target. Bars: at 2 x capacity goodput >= 0.9 x that at capacity; every turn
+that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one terminal event). Shown
+besides: goodput without admission at the same load, and with brownout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+from typing import Any
+
+import structlog
+
+from actors.directory.memory import MemoryDirectory
+from actors.runtime import Runtime, RuntimeLimits
+from bench.support import percentile, report
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.memory import MemoryJournal
+from sessions import commands as cm
+from sessions.admission import Admission
+from sessions.errors import SessileError
+from sessions.events import OutputTextDelta, ResponseCompleted, ResponseCreated, ResponseFailed, ResponseIncomplete
+from sessions.filters import KeywordFilterSet
+from sessions.limits import Limits, Target
+from sessions.measures import Measures
+from sessions.ports import Member, Published
+from sessions.turn import TurnLimits
+from sessions.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
+from sessions.world import ActorLimits
+from tests.support.virtual_time import run as run_virtual
+
+CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time
+TARGET = Target(ttft_ms=2_000, tpot_ms=50)
+GPU = SimulatedOptions(
+    slots=32,
+    waiting_max=2_048,
+    step_base_s=0.012,
+    step_per_stream_s=0.0002,
+    prefill_tokens_per_s=20_000,
+    prefill_chunk_tokens=512,
+    answer_tokens_mean=0,
+)
+
+
+class Turn:
+    """One turn as its client lives it."""
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.first_at = 0.0
+        self.last_at = 0.0
+        self.tokens = 0
+        self.ended = ""  # completed, incomplete, failed
+        self.position = 0
+        self.cut = False
+        self.refused: SessileError | None = None
+
+    @property
+    def good(self) -> bool:
+        if self.ended not in ("completed", "incomplete") or not self.first_at:
+            return False
+        tpot_s = (self.last_at - self.first_at) / max(1, self.tokens - 1)
+        return self.first_at - self.asked_at <= TARGET.ttft_ms / 1000 and tpot_s <= TARGET.tpot_ms / 1000
+
+
+def sink(turn: Turn, over: asyncio.Event) -> Any:
+    def take(published: Published) -> None:
+        now = asyncio.get_running_loop().time()
+        for record in published.records:
+            match record.event:
+                case OutputTextDelta():
+                    turn.first_at = turn.first_at or now
+                case ResponseCreated(response=body) if isinstance(body.service, dict):
+                    turn.position = body.service.get("queue_position", 0)
+                    turn.cut = "brownout" in body.service
+                case ResponseCompleted() | ResponseIncomplete() | ResponseFailed() as end:
+                    turn.last_at = now
+                    turn.ended = f"{turn.ended}{end.response.status}"
+                    turn.tokens = int((end.response.usage or {}).get("output_tokens", 0))
+                    over.set()
+
+    return take
+
+
+async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) -> None:
+    """A session with one turn, and its end."""
+    session = SessionId(f"s{number}")
+    over = asyncio.Event()
+    unwatch = runtime.watch(SessionKey(LOCAL_PRINCIPAL.tenant, session), sink(turn, over))
+    words = " ".join(chance.choice(WORDS) for _ in range(chance.randint(60, 600)))
+    command = cm.TurnCreate(
+        id=CommandId(f"c{number}"),
+        session=session,
+        create=cm.SessionSettings(listed=False),
+        items=(cm.NewMessage(content=words),),
+        max_output_tokens=chance.randint(50, 250),
+    )
+    try:
+        await runtime.execute(LOCAL_PRINCIPAL, command)
+        await over.wait()
+    except SessileError as error:
+        turn.refused = error
+    finally:
+        unwatch()
+
+
+WORDS = ("river", "stone", "amber", "cloud", "train", "paper", "winter", "garden", "signal", "copper", "lemon")
+
+
+async def run(rate: float, seconds: float, limits: Limits | None) -> list[Turn]:
+    """All turns of a load, each to its end."""
+    loop = asyncio.get_running_loop()
+    engine, journal, directory = SimulatedEngine(GPU), MemoryJournal(), MemoryDirectory()
+    await journal.open()
+    await directory.open()
+    await engine.start()
+    replica = ReplicaId("local")
+    admission = None if limits is None else Admission(engine, lambda: limits, loop.time)
+    ids = iter(range(10**9))
+    turns: list[Turn] = []
+    async with Runtime(
+        replica=replica,
+        incarnation="i",
+        journal=journal,
+        directory=directory,
+        engine=engine,
+        filters=KeywordFilterSet(),
+        limits=RuntimeLimits(
+            actor=ActorLimits(admission=admission, turn=TurnLimits(rollup_s=1.0, rollup_bytes=1 << 20)), idle_s=20.0
+        ),
+        now_ms=lambda: UnixMs(round(loop.time() * 1000)),
+        new_id=lambda: f"id{next(ids)}",
+        measures=Measures(),
+    ) as runtime:
+        chance = random.Random(7)
+        begun, at = loop.time(), 0.0
+        keeper = asyncio.create_task(keep_announced(directory, replica))
+        async with asyncio.TaskGroup() as group:
+            while (at := at + chance.expovariate(rate)) < seconds:
+                await asyncio.sleep(max(0.0, begun + at - loop.time()))
+                turns.append(Turn(loop.time()))
+                group.create_task(one(runtime, len(turns), random.Random(len(turns)), turns[-1]))
+        keeper.cancel()
+    await engine.close()
+    return turns
+
+
+async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None:
+    while True:
+        await directory.announce(
+            Member(replica=replica, incarnation="i", address="", model="simulated", fingerprint="f")
+        )
+        await asyncio.sleep(2.0)
+
+
+def told(turns: list[Turn], seconds: float) -> dict[str, Any]:
+    firsts = [turn.first_at - turn.asked_at for turn in turns if turn.first_at] or [0.0]
+    refused = [turn.refused for turn in turns if turn.refused is not None]
+    return {
+        "turns": len(turns),
+        "goodput_per_s": sum(turn.good for turn in turns) / seconds,
+        "refused": len(refused),
+        "refused_without_a_time": sum(not error.retry_after_ms for error in refused),
+        "forgotten": sum(
+            turn.refused is None and turn.ended not in ("completed", "incomplete", "failed") for turn in turns
+        ),
+        "failed": sum(turn.ended == "failed" for turn in turns),
+        "told_their_place": sum(turn.position > 0 for turn in turns),
+        "cut_short": sum(turn.cut for turn in turns),
+        "ttft_ms_p95": percentile(firsts, 0.95) * 1000,
+    }
+
+
+def measure(seconds: float) -> bool:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    limits = Limits(targets={"default": TARGET})
+    cases = {
+        "capacity": (CAPACITY, limits),
+        "twice": (2 * CAPACITY, limits),
+        "twice_brownout": (2 * CAPACITY, Limits(targets={"default": TARGET}, brownout=(128, 64))),
+        "twice_without_admission": (2 * CAPACITY, None),
+    }
+    found = {name: told(run_virtual(run(rate, seconds, given)), seconds) for name, (rate, given) in cases.items()}
+    ratio = found["twice"]["goodput_per_s"] / found["capacity"]["goodput_per_s"]
+    sure = all(case["refused_without_a_time"] == 0 and case["forgotten"] == 0 for case in found.values())
+    met = ratio >= 0.9 and sure
+    figures = {f"{name}_{what}": value for name, case in found.items() for what, value in case.items()}
+    verdict = "met" if met else "NOT MET"
+    report("goodput", {"seconds": seconds, **figures, "goodput_ratio": ratio, "verdict": verdict})
+    return met
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seconds", type=float, default=300.0)
+    sys.exit(0 if measure(options.parse_args().seconds) else 1)

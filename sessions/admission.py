@@ -1,0 +1,153 @@
+"""Admission by service level: whether a turn that came now would meet its target, and what to tell who sent it.
+
+    forecast (engine) + target (limits file) ──> let in now · let in, waiting, with its place · refused, with a time
+
+A turn is let in as long as it is expected to say its first word within its priority's TTFT target and answers go on
+within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
+whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
+
+Brownout, where the limits file says so: when too many turns of a stretch were refused, answers become shorter a step at
+a time, so that more of them find a place; when hardly any are, for several stretches, they become longer again. What
+applies to a response stands in it (`service`).
+
+Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
+changes by one step a stretch.
+Does not know engines, clocks, tenants' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from sessions import commands as cm
+from sessions.errors import Overloaded
+from sessions.limits import LimitsNow
+from sessions.ports import Engine
+from sessions.responses import response_id_of
+from sessions.steps import Command
+from sessions.types import Json, SessionKey
+
+MARGIN: Final = 0.8  # of a target: forecasts err
+RETRY_MIN_MS: Final = 250
+RETRY_MAX_MS: Final = 30_000
+STRETCH_S: Final = 5.0
+TOO_MANY: Final = 0.10  # refused of a stretch's turns: one step down
+HARDLY_ANY: Final = 0.02  # for `CALM` stretches: one step up
+CALM: Final = 4
+
+
+class Brownout:
+    """How far answers are cut short: level 0 not at all, level n as `steps[n - 1]` says."""
+
+    def __init__(self) -> None:
+        self.level = 0
+        self._asked = 0
+        self._refused = 0
+        self._calm = 0
+        self._until: float | None = None
+
+    def seen(self, now: float, levels: int, *, refused: bool) -> None:
+        """One more turn, refused or not."""
+        if self._until is None:
+            self._until = now + STRETCH_S
+        if now >= self._until:
+            self._judge(levels)
+            self._until = now + STRETCH_S
+        self._asked += 1
+        self._refused += refused
+
+    def _judge(self, levels: int) -> None:
+        share = self._refused / self._asked if self._asked else 0.0
+        self._asked = self._refused = 0
+        if share > TOO_MANY:
+            self._calm = 0
+            self.level += 1
+        elif share <= HARDLY_ANY:
+            self._calm += 1
+            if self._calm >= CALM:
+                self._calm = 0
+                self.level -= 1
+        else:
+            self._calm = 0
+        self.level = max(0, min(self.level, levels))
+
+
+class Admission:
+    """Asks for each turn of one replica. `refused` counts, by why."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: LimitsNow,
+        clock: Callable[[], float],
+        refused: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._clock = clock
+        self._refused = refused
+        self.brownout = Brownout()
+
+    def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
+        """The command as it may be applied: with what is to be told of it, and its answer cut where that is so.
+        Raises Overloaded, with a time."""
+        limits = self._limits()
+        share = limits.share(input.principal)
+        target = limits.target(share.priority)
+        if target is None:
+            return input
+        forecast = self._engine.forecast(key, share, new_tokens)
+        if forecast is None:
+            return input
+        steps = limits.brownout
+        late_s = forecast.ttft_s - MARGIN * target.ttft_ms / 1000
+        why = "ttft" if late_s > 0 else "tpot" if forecast.tpot_s > target.tpot_ms / 1000 else ""
+        self.brownout.seen(self._clock(), len(steps), refused=bool(why))
+        if why:
+            self._refused(why)
+            after_ms = round(max(late_s, forecast.wait_s) * 1000)
+            raise Overloaded(
+                "overloaded",
+                "Answers would come too late at the moment. Come again as told.",
+                retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, after_ms)),
+            )
+        self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id))
+        return self._told(input, forecast.position, forecast.wait_s, steps)
+
+    def _told(self, input: Command, position: int, wait_s: float, steps: tuple[int, ...]) -> Command:
+        service: dict[str, Json] = {}
+        command = input.command
+        if position:
+            service |= {"queue_position": position, "expected_wait_ms": round(wait_s * 1000)}
+        level = min(self.brownout.level, len(steps))
+        if level and isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.TurnCreate):
+            cut = steps[level - 1]
+            wanted = command.max_output_tokens
+            if wanted is None or wanted > cut:
+                command = msgspec.structs.replace(command, max_output_tokens=cut)
+            service |= {"brownout": level, "max_output_tokens": cut}
+        return msgspec.structs.replace(input, command=command, service=service or None)
+
+
+def admitted(admission: Admission | None, key: SessionKey, input: Command) -> Command:
+    """The command as it may be applied, or with why it may not (`refused`)."""
+    if admission is None or input.refused is not None or not _begins(input.command):
+        return input
+    whole = (input.prepared, *input.prepared_items)
+    try:
+        return admission.admit(key, input, sum(len(each.tokens) // 4 for each in whole if each is not None))
+    except Overloaded as error:
+        return msgspec.structs.replace(input, refused=error)
+
+
+def _begins(command: cm.ActorCommand) -> bool:
+    """A tool's output goes on with a turn that was let in."""
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
+            return command.respond
+        case cm.ResponseCreate():
+            return True
+    return False

@@ -1,0 +1,117 @@
+"""Admission: who is let in, who is refused and what is told, and how brownout goes down and up in steps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from sessions import commands as cm
+from sessions.admission import CALM, RETRY_MAX_MS, STRETCH_S, Admission, Brownout, admitted
+from sessions.errors import BadInput, Overloaded
+from sessions.limits import Forecast, Limits, Share, Target, TenantLimits
+from sessions.steps import Command, Prepared
+from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
+
+KEY = SessionKey(TenantId("local"), SessionId("s"))
+TARGETS = {"default": Target(ttft_ms=1_000, tpot_ms=100), "2": Target(ttft_ms=10_000)}
+
+
+class FakeEngine:
+    """Forecasts what it is told to."""
+
+    def __init__(self, forecast: Forecast | None) -> None:
+        self.told = forecast
+        self.asked: list[tuple[Share, int]] = []
+        self.expected: list[ResponseId] = []
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
+        self.asked.append((share, new_tokens))
+        return self.told
+
+    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+        self.expected.append(response_id)
+
+
+def forecast(ttft_s: float, *, tpot_s: float = 0.01, position: int = 0) -> Forecast:
+    return Forecast(position=position, wait_s=ttft_s, ttft_s=ttft_s, tpot_s=tpot_s)
+
+
+def made(told: Forecast | None, **limits: Any) -> tuple[Admission, FakeEngine, list[float], list[str]]:
+    engine, clock, refused = FakeEngine(told), [0.0], list[str]()
+    given = Limits(targets=TARGETS, **limits)
+    return Admission(engine, lambda: given, lambda: clock[0], refused.append), engine, clock, refused  # type: ignore[arg-type]
+
+
+def say(**fields: Any) -> Command:
+    command = cm.MessageCreate(id=CommandId("c"), session=KEY.session, content="Hi", **fields)
+    return Command(LOCAL_PRINCIPAL, command, b"", prepared=Prepared(b"\0" * 40, "f"))
+
+
+def test_one_that_is_served_well_is_let_in_and_counted_on() -> None:
+    admission, engine, _, _ = made(forecast(0.5))
+    input = say()
+    assert admitted(admission, KEY, input) == input
+    assert engine.asked == [(Share(), 10)] and len(engine.expected) == 1
+
+
+def test_one_that_waits_is_told_its_place() -> None:
+    admission, _, _, _ = made(forecast(0.5, position=3))
+    assert admitted(admission, KEY, say()).service == {"queue_position": 3, "expected_wait_ms": 500}
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "after_ms"),
+    [(forecast(3.0), "ttft", 3_000), (forecast(0.1, tpot_s=0.2), "tpot", 250), (forecast(500.0), "ttft", RETRY_MAX_MS)],
+)
+def test_one_that_would_miss_a_target_is_refused_with_a_time(told: Forecast, why: str, after_ms: int) -> None:
+    admission, engine, _, refused = made(told)
+    error = admitted(admission, KEY, say()).refused
+    assert isinstance(error, Overloaded) and error.retry_after_ms == after_ms and error.retryable
+    assert refused == [why] and not engine.expected
+
+
+def test_each_priority_has_its_own_target() -> None:
+    tenants = {"local": TenantLimits(priority=2)}
+    admission, _, _, _ = made(forecast(3.0), tenants=tenants)
+    assert admitted(admission, KEY, say()).refused is None
+
+
+def test_what_begins_no_answer_or_is_refused_already_is_not_asked() -> None:
+    admission, engine, _, _ = made(forecast(99.0))
+    wrong = Command(LOCAL_PRINCIPAL, say().command, b"", refused=BadInput("invalid_request", "no"))
+    output = cm.ToolOutput(id=CommandId("c"), session=KEY.session, call_id="x", output="y")  # type: ignore[arg-type]
+    for input in (say(respond=False), wrong, Command(LOCAL_PRINCIPAL, output, b"")):
+        assert admitted(admission, KEY, input) == input
+    assert not engine.asked
+    assert admitted(None, KEY, say()) == say()
+    assert admitted(made(None)[0], KEY, say()) == say(), "an engine that makes no forecast lets all in"
+
+
+def test_brownout_goes_down_by_steps_while_too_many_are_refused_and_up_again_when_it_is_calm() -> None:
+    brownout, now = Brownout(), 0.0
+    levels = []
+    for refused in [True] * 4 + [False] * (3 * CALM + 2):
+        for _ in range(20):
+            brownout.seen(now, 2, refused=refused)
+        now += STRETCH_S
+        levels.append(brownout.level)
+    assert levels[:5] == [0, 1, 2, 2, 2]
+    assert levels[-1] == 0
+    ups = [index for index, (a, b) in enumerate(itertools.pairwise(levels)) if b < a]
+    assert len(ups) == 2 and ups[1] - ups[0] == CALM, "no faster than that"
+
+
+def test_what_is_cut_short_is_told_so() -> None:
+    admission, engine, clock, _ = made(forecast(9.0), brownout=(200, 50))
+    for _ in range(2):
+        for _ in range(20):
+            admitted(admission, KEY, say())
+        clock[0] += STRETCH_S
+    engine.told = forecast(0.1)
+    input = admitted(admission, KEY, say())
+    assert input.service == {"brownout": 2, "max_output_tokens": 50}
+    assert isinstance(input.command, cm.MessageCreate) and input.command.max_output_tokens == 50
+    short = admitted(admission, KEY, say(max_output_tokens=9))
+    assert isinstance(short.command, cm.MessageCreate) and short.command.max_output_tokens == 9
