@@ -2,11 +2,11 @@
 
     python -m bench.goodput --seconds 300
 
-Actors, runtime and journal as they are, on the simulated engine with a GPU's batching cost, in virtual time. Turns come
-by a Poisson process, each in a session of its own; a turn counts when its first token came within the TTFT target and
-its mean time per later token is within the TPOT target. Bars: at 2 x capacity goodput >= 0.9 x that at capacity; every turn
-that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one terminal event). Shown
-besides: goodput without admission at the same load, and with brownout.
+Actors, runtime and journal as they are, on the simulated engine with a GPU's batching cost, in virtual time. Turns
+come by a Poisson process, each in a session of its own; a turn counts when its first token came within the TTFT
+target and its mean time per later token is within the TPOT target. Bars: at 2 x capacity goodput >= 0.9 x that at
+capacity; every turn that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one
+terminal event). Shown besides: goodput without admission at the same load, and with brownout.
 """
 
 from __future__ import annotations
