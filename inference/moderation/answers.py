@@ -15,21 +15,20 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from inference.moderation.findings import Reporter
-from inference.moderation.normal import Normal
+from inference.moderation.normal import Normal, folded_of
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
-from sessions.filters import fold
 from sessions.verdicts import PASS, Finding, Verdict
 
 RETRACTED: Final = "[withheld]"
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")
 
-Scores = dict[str, float]
+Scores = dict[str, Any]  # a number from 0 to 1; of "entities" the spans
 Ask = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
 
 
@@ -60,7 +59,7 @@ class PolicyOutputFilter:
     def _look(self, *, last: bool) -> tuple[int, Verdict]:
         normal = self._normal
         plain = normal.plain
-        folded = fold(plain)
+        folded = folded_of(plain)
         free = len(plain) if last else len(plain) - self._scanner.open(plain, folded)
         flags: list[Finding] = []
         if free > 0 and not self._scanner.empty:

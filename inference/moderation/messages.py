@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from inference.moderation.answers import Ask, mark_of
+from inference.moderation.answers import Ask, Scores, mark_of
 from inference.moderation.findings import Reporter
-from inference.moderation.normal import Normal
+from inference.moderation.normal import Normal, folded_of
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
-from sessions.filters import fold
 from sessions.types import Principal
 from sessions.verdicts import PASS, Finding, Verdict
 
@@ -32,7 +31,7 @@ def scan_message(scanner: Scanner, text: str) -> list[Place]:
     """Every hit in a whole text, with its place there."""
     normal = Normal()
     normal.feed(text)
-    hits = scanner.find(normal.plain, fold(normal.plain))
+    hits = scanner.find(normal.plain, folded_of(normal.plain))
     return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
 
 
@@ -81,7 +80,7 @@ class PolicyInputFilter:
         return self._verdict(text, spans, findings)
 
     async def _judged(
-        self, judging: asyncio.Future[dict[str, float]], text: str, spans: list[tuple[int, int, str]]
+        self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
     ) -> list[Finding]:
         found: list[Finding] = []
         try:
@@ -90,7 +89,14 @@ class PolicyInputFilter:
             return [self._report.unjudged(name, self._rule(name).action, 0, len(text)) for name in self._models]
         for name in self._models:
             rule = self._rule(name)
-            if name != "entities" and scores[name] >= rule.threshold:
+            if name == "entities":
+                for kind, start, end, score in scores[name]:
+                    if kind in rule.kinds:
+                        hit = Hit(start, end, "pii", kind, rule.action)
+                        found.append(self._report.named(hit, text[start:end], score))
+                        if rule.action == "redact":
+                            spans.append((start, end, mark_of(hit)))
+            elif scores[name] >= rule.threshold:
                 found.append(self._report.scored(name, rule.action, scores[name], 0, len(text), text))
         return found
 

@@ -15,6 +15,8 @@ import re
 import unicodedata
 from typing import Final
 
+from sessions.filters import fold
+
 _LOOKALIKES: Final = (
     ("аеорсухіјѕһԁԛԝкмтвнгпь", "aeopcyxijshdqwkmtbhrnb"),  # Cyrillic, also small letters that look like capitals
     ("АВЕКМНОРСТУХІЈЅԌԚԜЗЬ", "ABEKMHOPCTYXIJSGQW3b"),
@@ -57,6 +59,7 @@ def _plain(character: str) -> str:
 
 
 _PLAIN: Final = _Plain()
+_STRETCH: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
 _ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: ASCII that is seen, less the backtick
 
 
@@ -125,7 +128,14 @@ class Normal:
             return
         pieces: list[str] = []
         spaced = self._ends_in_space
-        for place, piece in enumerate(map(_PLAIN.__getitem__, text), start):
+        for found in _STRETCH.finditer(text):
+            place, stretch = start + found.start(), found[0]
+            if len(stretch) > 1:  # plain as it is
+                pieces.append(stretch)
+                self.places.extend(range(place, place + len(stretch)))
+                spaced = False
+                continue
+            piece = _PLAIN[stretch]
             if piece == " ":
                 if spaced:
                     continue
@@ -133,10 +143,7 @@ class Normal:
             elif piece:
                 spaced = False
             pieces.append(piece)
-            if len(piece) == 1:
-                self.places.append(place)
-            else:
-                self.places.extend([place] * len(piece))
+            self.places.extend([place] * len(piece))
         self.plain += "".join(pieces)
 
     def _join(self, piece: str, place: int) -> None:
@@ -154,3 +161,9 @@ def plain_of(text: str) -> str:
     if text.isascii() and _ALREADY.fullmatch(text):
         return text
     return _SPACES.sub(" ", "".join(map(_PLAIN.__getitem__, text)))
+
+
+def folded_of(plain: str) -> str:
+    """Plain text without case, of the same length."""
+    lower = plain.lower()
+    return lower if len(lower) == len(plain) else fold(plain)

@@ -147,6 +147,23 @@ SECRETS: Final[tuple[Pattern, ...]] = (
     ),
 )
 
+HINTS: Final[dict[str, tuple[str, ...]]] = {  # what every match of a kind holds, in lower case: looked for first
+    "email": ("@",),
+    "aws_key": ("akia", "asia", "agpa", "aida", "aroa"),
+    "github_token": ("gh",),
+    "gitlab_token": ("glpat-",),
+    "slack_token": ("xox",),
+    "google_key": ("aiza",),
+    "stripe_key": ("k_live_", "k_test_"),
+    "model_key": ("sk-",),
+    "package_token": ("npm_", "pypi-"),
+    "jwt": ("eyj",),
+    "url_password": ("://",),
+    "assigned": ("=", ":"),
+}
+NUMBERS: Final = re.compile(r"\d(?:[ ().\-/]{0,3}\d){7}")  # what every match of these kinds holds
+NUMBERED: Final = frozenset({"credit_card", "us_ssn", "phone"})
+
 # A private key is long and has lines: its first line is enough, and where it ends cannot be known while it is written.
 PRIVATE_KEY: Final = tuple(
     f"-----begin {kind}private key{block}-----"

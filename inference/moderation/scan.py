@@ -18,10 +18,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from inference.moderation.normal import plain_of
-from inference.moderation.patterns import NUMBER_MAX, PII, PRIVATE_KEY, SECRETS, WORD_MAX, Pattern
+from inference.moderation.normal import folded_of, plain_of
+from inference.moderation.patterns import (
+    HINTS,
+    NUMBER_MAX,
+    NUMBERED,
+    NUMBERS,
+    PII,
+    PRIVATE_KEY,
+    SECRETS,
+    WORD_MAX,
+    Pattern,
+)
 from inference.moderation.policy import Action, Side
-from sessions.filters import fold
 from sessions.pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
@@ -56,9 +65,9 @@ class Scanner:
         allow: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
-            allow = [fold(plain_of(phrase)) for phrase in rule.allow]
+            allow = [folded_of(plain_of(phrase)) for phrase in rule.allow]
             for phrase in rule.deny:
-                plain = fold(plain_of(phrase).strip()) or fold(phrase)
+                plain = folded_of(plain_of(phrase).strip()) or folded_of(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
                 turned = codecs.encode(plain, "rot13")
                 if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
@@ -111,7 +120,7 @@ class Scanner:
 
     def _inside(self, text: str) -> Iterator[Hit]:
         plain = plain_of(text)
-        yield from self._literal_hits(fold(plain), "")
+        yield from self._literal_hits(folded_of(plain), "")
         yield from self._pattern_hits(plain, "")
 
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
@@ -135,9 +144,13 @@ class Scanner:
         if not self._patterns:
             return
         text, shift = before + plain, len(before)
-        has_digit = any(map(str.isdigit, text))
+        lower = folded_of(text)
+        has_number = NUMBERS.search(text) is not None
         for category, action, pattern in self._patterns:
-            if (pattern.reach == "number" and not has_digit) or (pattern.kind == "email" and "@" not in text):
+            hints = HINTS.get(pattern.kind)
+            if hints is not None and not any(map(lower.__contains__, hints)):
+                continue
+            if not has_number and pattern.kind in NUMBERED:
                 continue
             for found in pattern.regex.finditer(text, shift):
                 if pattern.check is None or pattern.check(found[0]):

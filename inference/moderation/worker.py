@@ -8,6 +8,7 @@ batch. A failure inside a request is its answer. It reads no settings and keeps 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -54,6 +55,8 @@ class Worker:
             for name in request.models:
                 if name not in self._models:
                     self._models[name] = models.load(name)
+        gc.collect()
+        gc.freeze()  # models live as long as the process and are not worth looking at again
         return {name: model.version for name, model in self._models.items()}
 
     def _judge(self, request: Judge) -> list[dict[str, Any]]:
@@ -71,6 +74,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's; this process ends with its pipe
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    gc.set_threshold(50_000, 20, 50)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints is no answer
     worker = Worker()
