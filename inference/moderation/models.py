@@ -31,14 +31,20 @@ def load(name: str) -> Model:
 
 
 def stretches(text: str) -> list[str]:
-    """Sentences, laid together up to a length; a sentence that is longer is cut."""
-    found: list[str] = []
-    for sentence in _BREAK.split(text):
-        if found and len(found[-1]) + len(sentence) < STRETCH:
-            found[-1] += " " + sentence
-            continue
-        found += [sentence[at : at + STRETCH] for at in range(0, max(len(sentence), 1), STRETCH)]
-    return found
+    """Each sentence (one that is long is cut), and sentences laid together up to a length: what is bad may be a few words
+    or how some follow each other."""
+    sentences = [
+        sentence[at : at + STRETCH]
+        for sentence in _BREAK.split(text)
+        for at in range(0, max(len(sentence), 1), STRETCH)
+    ]
+    together: list[str] = []
+    for sentence in sentences:
+        if together and len(together[-1]) + len(sentence) < STRETCH:
+            together[-1] += " " + sentence
+        else:
+            together.append(sentence)
+    return sentences if len(sentences) == 1 else [*sentences, *together]
 
 
 class Toxicity:
