@@ -31,7 +31,7 @@ def load(name: str) -> Model:
 
 
 def stretches(text: str) -> list[str]:
-    """Each sentence (one that is long is cut), and sentences laid together up to a length: what is bad may be a few words
+    """Each sentence (a long one is cut), and sentences laid together up to a length: what is bad may be a few words
     or how some follow each other."""
     sentences = [
         sentence[at : at + STRETCH]
