@@ -101,6 +101,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: all are let in
     brownout: tuple[Count, ...] = ()  # answers have at most so many tokens, step by step, while too many are refused
     output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
+    connections_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None  # WebSockets opened at one gateway
     reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
     store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
     local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`

@@ -166,6 +166,11 @@ class Gateway:
             if not self._under_way[who]:
                 del self._under_way[who]
 
+    def check_pace(self) -> None:
+        """Raises Overloaded where too many connect at once."""
+        if self._quotas is not None:
+            self._quotas.connect()
+
     def check_draining(self) -> None:
         """Raises Unavailable where nobody new is let in any more."""
         if self.draining:

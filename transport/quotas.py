@@ -21,10 +21,11 @@ from typing import Final
 import structlog
 
 from sessions import commands as cm
-from sessions.errors import Limited, SessileError, Unavailable
+from sessions.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.limits import Ceilings, Demand, Gauge, Limiter, LimitsNow, Refusal, Standing, Tallies, user_scope
 from sessions.responses import response_id_of
 from sessions.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
+from transport.pacing import Pace
 
 TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message
@@ -93,7 +94,16 @@ class Quotas:
         self._limits = limits
         self._tallies = tallies
         self._clock = clock
+        self._pace = Pace()
         self._tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = OrderedDict()
+
+    def connect(self) -> None:
+        """Somebody opens a connection. Raises Overloaded, with a time of its own, where too many do."""
+        rate = self._limits().connections_per_s
+        after_ms = self._pace.enter(self._clock(), rate) if rate is not None else 0
+        if after_ms:
+            self.count("connections_paced")
+            raise Overloaded("overloaded", "Too many connect at once. Come again as told.", retry_after_ms=after_ms)
 
     async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""

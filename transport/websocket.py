@@ -250,6 +250,7 @@ class WebSocketConnection(asyncio.Protocol):
             if shared.crowded:
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
+            shared.gateway.check_pace()
             response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
         except SessileError as error:
             response = refusal(ws, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from sessions.types import Principal, TenantId
 from tests.integration.grpc.door import error_of
 from tests.integration.transport.assembly import Assembly, assembled
-from tests.integration.transport.wire import wire
+from tests.integration.transport.wire import shake_hands, wire
 from transport.access import key_digest
 from transport.command_line.limits import LimitsFile
 from transport.command_line.settings import BadSetting
@@ -168,6 +169,19 @@ async def test_sessions_and_history_have_a_quota(limits: Callable[[str], Path]) 
             answer = await client.until(id=id)
             assert answer["type"] == found, answer
         assert answer["error"]["param"] == "stored_bytes"
+
+
+async def test_connections_beyond_the_pace_are_told_when_to_come(limits: Callable[[str], Path]) -> None:
+    async with assembled(limits_file=limits("connections_per_s = 1.0\n")) as server:
+        port = server.server.port
+        shaken = [await shake_hands(port) for _ in range(5)]
+        statuses = [each.handshake.status for each in shaken]
+        assert statuses[:2] == [101, 101] and 503 in statuses
+        refused = [each.handshake for each in shaken if each.handshake.status == 503]
+        assert json.loads(refused[0].body)["error"]["code"] == "overloaded"
+        assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
+        for each in shaken:
+            each.writer.close()
 
 
 # -- the file -------------------------------------------------------------------------------------------------
