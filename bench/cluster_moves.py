@@ -35,6 +35,7 @@ from tests.integration.cluster.real import ALICE, RealCluster, RealReplica, Stor
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}
 ANSWER_TOKENS = 4000
+ENDS = ("0", "2")  # the token ids with which the small model ends what it says
 
 
 def llama(path: str, folder: str) -> Engine:
@@ -69,10 +70,23 @@ class Bench:
         key = await create(self.router, f"{name}{number}")
         story = Story(self.router, key)
         began = time.perf_counter()
-        response = await say(self.router, key, text, tokens=answer)
+        response = await self.asked(key, text, answer, endless=engine.info.model != "simulated")
         await story.until(lambda: any(isinstance(r.event, OutputTextDelta) for r in story.records.values()), 120.0)
         self.prefills.append(time.perf_counter() - began)
         return key, story, response
+
+    async def asked(self, key: SessionKey, text: str, tokens: int, *, endless: bool) -> ResponseId:
+        """Begins an answer that only its limit ends: one that ends by itself has no stall to measure."""
+        command = cm.MessageCreate(
+            id=CommandId(new_id()),
+            session=key.session,
+            content=text,
+            max_output_tokens=tokens,
+            logit_bias=dict.fromkeys(ENDS, -100.0) if endless else None,
+        )
+        ok = await self.router.execute(ALICE, command)
+        assert ok.response_id is not None
+        return ok.response_id
 
     async def cancelled(self, key: SessionKey, story: Story, response: ResponseId) -> None:
         await self.router.execute(
