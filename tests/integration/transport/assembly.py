@@ -20,12 +20,13 @@ from sessions.measures import Measures
 from sessions.ports import Member
 from sessions.prices import PriceBook
 from sessions.types import Principal, ReplicaId, UnixMs
+from sessions.world import ActorLimits
 from transport.access import Access
 from transport.desk import local_desk
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_runtime
 from transport.keyring import KeyRing
-from transport.limiting import Limiting, limiting
+from transport.limiting import Limiting, admission_of, limiting, shares
 from transport.openai.models import card_of
 from transport.server import Server, ServerLimits
 
@@ -93,7 +94,12 @@ async def assembled(
                 directory=directory,
                 engine=simulated,
                 filters=KeywordFilterSet(),
-                limits=runtime_limits or RuntimeLimits(),
+                limits=runtime_limits
+                or RuntimeLimits(
+                    actor=ActorLimits(
+                        share=shares(limited), admission=admission_of(limited, simulated, measures or Measures())
+                    )
+                ),
                 now_ms=now_ms,
                 new_id=new_id,
                 measures=measures,
