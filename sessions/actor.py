@@ -31,6 +31,7 @@ from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplet
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
+from sessions.noted import note_findings
 from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
@@ -275,10 +276,10 @@ class Actor:
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
-            if not isinstance(item, Turn):
-                step.then(self._machine.step(item, now))
-            elif (output := item.take()) is not None:
-                step.then(self._machine.step(output, now))
+            said = item.take() if isinstance(item, Turn) else item
+            if said is not None:
+                note_findings(said, self._world.measures, self._log)
+                step.then(self._machine.step(said, now))
         await self._commit(step)
 
     async def _command(self, letter: Letter) -> None:
@@ -315,6 +316,7 @@ class Actor:
                 patience_s=limits.prepare_s,
             )
             input = admitted(limits.admission, self.key, input)
+        note_findings(input, self._world.measures, self._log)
         return machine.step(input, self._world.now_ms())
 
     async def _warm(self) -> None:
