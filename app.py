@@ -61,7 +61,7 @@ from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
 from transport.server import Server
-from transport.side_door import beside, measured
+from transport.side_door import beside, measured, traced
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
@@ -263,6 +263,7 @@ async def serve(settings: Settings) -> int:
             prices=prices.book,
         ) as runtime,
         measured(exposition, settings.metrics_host, settings.metrics_port),
+        traced(settings.otlp, measures, role="serve", name="local", version=VERSION),
         credentials_of(settings, journal) as admitted,
     ):
         runtime.told = told(limited)
@@ -353,6 +354,7 @@ async def replica_role(settings: Settings) -> int:
         fingerprint = fingerprint_of(engine)
         measures, prices = Measures(), PriceFile(settings.prices)
         exposition = Exposition(measures, version=VERSION, role="replica")
+        await stack.enter_async_context(traced(settings.otlp, measures, role="replica", name=name, version=VERSION))
         await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
         replica = await stack.enter_async_context(
             Replica(
@@ -421,6 +423,7 @@ async def gateway_role(settings: Settings) -> int:
         limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
         measures = Measures()
         exposition = Exposition(measures, version=VERSION, role="gateway")
+        await stack.enter_async_context(traced(settings.otlp, measures, role="gateway", name=name, version=VERSION))
         await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
         of_router(measures, router)
         admitted = await stack.enter_async_context(credentials_of(settings, journal))

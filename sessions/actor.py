@@ -347,10 +347,11 @@ class Actor:
             self._perform_all(effects)
             effects = []
         if step.durable:
+            begun_at = self._loop.time()
             await self._persist(self._append(step, self._due_snapshot(step)), letter)
             self._durable += len(step.records)
             if step.usage:
-                count_ended(self._world.measures, step)
+                count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)

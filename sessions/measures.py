@@ -20,7 +20,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sessions.tracing import Tracer
 
 Labels = tuple[str, ...]
 Reading = Callable[[], Mapping[Labels, float]]
@@ -135,6 +138,7 @@ class Measures:
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {}
+        self.tracer: Tracer | None = None  # set where traces are wanted
         self.num_decoding = 0  # answers that have begun and not ended
         self.ttft_target_s = TTFT_TARGET_S
         self.tpot_target_s = TPOT_TARGET_S

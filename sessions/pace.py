@@ -13,6 +13,8 @@ from typing import Final
 from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.measures import Measures
 from sessions.steps import Step
+from sessions.tracing import Attributes
+from sessions.types import ResponseId, TenantId
 
 ENDS_BY_ITSELF: Final = ("max_output_tokens",)
 
@@ -43,6 +45,17 @@ class Pace:
         self._last_at = now
         self._num_tokens += num_tokens
 
+    def trace(self, tenant: TenantId, response_id: ResponseId, attributes: Attributes) -> None:
+        """Says what this run was, where somebody traces."""
+        if self._measures.tracer is not None:
+            now_s = self._measures.tracer.now_s()
+            begun_at = now_s - (self._now() - self._started_at)
+            first = {"sessile.first_token_s": self._first_at - self._started_at} if self._num_tokens else {}
+            given: Attributes = {"gen_ai.usage.output_tokens": self._num_tokens, **first, **attributes}
+            self._measures.tracer.span(
+                "generation", tenant, response_id, begun_at=begun_at, ended_at=now_s, attributes=given
+            )
+
     def end(self) -> None:
         """The run is over, however it ended."""
         if not self._num_tokens:
@@ -57,8 +70,9 @@ class Pace:
             measures.in_target.add("true" if met else "false")
 
 
-def count_ended(measures: Measures, step: Step) -> None:
-    """Counts the responses that ended with a step that is durable."""
+def count_ended(measures: Measures, tenant: TenantId, step: Step, appended_s: float) -> None:
+    """Counts the responses that ended with a step that is durable, and ends their traces. `appended_s`: how long making
+    it durable took."""
     for row in step.usage:
         measures.prompt_tokens.add(by=row.usage.input_tokens)
         measures.cached_tokens.add(by=row.usage.cached_tokens)
@@ -78,3 +92,19 @@ def count_ended(measures: Measures, step: Step) -> None:
                 measures.aborts.add(str(body.error["code"]))
             measures.responses.add(reason)
             measures.e2e_s.observe((record.at - body.created_at) / 1000)
+            if measures.tracer is not None:
+                at = record.at / 1000
+                failed = str(body.error["code"]) if body.error is not None else ""
+                measures.tracer.span(
+                    "journal.append", tenant, body.id, begun_at=at, ended_at=at + appended_s, attributes={}
+                )
+                measures.tracer.span(
+                    "response",
+                    tenant,
+                    body.id,
+                    begun_at=body.created_at / 1000,
+                    ended_at=at + appended_s,
+                    attributes={"gen_ai.response.model": body.model, "sessile.finished": reason},
+                    failed=failed,
+                    root=True,
+                )

@@ -140,6 +140,11 @@ class Turn:
         finally:
             self._disarm()
             self._pace.end()
+            self._pace.trace(
+                self._key.tenant,
+                self.response_id,
+                {"sessile.generation": self.generation, "sessile.goes_on": bool(self._open.tokens)},
+            )
             self.slot_free.set()
 
     @property

@@ -112,11 +112,21 @@ class Gateway:
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
         self.measures.commands.add()
+        tracer = self.measures.tracer
+        begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
             with self._admitted(principal, "chat"):
                 if self._quotas is not None:
-                    return await self._quotas.execute(principal, command, self._sessions.execute)
-                return await self._sessions.execute(principal, command)
+                    ok = await self._quotas.execute(principal, command, self._sessions.execute)
+                else:
+                    ok = await self._sessions.execute(principal, command)
+                if tracer is not None and isinstance(ok.response_id, str):
+                    said = {"sessile.command": str(command.__struct_config__.tag)}
+                    end = tracer.now_s()
+                    tracer.span(
+                        "command", principal.tenant, ok.response_id, begun_at=begun_at, ended_at=end, attributes=said
+                    )
+                return ok
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise

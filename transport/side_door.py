@@ -19,6 +19,7 @@ from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from sessions.errors import Unavailable
+from sessions.measures import Measures
 from transport.http_connection import HttpConnection
 from transport.metrics import Exposition
 
@@ -113,3 +114,19 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         finally:
             for task in running:
                 task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def traced(endpoint: str, measures: Measures, *, role: str, name: str, version: str) -> AsyncIterator[None]:
+    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
+    if not endpoint:
+        yield
+        return
+    from transport.tracing import otlp  # its packages are there only where they are wanted
+
+    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=version)
+    try:
+        yield
+    finally:
+        measures.tracer = None
+        await asyncio.to_thread(tracer.close)

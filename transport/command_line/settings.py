@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "continue"
     orphan_after_s: Annotated[float, setting("how long nobody must have read for that", ge=0)] = 30.0
     rollup_ms: Annotated[float, setting("deltas are rolled up for so long", ge=0, le=1000)] = 25.0
+    otlp: Annotated[str, setting("OpenTelemetry collector for traces, http://host:4318; empty: none")] = ""
     prices: Annotated[str, setting("TOML file of prices per model; empty: responses carry no cost")] = ""
     usage_stream: Annotated[
         str, setting("Redis or Valkey stream that gets every usage row, redis://host/0?stream=NAME; empty: none")
