@@ -51,7 +51,12 @@ class Pace:
             now_s = self._measures.tracer.now_s()
             begun_at = now_s - (self._now() - self._started_at)
             first = {"sessile.first_token_s": self._first_at - self._started_at} if self._num_tokens else {}
-            given: Attributes = {"gen_ai.usage.output_tokens": self._num_tokens, **first, **attributes}
+            given: Attributes = {
+                "gen_ai.usage.output_tokens": self._num_tokens,
+                "sessile.goes_on": not self._whole,
+                **first,
+                **attributes,
+            }
             self._measures.tracer.span(
                 "generation", tenant, response_id, begun_at=begun_at, ended_at=now_s, attributes=given
             )

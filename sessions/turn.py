@@ -143,7 +143,7 @@ class Turn:
             self._pace.trace(
                 self._key.tenant,
                 self.response_id,
-                {"sessile.generation": self.generation, "sessile.goes_on": bool(self._open.tokens)},
+                {"sessile.generation": self.generation},
             )
             self.slot_free.set()
 
