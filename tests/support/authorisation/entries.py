@@ -44,7 +44,12 @@ class Http(NamedTuple):
         return f"{self.method} {self.path}{query}{'' if self.about is None else f' of a {self.about}'}"
 
     def url(self, names: Names) -> str:
-        path = self.path.replace("{session}", names.session).replace("{conversation}", names.session)
+        path = (
+            self.path.replace("{tenant}", "acme")
+            .replace("{replica}", "local")
+            .replace("{session}", names.session)
+            .replace("{conversation}", names.session)
+        )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
@@ -68,6 +73,11 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/readyz", None),
     Http("POST", "/v1/ws/tickets", "anyone"),
     Http("GET", "/metrics", "operator"),
+    # operators
+    Http("GET", "/v1/operator/overview", "operator"),
+    Http("GET", "/v1/operator/sessions", "operator"),
+    Http("POST", "/v1/operator/replicas/{replica}/drain", "operator"),
+    Http("POST", "/v1/operator/sessions/{tenant}/{session}/handoff", "operator", body=fixed(replica="local")),
     # keys
     Http("POST", "/v1/keys", "administrator", body=fixed(role="user")),
     Http("POST", "/v1/keys", "administrator", "tenant", body=fixed(role="user", tenant="acme")),
