@@ -44,7 +44,6 @@ from sessions.world import World
 
 log = structlog.get_logger(__name__)
 
-
 ENGINE_PATIENCE_S = 5.0
 
 
