@@ -1,7 +1,4 @@
-"""What filters found, for those who run the server: counted, and logged with hashes in place of texts.
-
-A finding's text, which a policy may keep for the tenant, never reaches a log or a metric.
-"""
+"""What filters found, for those who run the server: counted, and logged by place, rule and score; never the text."""
 
 from __future__ import annotations
 
@@ -31,6 +28,5 @@ def note_findings(input: Input, measures: Measures, log: Any) -> None:
             score=each.score,
             model=each.model,
             policy=each.policy,
-            digest=each.digest,
             **about,
         )

@@ -8,10 +8,7 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a filter found, and what the policy does about it: what the audit log keeps.
-
-    `digest` is of the text that was looked at; the text itself stands here only where the tenant's policy asks for it.
-    """
+    """One thing that a filter found, and what the policy does about it. The text itself does not stand here."""
 
     category: str
     action: Literal["block", "redact", "flag", "retract"]
@@ -20,8 +17,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: float = 1.0
     model: str = ""  # name and version of the detector
     policy: str = ""  # version of the policy that decided
-    digest: str = ""
-    text: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +24,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with what
     was told before this run, and the answer goes on behind it unless `ends`.
 
-    `findings` is what the verdict rests on, for the audit log; each is said once.
+    `findings` is what the verdict rests on; each is said once.
     """
 
     action: Literal["pass", "block", "redact", "flag", "retract"]

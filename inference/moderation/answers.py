@@ -69,7 +69,7 @@ class PolicyOutputFilter:
                 start, end = normal.place(hit.start), normal.end(hit.end)
                 if hit.action == "flag" and end <= self._told:
                     continue  # said when it was shown
-                finding = self._report.hit(hit, plain, start, end)
+                finding = self._report.hit(hit, start, end)
                 flags.append(finding)
                 if hit.action != "flag":
                     return self._act(hit, start, end, tuple(flags))
@@ -212,7 +212,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             if failed:
                 findings.append(self._report.unjudged(name, rule.action, start, end))
             elif (score := judgement.result()[name]) >= rule.threshold:
-                findings.append(self._report.scored(name, rule.action, score, start, end, passage.text))
+                findings.append(self._report.scored(name, rule.action, score, start, end))
             else:
                 continue
             if rule.action != "flag":

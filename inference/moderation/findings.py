@@ -1,8 +1,7 @@
-"""What filters write down of what they found: hashes in place of texts, unless the policy asks for these."""
+"""What filters write down of what they found: where, which rule and how sure; never the text, nor a hash that names it."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -12,11 +11,6 @@ from inference.moderation.scan import Hit
 from sessions.verdicts import Finding
 
 PATTERNS: str = "patterns/1"
-EXCERPT: int = 400  # code points around a hit, where texts are kept
-
-
-def digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Reporter:
@@ -24,12 +18,10 @@ class Reporter:
 
     def __init__(self, policy: Policy, models: dict[str, str] | None = None) -> None:
         self._version = policy.version
-        self._texts = policy.audit_texts
         self._models = models or {}
 
-    def hit(self, hit: Hit, plain: str, start: int, end: int) -> Finding:
-        """`start` and `end` are of the text as it came; `plain` is what was looked at."""
-        span = plain[hit.start : hit.end]
+    def hit(self, hit: Hit, start: int, end: int) -> Finding:
+        """`start` and `end` are of the text as it came."""
         return Finding(
             category=f"{hit.category}/{hit.kind}",
             action=hit.action,
@@ -37,8 +29,6 @@ class Reporter:
             end=end,
             model=PATTERNS,
             policy=self._version,
-            digest=digest_of(span),
-            text=span[:EXCERPT] if self._texts else None,
         )
 
     def scored(
@@ -48,7 +38,6 @@ class Reporter:
         score: float,
         start: int,
         end: int,
-        text: str = "",
     ) -> Finding:
         return Finding(
             category=name,
@@ -58,14 +47,12 @@ class Reporter:
             score=round(score, 4),
             model=self._models.get(name, name),
             policy=self._version,
-            digest=digest_of(text) if text else "",
-            text=text[:EXCERPT] if text and self._texts else None,
         )
 
-    def named(self, hit: Hit, span: str, score: float) -> Finding:
+    def named(self, hit: Hit, score: float) -> Finding:
         """A name that a model found."""
         return msgspec.structs.replace(
-            self.hit(Hit(0, len(span), *hit[2:]), span, hit.start, hit.end),
+            self.hit(hit, hit.start, hit.end),
             score=round(score, 4),
             model=self._models.get("entities", "entities"),
         )

@@ -73,7 +73,7 @@ class PolicyInputFilter:
                         for name, rule in self._policy.input.rules.items()
                         if name in ("phrases", "pii", "secrets")
                     ]
-        findings += [self._report.hit(hit, text[start:end], start, end) for hit, start, end in places]
+        findings += [self._report.hit(hit, start, end) for hit, start, end in places]
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:
             findings += await self._judged(judging, text, spans)
@@ -93,11 +93,11 @@ class PolicyInputFilter:
                 for kind, start, end, score in scores[name]:
                     if kind in rule.kinds:
                         hit = Hit(start, end, "pii", kind, rule.action)
-                        found.append(self._report.named(hit, text[start:end], score))
+                        found.append(self._report.named(hit, score))
                         if rule.action == "redact":
                             spans.append((start, end, mark_of(hit)))
             elif scores[name] >= rule.threshold:
-                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text), text))
+                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text)))
         return found
 
     def _rule(self, name: str):  # type: ignore[no-untyped-def]

@@ -97,8 +97,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         "This message was refused by this service's rules."
     )
     output_message: Annotated[str, Meta(min_length=1, max_length=1000)] = "The rest of this answer was withheld."
-    audit_texts: bool = False
-    retention_days: Annotated[float, Meta(gt=0)] | None = None
     input: Side = Side()
     output: Side = Side()
 

@@ -122,12 +122,13 @@ async def test_a_worker_that_dies_blocks_what_it_cannot_judge_and_comes_back(tmp
         long = "word " * INLINE_MAX
         with pytest.raises(openai.BadRequestError):
             await ask(server, long)
-        while True:  # refused until there is a new worker
-            try:
-                await ask(server, long)
-                break
-            except openai.BadRequestError:
-                await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while True:  # refused until there is a new worker
+                try:
+                    await ask(server, long)
+                    break
+                except openai.BadRequestError:
+                    await asyncio.sleep(0)
         assert filters._scanning.restarts == 1
 
 
