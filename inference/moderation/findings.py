@@ -1,4 +1,4 @@
-"""What filters write down of what they found: where, which rule and how sure; never the text, nor a hash that names it."""
+"""What filters write down of what they found: where, which rule and how sure; never the text, nor a hash of it."""
 
 from __future__ import annotations
 
