@@ -32,7 +32,7 @@ async function call(path, { query = {}, body, method = body === undefined ? "GET
   const search = given.length === 0 ? "" : `?${new URLSearchParams(given)}`;
   /** @type {Record<string, string>} */ const headers = {};
   const key = sessionStorage.getItem(KEY);
-  if (key !== null) headers.authorization = `Bearer ${key}`;
+  if (key !== null) headers["authorization"] = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   const answer = await fetch(path + search, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const told = await answer.json().catch(() => ({}));
@@ -111,7 +111,7 @@ function card(replica) {
   const tag = /** @type {HTMLElement} */ (item.querySelector(".tag"));
   tag.textContent = replica.state;
   tag.className = `tag ${replica.state}`;
-  const [about, of] = item.querySelectorAll(".about");
+  const [about, of] = /** @type {[HTMLElement, HTMLElement]} */ ([...item.querySelectorAll(".about")]);
   about.textContent = [replica.model, replica.address].filter(Boolean).join(" · ");
   const percent = Math.round(100 * replica.load);
   const slots = replica.slots === null ? "" : ` of ${replica.slots} slots`;
@@ -141,6 +141,11 @@ function showReplicas() {
 
 // -- sessions -----------------------------------------------------------------------------------------------------------
 
+/**
+ * @typedef {HTMLElement} Cell
+ * @typedef {[Cell, Cell, Cell, Cell, Cell, Cell, Cell, Cell]} Cells
+ */
+
 /** @param {any} session */
 function row(session) {
   const name = `${session.tenant}/${session.session}`;
@@ -152,7 +157,7 @@ function row(session) {
       cell("Where"), cell("State"), cell("Open answer"), cell("KV"), cell("Readers", "number"), cell("Why there"), el("td", { "data-title": "" }, move));
     rows.set(name, line);
   }
-  const [, where, state, open, kv, readers, why, last] = /** @type {HTMLElement[]} */ ([...line.children]);
+  const [, where, state, open, kv, readers, why, last] = /** @type {Cells} */ ([...line.children]);
   where.textContent = session.replica;
   const idle = session.state === "idle" ? ` ${Math.round(session.idle_s)} s` : "";
   if (state.textContent !== session.state + idle) {
@@ -201,7 +206,7 @@ async function showUsage() {
   const by = chosen("group");
   const found = await call("/v1/usage", { query: { from: chosen("from"), to: chosen("to"), group_by: by, tenant: chosen("usage-tenant"), limit: "200" } });
   const dimensions = by.split(",");
-  const titles = [...dimensions.map((name) => name[0].toUpperCase() + name.slice(1)), "Answers", "Input", "Cached", "Output", "Retried", "Withheld", "Cost"];
+  const titles = [...dimensions.map((name) => name.charAt(0).toUpperCase() + name.slice(1)), "Answers", "Input", "Cached", "Output", "Retried", "Withheld", "Cost"];
   arrange(find("usage-head"), titles.map((title, index) => el("th", { scope: "col", class: index < dimensions.length ? null : "number" }, title)));
   const lines = found.data.map((/** @type {any} */ each) => {
     const cost = each.cost === null ? "–" : `${each.cost.amount} ${each.cost.currency}`;
