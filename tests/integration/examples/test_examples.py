@@ -237,4 +237,4 @@ async def test_a_bot_of_a_platform_like_slack(server: Serving, tmp_path: Path) -
 
 def test_every_example_is_listed() -> None:
     listed = set(re.findall(r"\]\((\w+\.\w+)\)", (EXAMPLES / "README.md").read_text()))
-    assert listed == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
+    assert listed == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh", ".mjs")}
