@@ -163,10 +163,11 @@ def expected(rules: Rules, response: Response) -> Expected:
     state = hash_tokens(packed)
     end = max(0, answer_length(state, ANSWER_TOKENS_MEAN))
     utf8, last, said = Utf8Stream(()), prompt[-1], []
-    count = 0
+    count = told = 0
     while count < most and count != end:
         last = next_token(state, 0, last, utf8.pending)
         state = hash_token(last, state)
         said.append(utf8.feed(TOKEN_BYTES[last]))
         count += 1
-    return Expected("".join(said), (), "length" if count == most else "stop", count)
+        told = count if said[-1] else told  # what ends inside a character is never told, and not billed
+    return Expected("".join(said), (), "length" if count == most else "stop", told)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -32,6 +32,7 @@ from transport.openai.cursor import LogCursor
 
 LIST_MAX: Final = 100
 LIST_DEFAULT: Final = 20
+CROSSING_S: Final = 1.0  # for the first message of somebody who is refused
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _SESSION: Final = re.compile(SESSION_ID_PATTERN)
@@ -137,15 +138,24 @@ class SessionsService(made.SessionsServicer):
             conversation = Conversation(self._gateway, principal, context, first.open)
             await unless(self._leaving, conversation.run_whole(self._leaving))
 
-        await self._answer(context, work)
+        await self._answer(context, work, speaks=True)
 
     # -- any --------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]]) -> T:
-        """Does `work` for whoever asks. Raises what `abort` raises where that was refused."""
+    async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
+        """Does `work` for whoever asks. Raises what `abort` raises where that was refused. A client that `speaks`
+        first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         async with self._surrounded(context):
             try:
-                return await work(self._principal(context))
+                principal = self._principal(context)
+            except SessileError as error:
+                if speaks:
+                    with suppress(TimeoutError, grpc.aio.BaseError, grpc.aio.UsageError):
+                        await asyncio.wait_for(context.read(), CROSSING_S)
+                await context.abort(status_of(error), error.public_message, trailing_of(error))
+                raise AssertionError("abort raises") from error
+            try:
+                return await work(principal)
             except SessileError as error:
                 refused = error
             except grpc.aio.BaseError:
