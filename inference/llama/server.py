@@ -76,7 +76,7 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False
     # On a CPU a batch of 64 is prefilled as fast as one of 512, and everybody else waits less for it. With fewer,
-    # attention to a long context goes row by row, and takes twice as long.
+    # a long prompt takes up to twice as long.
     batch_tokens = options.batch_tokens or (512 if options.gpu_layers else 64)
     p.n_batch = batch_tokens
     p.n_ubatch = min(batch_tokens, 512)
