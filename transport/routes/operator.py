@@ -52,7 +52,6 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
             "version": version,
             "draining": gateway.draining,
             "replicas": await desk(request).replicas(),
-            "reviews": any(getattr(route, "path", "") == "/v1/reviews" for route in request.app.routes),
             "health": health_of(gateway.measures),
             "doors": doors_of(gateway),
         }

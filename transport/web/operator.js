@@ -1,7 +1,7 @@
 /**
  * The operator's page: what the server says of replicas, sessions and usage, asked again every few seconds.
  *
- * Everything shown comes from `/v1/operator/…`, `/v1/usage` and `/v1/reviews`, and goes in as text. Rows and cards are
+ * Everything shown comes from `/v1/operator/…` and `/v1/usage`, and goes in as text. Rows and cards are
  * kept by what they are of, so that focus and scrolling survive an update. The key is kept in this tab only.
  */
 
@@ -221,27 +221,6 @@ async function showUsage() {
   find("usage-note").textContent = `Tenant ${found.tenant}${found.has_more ? "; the first 200 lines" : ""}.`;
 }
 
-// -- the review queue ---------------------------------------------------------------------------------------------------
-
-/** Shown only where the server has one, and to keys that may review. */
-async function showReviews() {
-  const part = find("reviews-part");
-  try {
-    const found = await call("/v1/reviews", { query: { limit: "20" } });
-    part.hidden = false;
-    find("reviews-count").textContent = count(found.data.length);
-    const nothing = el("li", { class: "none" }, "Nothing waits for a person.");
-    const items = found.data.map((/** @type {any} */ each) => el("li", {},
-      el("p", {}, el("span", { class: "tag" }, String(each.status ?? "open")), " ", [each.category, each.action, each.source].filter(Boolean).join(" · ")),
-      el("p", { class: "id" }, [each.session, each.response_id].filter(Boolean).join(" ")),
-    ));
-    arrange(find("reviews"), items.length === 0 ? [nothing] : items);
-  } catch (error) {
-    part.hidden = true;
-    if (!(error instanceof Refused)) throw error;
-  }
-}
-
 // -- asking before something is done ------------------------------------------------------------------------------------
 
 const dialog = /** @type {HTMLDialogElement} */ (find("ask"));
@@ -325,7 +304,6 @@ async function refresh() {
     showHealth(overview);
     showReplicas();
     await showSessions();
-    if (overview.reviews) await showReviews();
     const serving = replicas.filter((each) => each.state === "serving").length;
     pulse(serving > 0, serving > 0 ? `${serving} of ${replicas.length} serving` : "No replica is serving");
   } catch (error) {
