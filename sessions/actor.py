@@ -306,15 +306,8 @@ class Actor:
                 machine.remember(found)
         input = steps.Command(principal, command, digest)
         if machine.known(principal, command.id) is None:
-            limits = self._world.limits
-            input = await prepare_input(
-                input,
-                ledger=self._ledger,
-                filters=self._world.filters,
-                content_bytes_max=limits.content_bytes,
-                patience_s=limits.prepare_s,
-            )
-            input = admitted(limits.admission, self.key, input)
+            input = await prepare_input(input, ledger=self._ledger, world=self._world)
+            input = admitted(self._world.limits.admission, self.key, input)
         note_findings(input, self._world.measures, self._log)
         return machine.step(input, self._world.now_ms())
 

@@ -160,13 +160,17 @@ class Measures:
         self.batch = histogram("batch_size", "Answers that ran at the moment another one began.", BATCH)
 
         # -- safety ----------------------------------------------------------------------------------------------
-        self.filter_s = histograms("filter_latency_seconds", "Time that filters took.", SHORT_S, "direction")
+        self.filter_s = histograms(
+            "filter_latency_seconds",
+            "What filters of a text, and judges of an answer, took.",
+            SHORT_S,
+            "direction",
+        )
         self.verdicts = counter("filter_verdicts", "What filters said.", "direction", "action", "category")
 
         # -- who is let in ---------------------------------------------------------------------------------------
         self.commands = counter("commands", "Commands that clients gave.")
         self.refused = counter("requests_refused", "Commands refused, by error code.", "code")
-        self.preemptions = counter("num_preemptions", "Running answers that had to make room, by cause.", "cause")
 
         # -- sessions --------------------------------------------------------------------------------------------
         self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
@@ -182,7 +186,6 @@ class Measures:
             self.handoffs.add(outcome, by=0)
         for met in ("true", "false"):
             self.in_target.add(met, by=0)
-        self.preemptions.add("priority", by=0)
 
         # -- journal ---------------------------------------------------------------------------------------------
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)

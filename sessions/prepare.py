@@ -16,10 +16,12 @@ import structlog
 from sessions import commands as cm
 from sessions.errors import BadInput, Internal, Overloaded, SessileError, TooLarge
 from sessions.ledger import Ledger
+from sessions.measures import Histogram
 from sessions.ports import ChatMessage, FilterSet
 from sessions.steps import Command, Prepared
 from sessions.types import CallId, InputText, Principal
 from sessions.verdicts import Finding
+from sessions.world import World
 
 log = structlog.get_logger(__name__)
 
@@ -27,17 +29,17 @@ Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
 Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)
 
 
-async def prepare_input(
-    input: Command, *, ledger: Ledger, filters: FilterSet, content_bytes_max: int, patience_s: float
-) -> Command:
+async def prepare_input(input: Command, *, ledger: Ledger, world: World) -> Command:
     """The command as it is to be applied, with its tokens, or with what is wrong with it (`refused`): what `prepare`
     raises, and Overloaded when it took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
-    preparation = _Preparation(principal, ledger, filters, content_bytes_max)
+    preparation = _Preparation(
+        principal, ledger, world.filters, world.limits.content_bytes, world.measures.filter_s.of("input")
+    )
     found = preparation.findings
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(world.limits.prepare_s):
             if isinstance(command, cm.TurnCreate):
                 changed, items = await preparation.turn(command)
                 return replace(input, command=changed, prepared_items=items, findings=tuple(found))
@@ -69,15 +71,19 @@ async def prepare(
 
     Raises TooLarge `content_too_large`, BadInput `content_filter` or `context_length_exceeded`.
     """
-    return await _Preparation(principal, ledger, filters, content_bytes_max).one(command)
+    unseen = Histogram(())
+    return await _Preparation(principal, ledger, filters, content_bytes_max, unseen).one(command)
 
 
 class _Preparation:
-    def __init__(self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int) -> None:
+    def __init__(
+        self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
+    ) -> None:
         self._principal = principal
         self._ledger = ledger
         self._filters = filters.input_filters(principal)
         self._bytes_max = bytes_max
+        self._filters_s = filters_s
         self.findings: list[Finding] = []
 
     async def about(self, settings: Named) -> Named:
@@ -147,13 +153,20 @@ class _Preparation:
 
     async def _filtered(self, text: str) -> str:
         text = self._within(text)
-        for each in self._filters:
-            verdict = await each.check(self._principal, text)
-            self.findings += verdict.findings
-            if verdict.action == "block":
-                raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
-            if verdict.action == "redact":
-                text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
+        if not self._filters:
+            return text
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            for each in self._filters:
+                verdict = await each.check(self._principal, text)
+                self.findings += verdict.findings
+                if verdict.action == "block":
+                    raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
+                if verdict.action == "redact":
+                    text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
+        finally:
+            self._filters_s.observe(clock() - begun_at)
         return text
 
 

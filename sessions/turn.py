@@ -113,6 +113,7 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0  # tokens that the engine made for this run
         self._unsaid = 0  # of them, those that it ended on in the middle of a character: nobody gets them
+        self._filters_s = measures.filter_s.of("output")
         self._pace = Pace(measures, self._loop.time, whole=not open_.tokens)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -218,7 +219,9 @@ class Turn:
                     if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                         if release is not None:
                             self._accept(release)
+                        begun_at = self._loop.time()
                         release = await pipeline.close()
+                        self._filters_s.observe(self._loop.time() - begun_at)
                     self._findings += pipeline.take_findings()
                     if release is not None:
                         self._accept(release)

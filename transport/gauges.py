@@ -27,6 +27,7 @@ TOKENS: Final = {
     "restored_tokens": ("kv_restored_tokens", "Of these, tokens whose KV came from below the device."),
     "sheds": ("engine_sheds", "Generations refused because the engine's queue was full."),
     "aborts": ("engine_aborts", "Generations that were broken off."),
+    "preemptions": ("num_preemptions", "Running answers that had to make room."),
 }
 ZERO: Final[Labels] = ()
 
