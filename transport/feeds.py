@@ -326,7 +326,7 @@ class Reader(Unacked):
         budget = PULL_BYTES_MAX
         if len(entries) < MERGE_FROM:  # the usual case: one, fresh from the engine
             for entry in entries:
-                frame = (entry.json if encoding is JSON else entry.msgpack) or entry.frame(feed, encoding)
+                frame = entry.frame(feed, encoding)
                 budget -= self._take(frame, entry.record.offset, out, window, now)
                 if window.full or budget <= 0:
                     break

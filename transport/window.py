@@ -18,12 +18,12 @@ _OFFSET = itemgetter(0)
 class Unacked:
     """What one reader sent and its client has not acknowledged: (offset, bytes from the first one on) in order."""
 
-    __slots__ = ("acked_bytes", "sent", "sent_bytes")
+    __slots__ = ("acked_bytes", "sent")
 
     def __init__(self) -> None:
         # Made when something is sent and dropped when all is acknowledged: most connections are idle.
         self.sent: list[tuple[int, int]] | None = None
-        self.sent_bytes = self.acked_bytes = 0
+        self.acked_bytes = 0
 
 
 class Window:
@@ -46,10 +46,10 @@ class Window:
     def sent(self, to: Unacked, offset: int, num_bytes: int, now: float) -> None:
         """Counts one frame that ends at `offset`."""
         if to.sent is None:
-            to.sent = []
-            to.sent_bytes = to.acked_bytes = 0
-        to.sent_bytes += num_bytes
-        to.sent.append((offset, to.sent_bytes))
+            to.sent = [(offset, num_bytes)]
+            to.acked_bytes = 0
+        else:
+            to.sent.append((offset, to.sent[-1][1] + num_bytes))
         self.events += 1
         self.bytes += num_bytes
         if self.events >= self.events_max or self.bytes >= self.bytes_max:
