@@ -18,12 +18,14 @@ import random
 import sys
 from typing import Any
 
+import msgspec
 import structlog
 
 from actors.directory.memory import MemoryDirectory
 from actors.runtime import Runtime, RuntimeLimits
+from bench.fairness import GPU as SHARED_GPU
 from bench.support import percentile, report
-from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated import SimulatedEngine
 from persistence.memory import MemoryJournal
 from sessions import commands as cm
 from sessions.admission import Admission
@@ -40,15 +42,7 @@ from tests.support.virtual_time import run as run_virtual
 
 CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time
 TARGET = Target(ttft_ms=2_000, tpot_ms=50)
-GPU = SimulatedOptions(
-    slots=32,
-    waiting_max=2_048,
-    step_base_s=0.012,
-    step_per_stream_s=0.0002,
-    prefill_tokens_per_s=20_000,
-    prefill_chunk_tokens=512,
-    answer_tokens_mean=0,
-)
+GPU = msgspec.structs.replace(SHARED_GPU, waiting_max=2_048)
 
 
 class Turn:

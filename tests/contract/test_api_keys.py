@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -14,22 +12,9 @@ from sessions.api_keys import KEPT_MS, ApiKey, Wanted, make, opens, split
 from sessions.errors import Conflict, Limited
 from sessions.ports import Journal
 from sessions.types import Scope, UnixMs
-from tests.contract.journals import KINDS, NOW, Bed, a_bed
+from tests.contract.journals import NOW, Bed
 
 Store = ak.ApiKeys
-
-
-@pytest.fixture(params=KINDS)
-async def bed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bed]:
-    async with a_bed(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def journal(bed: Bed) -> AsyncIterator[Journal]:
-    opened = await bed.open()
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

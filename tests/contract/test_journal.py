@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,10 +31,8 @@ from sessions.types import (
 )
 from tests.contract.journals import (
     ACME,
-    KINDS,
     NOW,
     Bed,
-    a_bed,
     a_command,
     a_log,
     a_usage,
@@ -47,20 +43,6 @@ from tests.contract.journals import (
     key,
     patch,
 )
-
-
-@pytest.fixture(params=KINDS)
-async def bed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bed]:
-    async with a_bed(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def journal(bed: Bed) -> AsyncIterator[Journal]:
-    opened = await bed.open()
-    yield opened
-    await opened.close()
-
 
 # -- grants -------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +18,7 @@ from sessions.types import (
 from tests.contract.journals import (
     ACME,
     DAY_MS,
-    KINDS,
     NOW,
-    Bed,
-    a_bed,
     a_command,
     a_log,
     a_usage,
@@ -34,20 +29,6 @@ from tests.contract.journals import (
     key,
     patch,
 )
-
-
-@pytest.fixture(params=KINDS)
-async def bed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bed]:
-    async with a_bed(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def journal(bed: Bed) -> AsyncIterator[Journal]:
-    opened = await bed.open()
-    yield opened
-    await opened.close()
-
 
 # -- reading ------------------------------------------------------------------------------------------------------
 
