@@ -101,7 +101,7 @@ class OutputPipeline:
     @property
     def num_mute(self) -> int:
         """Tokens that no text has come for, and that are not counted as withheld."""
-        return 0 if any(self._verdicts) else len(self._mute)
+        return len(self._mute)
 
     def _pass_on(self, end: int) -> Release | None:
         """Lets everything through that is before a stop string, or before what may become one.
@@ -179,7 +179,7 @@ class OutputPipeline:
         before = Release("", b"", self._present_tail())
         if verdict.start > self._released:
             before = self._release(verdict.start)
-        withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
+        withheld = self._withhold()
         if verdict.action == "block":
             return msgspec.structs.replace(
                 before, ended="content_filter", message=verdict.message, withheld_tokens=withheld
@@ -195,7 +195,7 @@ class OutputPipeline:
     def _take_back(self, verdict: Verdict, limit: int) -> Release:
         """Shows what may be shown, so that the span is whole, and has it taken back."""
         before = self._release(limit) if limit > self._released else Release("", b"", self._present_tail())
-        withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
+        withheld = self._withhold()
         return msgspec.structs.replace(
             before,
             ended="content_filter" if verdict.ends else None,
@@ -204,6 +204,12 @@ class OutputPipeline:
             withheld_tokens=withheld,
             retracted=verdict,
         )
+
+    def _withhold(self) -> int:
+        """How many tokens nobody gets for a verdict's sake: each is counted once."""
+        withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
+        self._mute = self._mute_logprobs = ()
+        return withheld
 
     def _release(self, limit: int) -> Release:
         text = self._text[self._released - self._start : limit - self._start]

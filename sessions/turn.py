@@ -211,7 +211,6 @@ class Turn:
                     if isinstance(part, Finish):
                         finish = part
                         release = pipeline.finish()
-                        self._unsaid += pipeline.num_mute
                     else:
                         self._seen += len(part.tokens)
                         self._pace.came(len(part.tokens))
@@ -222,6 +221,8 @@ class Turn:
                         begun_at = self._loop.time()
                         release = await pipeline.close()
                         self._filters_s.observe(self._loop.time() - begun_at)
+                    if finish is not None:
+                        self._unsaid += pipeline.num_mute
                     self._findings += pipeline.take_findings()
                     if release is not None:
                         self._accept(release)
@@ -286,7 +287,7 @@ class Turn:
             self._take_in(self._calls.finish(reason), ())
         if self._whole and reason == "content_filter":
             self._drop()
-            withheld = self._seen
+            withheld = self._seen - self._unsaid
         self._whole = False  # all of it has passed
         self._flush()
         usage = Usage(

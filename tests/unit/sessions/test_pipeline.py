@@ -255,6 +255,22 @@ def test_the_withheld_tokens_are_counted() -> None:
     assert (release.text, release.ended, release.withheld_tokens) == ("", "content_filter", 3)
 
 
+def test_half_a_character_that_is_withheld_is_counted_once() -> None:
+    """It ends nowhere: withheld for a verdict's sake, it is not left over as well."""
+    pipeline = OutputPipeline((), keyword_filters([["bad", "xbadly"]]))
+    assert feed(pipeline, "x", "bad", "") == [None, None, None]
+    release = pipeline.finish()
+    assert release is not None
+    assert (release.ended, release.withheld_tokens, pipeline.num_mute) == ("content_filter", 2, 0)
+
+
+def test_half_a_character_that_nobody_withholds_is_left_over() -> None:
+    pipeline = OutputPipeline((), ())
+    feed(pipeline, "ok", "")
+    pipeline.finish()
+    assert pipeline.num_mute == 1
+
+
 def test_a_verdict_that_only_flags_changes_nothing() -> None:
     class Flag:
         def feed(self, text: str) -> tuple[int, Verdict]:
