@@ -42,7 +42,7 @@ class Mean:
 
 
 class Load:
-    """One engine's. Its engine tells it of every run: `arrived`, `started`, `spoke`, `ended`."""
+    """One engine's. Its engine tells it of every run: `arrived`, `started`, `spoke`, `paused`, `ended`."""
 
     def __init__(self, queue: FairQueue[Any], clock: Callable[[], float]) -> None:
         self._queue = queue
@@ -72,6 +72,11 @@ class Load:
             now = self._clock()
             self._spoke[claim] = now
             self.prompt_token_s.add((now - begun[0]) / max(1, begun[1]))
+
+    def paused(self, claim: Claim[Any]) -> None:
+        """A run made room: what it takes from now on says nothing of the engine's pace."""
+        self._started.pop(claim, None)
+        self._spoke.pop(claim, None)
 
     def ended(self, claim: Claim[Any], tokens: int) -> None:
         """A run is over, having said so many tokens; one that never had a slot may be told of too."""

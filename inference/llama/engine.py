@@ -252,7 +252,9 @@ class LlamaEngine:
                         break
                     item = await run.next()
             finally:
-                if not turn.paused:
+                if turn.paused:
+                    self._load.paused(claim.claim)
+                else:
                     self._load.ended(claim.claim, len(said))
                 self._leave(turn, request.key)
             if isinstance(item, Finish):

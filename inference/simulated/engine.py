@@ -341,6 +341,7 @@ class SimulatedEngine:
         self._queue.make_room(victim)
         self._put_away(victim.holder)
         self._waiting[victim.holder] = None
+        self._load.paused(victim)
         self._counters["preemptions"] += 1
 
     def _begin(self, stream: Stream) -> None:
