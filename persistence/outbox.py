@@ -117,7 +117,7 @@ class ValkeyStream:
                 url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, single_connection_client=False
             )
         except ValueError as error:
-            raise BadInput("invalid_setting", f"usage_stream = {url!r}: {error}", param="usage_stream") from error
+            raise BadInput("invalid_setting", f"usage_stream: {error}", param="usage_stream") from error
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def mine(self) -> bool:
@@ -162,10 +162,8 @@ class ValkeyStream:
 
 def sink_of(url: str) -> Sink:
     """`redis://…` or `rediss://…` (`?stream=NAME` names the stream). Raises BadInput."""
-    scheme, _, _ = url.partition("://")
+    scheme, _, rest = url.partition("://")
     if scheme in ("redis", "rediss", "valkey", "valkeys"):
-        address, _, query = url.partition("?stream=")
-        return ValkeyStream(address.replace("valkey", "redis", 1), **({"stream": query} if query else {}))
-    raise BadInput(
-        "invalid_setting", f"usage_stream = {url!r}: redis://host:6379/0?stream=NAME is known", param="usage_stream"
-    )
+        address, _, query = rest.partition("?stream=")
+        return ValkeyStream(f"{scheme.replace('valkey', 'redis')}://{address}", **({"stream": query} if query else {}))
+    raise BadInput("invalid_setting", "usage_stream: redis://host:6379/0?stream=NAME is known", param="usage_stream")

@@ -129,6 +129,13 @@ async def test_a_stream_that_is_away_is_said_to_be(journal: MemoryJournal) -> No
     await sink.close()
 
 
+def test_a_host_may_be_called_valkey() -> None:
+    for url in ("redis://valkey:6379/0", "valkey://valkey:6379/0"):
+        sink = sink_of(url)
+        assert isinstance(sink, ValkeyStream)
+        assert sink._client.connection_pool.connection_kwargs["host"] == "valkey"
+
+
 def test_other_streams_are_not_known() -> None:
     with pytest.raises(BadInput, match="is known"):
         sink_of("amqp://somewhere")
