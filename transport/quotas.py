@@ -215,13 +215,13 @@ def begins(command: cm.ActorCommand) -> int | None:
         case cm.ResponseCreate():
             return 0
         case cm.ToolOutput():
-            return len(command.output)
+            return _size(command.output)
         case cm.TurnCreate():
             if not command.respond:
                 return None
             given = command.instructions if isinstance(command.instructions, str) else ""
             made = command.create.instructions if command.create is not None else None
-            return len(given) + len(made or "") + sum(_item_bytes(item) for item in command.items)
+            return _size(given) + _size(made or "") + sum(_item_bytes(item) for item in command.items)
     return None
 
 
@@ -230,14 +230,18 @@ def _item_bytes(item: cm.NewItem) -> int:
         case cm.NewMessage():
             size = _bytes(item.content)
         case cm.NewCall():
-            size = len(item.name) + len(item.arguments)
+            size = _size(item.name) + _size(item.arguments)
         case cm.NewOutput():
-            size = len(item.output)
+            size = _size(item.output)
     return size + MESSAGE_TOKENS * TEXT_BYTES_PER_TOKEN
 
 
 def _bytes(content: cm.Content) -> int:
-    return sum(len(part.text.encode()) for part in cm.content_parts(content))
+    return sum(_size(part.text) for part in cm.content_parts(content))
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
 
 
 def _counts(ceilings: Ceilings) -> bool:

@@ -106,9 +106,6 @@ class PolicyFilterSet:
         """The version of each policy by its name."""
         return {name: each.policy.version for name, each in self._compiled.items()}
 
-    def policy_of(self, tenant: str) -> Policy:
-        return self._of(tenant).policy
-
     # -- the port ------------------------------------------------------------------------------------------------
 
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:

@@ -26,7 +26,8 @@ class PriceFile:
         """Raises BadSetting for a file that cannot be read or used."""
         self.book = PriceBook()
         self._path = Path(path)
-        self._seen: tuple[int, int] | None = None
+        self._watches = bool(path)
+        self._seen = self._mark()
         if path:
             try:
                 self._take()
@@ -34,17 +35,27 @@ class PriceFile:
                 raise BadSetting(f"prices = {path!r}: {error}") from error
 
     def _take(self) -> bool:
-        stat = self._path.stat()
-        self._seen = (stat.st_mtime_ns, stat.st_size)
-        if stat.st_size > BYTES_MAX:
-            raise BadPrices(f"{stat.st_size} bytes: at most {BYTES_MAX}")
+        size = self._path.stat().st_size
+        if size > BYTES_MAX:
+            raise BadPrices(f"{size} bytes: at most {BYTES_MAX}")
         return self.book.replace(self._path.read_text())
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        """What another file would differ in; None where there is none, which is said once."""
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def look(self) -> bool:
         """Takes the file again if it has changed since. True when another list is in force now."""
         try:
-            stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._seen or not self._take():
+            mark = self._mark()
+            if mark == self._seen:
+                return False
+            self._seen = mark
+            if not self._take():
                 return False
         except (OSError, ValueError, BadPrices) as error:
             current = self.book.current
@@ -56,6 +67,6 @@ class PriceFile:
 
     async def run(self) -> None:
         """Looks every few seconds. Returns at once where there is no file; ends otherwise only by cancellation."""
-        while self._seen is not None:
+        while self._watches:
             await asyncio.sleep(LOOK_S)
             await asyncio.to_thread(self.look)

@@ -138,7 +138,7 @@ def read_settings(flags: dict[str, str], environment: dict[str, str], config: st
 
 def secrets_in(settings: Settings) -> list[str]:
     """What no log may say: secrets among the settings, and passwords in addresses."""
-    addresses = (settings.journal, settings.directory, settings.kv_redis)
+    addresses = (settings.journal, settings.directory, settings.kv_redis, settings.usage_stream, settings.otlp)
     passwords = [unquote(url.rpartition("@")[0].rpartition(":")[2]) for url in addresses if "@" in url]
     return [secret for secret in (settings.api_key, settings.peer_token, *passwords) if secret]
 

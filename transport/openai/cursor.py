@@ -97,10 +97,7 @@ class LogCursor:
 
     def expect(self, offset: int) -> None:
         """The log is known to reach that far, though nobody published it here: then the journal has it."""
-        feed = self._reader.feed
-        if offset > feed.top:
-            feed.top = offset
-            self._readable.set()
+        self._reader.feed.reaches(offset)
 
     async def records(self, after: int, *, live: bool = True) -> AsyncIterator[Record]:
         """The records of `batches`, one by one."""

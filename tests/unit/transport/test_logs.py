@@ -88,3 +88,5 @@ def test_what_is_no_secret_stays(stream: io.StringIO) -> None:
 def test_passwords_of_addresses_and_settings_are_known() -> None:
     settings = Settings(journal="postgresql://u:pa%3Aword@h/db", directory="redis://:redispass@h", peer_token="p" * 16)
     assert secrets_in(settings) == ["p" * 16, "pa:word", "redispass"]
+    settings = Settings(usage_stream="redis://:streampass@h/0", otlp="https://u:otlppass@h:4318")
+    assert secrets_in(settings) == ["streampass", "otlppass"]

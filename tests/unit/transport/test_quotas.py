@@ -1,0 +1,14 @@
+"""What a command is taken to add to its conversation, before anybody has counted its tokens."""
+
+from __future__ import annotations
+
+from sessions import commands as cm
+from sessions.types import CallId, CommandId, SessionId
+from transport.quotas import begins
+
+
+def test_every_text_counts_in_bytes() -> None:
+    session = SessionId("s")
+    said = begins(cm.MessageCreate(id=CommandId("c"), session=session, content="日本"))
+    told = begins(cm.ToolOutput(id=CommandId("c"), session=session, call_id=CallId("k"), output="日本"))
+    assert said == told == 6
