@@ -61,7 +61,8 @@ from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
 from transport.server import Server
-from transport.side_door import beside, measured, traced
+from transport.side_door import measured, traced
+from transport.tasks import beside
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory

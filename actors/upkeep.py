@@ -52,6 +52,7 @@ class Upkeep:
         self._limits = limits
         self._now_ms = now_ms
         self._keys = keys
+        self._erased: dict[SessionKey, None] = {}  # purged from the journal; their KV and keys are still to go
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,8 +129,10 @@ class Upkeep:
             unlisted_before=UnixMs(now - int(self._limits.unlisted_s * 1000)),
             limit=self._limits.page,
         )
-        for key in purged:
+        self._erased.update(dict.fromkeys(purged))
+        for key in tuple(self._erased):  # nobody names them again: one that fails is kept for the next time
             await self._engine.release(key)
             if self._keys is not None:
                 await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
+            del self._erased[key]
         return len(purged)

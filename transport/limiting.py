@@ -5,7 +5,6 @@ One process counts in its memory; with a directory the cluster counts there (`ac
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +21,7 @@ from sessions.ports import Engine, Published
 from sessions.types import Principal
 from transport.command_line.limits import LimitsFile
 from transport.quotas import Quotas
+from transport.tasks import beside
 
 
 class Limiting(NamedTuple):
@@ -47,13 +47,8 @@ async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator
             limiter = LossTolerant(store, limits.now, _clock_ms)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
-        tasks = [asyncio.create_task(work) for work in (limits.watch(), settler.run())]
-        try:
+        async with beside(limits.watch(), settler.run()):
             yield Limiting(limits.now, quotas, settler)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def shares(limited: Limiting | None) -> Callable[[Principal], Share]:

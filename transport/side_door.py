@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
 import uvicorn
@@ -102,18 +102,6 @@ async def measured(exposition: Exposition, host: str, port: int) -> AsyncIterato
         yield
     finally:
         await door.stop()
-
-
-@contextlib.asynccontextmanager
-async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs what only cancellation ends, for as long as the block does."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(work) for work in works]
-        try:
-            yield
-        finally:
-            for task in running:
-                task.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,8 @@ that fails is logged with its traceback and counted, the others go on. `close` c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
@@ -55,3 +56,15 @@ class Tasks:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.wait(list(self._tasks))
+
+
+@asynccontextmanager
+async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs what only cancellation ends, for as long as the block does."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work) for work in works]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()

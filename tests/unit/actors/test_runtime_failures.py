@@ -522,6 +522,31 @@ async def test_what_was_deleted_is_purged_in_time() -> None:
         assert isinstance(refused, SessileError) and refused.code == "session_not_found"
 
 
+@virtual
+async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -> None:
+    class Sticky(MemoryKeys):
+        fails = 1
+
+        async def destroy(self, key: SessionKey) -> None:
+            if self.fails:
+                self.fails -= 1
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            await super().destroy(key)
+
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        await replica.delete()
+        keys = Sticky()
+        data_key = await keys.current(KEY)
+        sweeps = upkeep(replica, keys, retention_s=100.0)
+        await advance(101.0)
+        assert isinstance(await outcome(sweeps.purge()), Unavailable)
+        assert place.store.head(KEY) is None and await keys.find(KEY, data_key.id) == data_key
+        await sweeps.purge()
+        assert await keys.find(KEY, data_key.id) is None
+
+
 # -- an engine that does not let go ----------------------------------------------------------------------------------
 
 
