@@ -278,7 +278,14 @@ class Links:
             raise peer.suspect
         if peer.rejected is not None and asyncio.get_running_loop().time() < peer.rejected[0]:
             raise peer.rejected[1]
-        return await asyncio.shield(self._dial(peer))
+        return await self._answered(peer)
+
+    async def _answered(self, peer: _Peer) -> PeerLink:
+        dialing = self._dial(peer)
+        await asyncio.wait((dialing,))  # who gives up leaves it to the others
+        if dialing.cancelled():  # by `close`
+            raise LinkDown("closed")
+        return dialing.result()
 
     def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
         """Single-flight. The task is watched to its end by whoever waits, and by its own callback."""
@@ -342,9 +349,9 @@ class Links:
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._limits.redial_max_s)
             try:
-                await asyncio.shield(self._dial(peer))
+                await self._answered(peer)
             except LinkDown as down:
-                if down.reason == "rejected" or isinstance(down, Replaced):
+                if self._closed or down.reason == "rejected" or isinstance(down, Replaced):
                     return
 
     async def close(self) -> None:

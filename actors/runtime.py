@@ -29,7 +29,7 @@ from actors.single_flight import SingleFlight
 from sessions import commands as cm
 from sessions.access import deleted, demand, may_see, not_found
 from sessions.actor import Actor
-from sessions.errors import Gone, Overloaded, SessileError, Unavailable
+from sessions.errors import BadInput, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.letters import ActorGone
 from sessions.machine import Machine, idempotency_conflict
 from sessions.measures import Measures
@@ -181,6 +181,10 @@ class Runtime:
             except ActorGone:
                 await actor.settled()
                 continue
+            except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
+                if await self._confirm(actor):
+                    raise
+                continue
             if create:
                 return msgspec.structs.replace(answer, epoch=actor.epoch)
             return answer
@@ -307,6 +311,9 @@ class Runtime:
             head = await self._journal.head(key)
             if head is None:
                 raise not_found(key)
+            older = self._actors.get(key)
+            if older is not None and older.fence != head.fence:  # of ours, that nobody told of its end
+                older.lost()
             try:
                 await self._single(key, head, source, "handoff")
             except Moved as moved:  # an attempt for a command was under way, which could not replace the source
@@ -407,10 +414,12 @@ class Runtime:
 
     # -- doubt -----------------------------------------------------------------------------------------------------
 
-    async def _confirm(self, actor: Actor) -> None:
-        """Asks the journal whether an actor is still ours; one that is not leaves. Raises Unavailable."""
-        if not await self.ownership.confirm(actor.key, actor.fence):
+    async def _confirm(self, actor: Actor) -> bool:
+        """Whether an actor is still ours by the journal's word; one that is not leaves. Raises Unavailable."""
+        ours = await self.ownership.confirm(actor.key, actor.fence)
+        if not ours:
             actor.lost()
+        return ours
 
     async def _keep_vigil(self) -> None:
         """Notices when this process stood still, or the journal went back (a restored backup): what is here may have

@@ -31,6 +31,7 @@ class Account:
         self.writer = ""
         self.epoch = ""
         self.grew_at = 0.0
+        self.read_at = 0.0  # when a device that read it last left
         self.records: list[Record] = []
         self.shown: list[dict[str, Any]] = []  # the records' events as clients are to see them
         self.rules = Rules()
@@ -54,6 +55,7 @@ class Books:
         self.accounts: dict[SessionKey, Account] = {}
         self.traps: dict[str, Callable[[], None]] = {}  # what happens right after a process's next append
         self.on_seal: Callable[[str, str], None] | None = None  # what happens with the next seal: (source, target)
+        self.unread: Callable[[SessionKey], bool] = lambda key: False  # may it be an orphan?
         self._world = world
         self._handoffs: dict[tuple[str, str, int], SessionKey] = {}
 
@@ -95,7 +97,7 @@ class Books:
             for record in append.records:
                 account.rules.take(record)
                 account.records.append(record)
-                self._look_at(account.rules, record)
+                self._look_at(key, account.rules, record)
             self._beside(account, append)
         except Broken as broken:
             world.violation(f"{key}: {broken} (offset {account.rules.top}, written by {writer})")
@@ -136,7 +138,7 @@ class Books:
             account.snapshots += 1
             need(append.snapshot.offset == rules.top, "a snapshot of another place")
 
-    def _look_at(self, rules: Rules, record: Record) -> None:
+    def _look_at(self, key: SessionKey, rules: Rules, record: Record) -> None:
         """What rules cannot know: tokens and the model's words."""
         event = record.event
         if hasattr(event, "item") and not hasattr(event, "response_id"):
@@ -146,9 +148,9 @@ class Books:
             return
         response = rules.responses.get(getattr(event, "response_id", ""))
         if response is not None and response.terminal is not None and response.created_at:
-            self._judge(rules, response)
+            self._judge(key, rules, response)
 
-    def _judge(self, rules: Rules, response: Response) -> None:
+    def _judge(self, key: SessionKey, rules: Rules, response: Response) -> None:
         """An answer has ended: did it say what it had to say?"""
         self._world.count("ended_" + response.status)
         if not whole_branch(rules, response) or response.sampling is None or response.sampling.stop:
@@ -173,7 +175,8 @@ class Books:
         elif reason == "max_output_tokens":
             need(right.reason == "length", f"{response.id} was cut short")
         else:
-            need(reason in BAD or response.status == "failed", f"{response.id} is incomplete: {reason}")
+            orphaned = reason == "orphaned" and self.unread(key)
+            need(reason in BAD or orphaned or response.status == "failed", f"{response.id} is incomplete: {reason}")
         self._bill(response, right, whole, tools)
 
     def _bill(self, response: Response, right: Expected, whole: bool, tools: bool) -> None:

@@ -120,7 +120,9 @@ class Client:
         view.asked += 1
         view.asked_top = len(self.cluster.books.account(view.key).records)
         view.plain = view.position is None
-        view.attached = view.caught_up = view.again = False
+        self._detach(view)
+        view.caught_up = view.again = False
+        self._acked.pop(view.key.session, None)  # a new reading has a new window
         point: dict[str, Any] = {"session": view.key.session}
         if view.position is not None:
             point |= {"offset": view.position}
@@ -133,8 +135,14 @@ class Client:
         self._pending.clear()
         self._acked.clear()
         for view in self.views.values():
-            view.attached = view.caught_up = False
+            self._detach(view)
+            view.caught_up = False
             view.asked = 0
+
+    def _detach(self, view: View) -> None:
+        if view.attached:
+            self.cluster.books.account(view.key).read_at = self.world.loop.now
+        view.attached = False
 
     def drop(self) -> None:
         """The network goes away under the connection."""
@@ -198,7 +206,8 @@ class Client:
             self.wire.send({"type": "subscribe", "id": id_, **self._point(view)})
 
     def unsubscribe(self, session: str) -> None:
-        self.views.pop(session, None)
+        if (view := self.views.pop(session, None)) is not None:
+            self._detach(view)
         if self.ready and self.wire is not None:
             self._pending[id_ := self.cluster.command_id()] = 1
             self.wire.send({"type": "unsubscribe", "id": id_, "session": session})
@@ -293,7 +302,7 @@ class Client:
         view.epoch = message["epoch"]
 
     def _gone(self, view: View, error: dict[str, Any], account: Account) -> None:
-        view.attached = False
+        self._detach(view)
         if self.principal is not ALICE:
             self.world.check(error["code"] == "session_not_found", f"{self.name} learns that {view.key} exists")
             view.gone = error["code"]

@@ -42,6 +42,7 @@ REST_S = 60.0  # virtual time until everything is at rest after all was mended
 LEASE_S = 3.0
 PROMPT_S = 1.5  # for an event on its way from the journal to a screen, while nothing is broken
 TAKEN_OVER_S = 1.5
+ORPHAN_SLACK_S = 0.2  # what a gateway knows later, or earlier, than the device
 ALONE_S = 24.0  # twice the time after which a gateway compares a session at rest with the journal
 
 
@@ -109,6 +110,7 @@ class Cluster:
         rng = self.rng = world.chance("cluster")
         self.config = configured(rng)
         self.books = Books(world)
+        self.books.unread = self._unread
         self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
         self.store = Store(self.books, new_id=world.new_id)
         self.directory = Directory(world, self.books, self.directory_trouble)
@@ -197,18 +199,22 @@ class Cluster:
 
     async def _watch_the_clock(self) -> None:
         """While nothing is broken, what is durable is on every attached screen a moment later."""
-        before: list[tuple[Client, Any, int, int]] = []
+        before: list[tuple[Client, Any, int, int, int]] = []
+        connection = self.config.connection
+        paced = connection.window_events < 64 or connection.window_bytes < 4096
         while not self.world.healed:
             for _ in range(6):
                 await asyncio.sleep(PROMPT_S / 6)
                 self._somebody_takes_over()
             if self.world.faultless:
-                for client, view, resumes, top in before:
+                for client, view, resumes, top, position in before:
                     steady = client.resumes == resumes and view.attached and view.key.session in client.views
+                    if paced and (view.position or 0) > position:
+                        continue  # as fast as its window opens
                     if steady and (view.position or 0) < top and client.views[view.key.session] is view:
                         self.world.violation(f"{client.name} waits for {view.key.session} {top} for {PROMPT_S} s")
             before = [
-                (client, view, client.resumes, len(self.books.account(view.key).records))
+                (client, view, client.resumes, len(self.books.account(view.key).records), view.position or 0)
                 for client in self.clients
                 for view in client.views.values()
                 if view.attached and view.caught_up
@@ -235,6 +241,16 @@ class Cluster:
                     world.violation(
                         f"{view.key.session} is read and goes on nowhere, {now - since:.1f} s after a death"
                     )
+
+    def _unread(self, key: SessionKey) -> bool:
+        """Whether the session's answers may be ended as orphans: by the policy, and while nothing is broken only when
+        no device has read it for long enough."""
+        runtime, now = self.config.replica.runtime, self.world.loop.now
+        views = [view for client in self.clients for view in client.views.values() if view.key == key]
+        read = any(view.attached and now - view.since > ORPHAN_SLACK_S for view in views)
+        left_s = now - self.books.account(key).read_at
+        alone = not read and left_s > runtime.orphan_after_s - ORPHAN_SLACK_S
+        return runtime.orphan_policy == "cancel" and (alone or not self.world.faultless)
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""

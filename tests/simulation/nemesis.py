@@ -279,7 +279,7 @@ class Nemesis:
         key = self.rng.choice(speaking or [actor.key for actor in actors])
         target = self.rng.choice(targets)
         if target is not None:
-            self.cluster.begin_in(node.process, self._hand_off(node, key, target))
+            node.moves.append(self.cluster.begin_in(node.process, self._hand_off(node, key, target)))
 
     async def _hand_off(self, node: ReplicaNode, key: SessionKey, target: object) -> None:
         try:

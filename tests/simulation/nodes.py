@@ -60,6 +60,7 @@ class Node:
         )
         self.ready: asyncio.Future[None] = self.world.loop.create_future()
         self.leave = asyncio.Event()
+        self.moves: list[asyncio.Task[None]] = []
         self.gone = False  # dead, or ended in order
         self.born_at = self.world.loop.now
         self.woke_at = 0.0  # from its last long sleep
@@ -113,6 +114,8 @@ class Node:
         if (error := self.life.exception()) is not None:
             self.world.violation(f"{self.name} failed: {error!r}")
         await asyncio.sleep(0.01)
+        if self.moves:  # hand-offs that the nemesis asked for
+            await asyncio.wait(self.moves, timeout=END_S)
         if left := self.process.left():
             self.world.violation(f"{self.name} has left tasks behind: {[task.get_coro() for task in left]}")
         await self.directory.close()
@@ -214,6 +217,7 @@ class GatewayNode(Node):
             self.gateway.start()
             self.ready.set_result(None)
             await self.leave.wait()
+            self.gateway.draining = True
             for wire in list(self.wires):
                 wire.goaway()
             with contextlib.suppress(TimeoutError):
@@ -221,6 +225,8 @@ class GatewayNode(Node):
                     await self.door.empty.wait()
             await self.gateway.close()
             self.door.wheel.close()
+        for wire in self.wires:  # whoever has not left goes with the process's sockets
+            wire.died()
 
     def connect(
         self, *, binary: bool, on_message: Callable[[dict[str, Any]], None], on_end: Callable[[int], None]

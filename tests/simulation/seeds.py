@@ -49,7 +49,7 @@ def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = 
             world.loop.run(_day(world))
         except Deadlock as nothing:
             world.violation(str(nothing))
-        except AssertionError as failure:
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - whatever it is, the seed has failed
             world.violation(f"asserts: {failure!r}")
         finally:
             problems = list(world.problems)

@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from actors.runtime import RuntimeLimits
+from actors.runtime import Moved, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from persistence.keys import MemoryKeys
@@ -366,6 +366,45 @@ def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> 
             check_log(place, answer.response_id)
 
     run(scenario())
+
+
+@virtual
+async def test_an_owner_that_was_replaced_refuses_nothing_by_what_it_remembers() -> None:
+    """Refusals are written nowhere, so no fence speaks for them: an old owner that nobody told must ask."""
+    async with Place(OPTIONS) as place:
+        old = await place.replica("r1")
+        await old.create()
+        lost = old.runtime.ownership.owner(KEY)
+        new = await place.replica("r2")
+        await new.runtime.recover(KEY, instead_of=lost)
+        reader = place.read(new)
+        asked = await new.say(QUESTION)
+        await reader.ended(asked.response_id)
+        assert old.runtime.ownership.certain(KEY), "nothing has told it"
+        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=asked.item_id, content="and the sea")  # type: ignore[arg-type]
+        assert isinstance(await outcome(old.do(edit)), Moved)
+        assert old.runtime.actor(KEY) is None
+
+
+@virtual
+async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss() -> None:
+    async with Place(OPTIONS) as place:
+        old = await place.replica("r1")
+        await old.create()
+        lost = old.runtime.ownership.owner(KEY)
+        new = await place.replica("r2")
+        await new.runtime.recover(KEY, instead_of=lost)
+        reader = place.read(new)
+        asked = await new.say(QUESTION)
+        await reader.ended(asked.response_id)
+        source = new.runtime.actor(KEY)
+        holder = new.runtime.ownership.owner(KEY)
+        assert source is not None and holder is not None
+        await source.seal()
+        owner = await old.runtime.adopt(KEY, holder)
+        taken = old.runtime.actor(KEY)
+        assert owner != lost and taken is not None
+        assert (taken.fence, taken.top) == (source.fence + 1, source.top)
 
 
 @pytest.mark.parametrize("call", ["claim", "grant", "load"])
