@@ -127,5 +127,7 @@ class Drain:
             log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)
 
     async def _park(self, key: SessionKey) -> None:
+        if self._migration.leaving(key):
+            return  # it may be another's in a moment: looked at again
         await self._runtime.passivate(key)
         self.parked += 1

@@ -259,6 +259,8 @@ class Links:
         for of, peer in list(self._peers.items()):
             if of not in self._known and peer.link is None and peer.dialing is None:
                 self._forget(of)
+            elif of in self._known and peer.suspect is not None and peer.task is not None and peer.task.done():
+                peer.task = self._spawn(self._redial(peer))  # it had left, and nobody has looked for it since
 
     def _forget(self, of: Identity) -> None:
         peer = self._peers.pop(of)

@@ -40,6 +40,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     kv_s: float = 60.0  # for each of copying and prefilling; after that the session stays
     take_s: float = 5.0  # from the seal to the target's word
     chunk_bytes: int = 8 << 20  # of KV under way
+    near_tokens: int = 128  # as few will be prefilled in a moment: the target will load the log
     rest_tokens: int = 4  # few enough to be sealed: readers wait for their prefill
     rounds_max: int = 8
     at_once: int = 8  # sessions that leave at the same time
@@ -61,6 +62,10 @@ class Migration:
         self._measures = runtime.measures
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
+
+    def leaving(self, key: SessionKey) -> bool:
+        """The session is being handed off."""
+        return key in self._leaving
 
     async def hand_off(self, key: SessionKey, target: Member) -> Owner:
         """Moves a session. Raises StaysHere, or Unavailable when it was lost to somebody else meanwhile."""
@@ -133,6 +138,8 @@ class Migration:
             rest = sum(rests)
             if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
                 return
+            if rest <= self.limits.near_tokens < rest_before:
+                actor.leaves_soon()
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:

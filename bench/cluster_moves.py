@@ -5,7 +5,9 @@
 Two replicas and a gateway in one process, on loopback gRPC and a journal on disk; engines are simulated (at 330
 prefilled tokens a second, 50 decoded) or llama.cpp. A session goes back and forth, and each time the replica that it
 leaves forgets its KV, so that the next one to come finds nothing. `blackout` of an idle session: from its seal to the
-target's word. `stall` of an answer: the longest silence of its reader around the move, less its usual one.
+target's word. `stall` of an answer: the longest silence of its reader around the move, less what the engine usually
+takes for the tokens that ended it (some are parts of a character and are told with the next, so there are silences
+of several tokens at any time).
 `re_prefill`: the time to the first token of the same conversation on an engine that has never seen it.
 """
 
@@ -94,6 +96,22 @@ class Bench:
         )
         await story.ends(response)
 
+    async def stall_s(self, story: Story, before: int) -> float:
+        """The longest silence since the reader had been told `before` things, beyond its tokens' usual time."""
+        gaps, offsets = story.gaps_s(), [offset for _, offset in story.told[1:]]
+        page = await self.made.journal.read(
+            story.key, after=offsets[before - 30] - 1, limit=len(offsets), bytes_max=1 << 24
+        )
+        assert page is not None
+        tokens = {each.offset: len(each.private.tokens) // 4 if each.private else 0 for each in page.records}
+        usual = statistics.median(
+            gap / tokens[offset]
+            for gap, offset in zip(gaps[before - 30 : before], offsets[before - 30 :], strict=False)
+            if tokens[offset]
+        )
+        since = zip(gaps[before - 1 :], offsets[before - 1 :], strict=True)
+        return max(0.0, *(gap - usual * tokens[offset] for gap, offset in since))
+
     def where(self, key: SessionKey) -> tuple[RealReplica, RealReplica]:
         source = self.made.owner(key)
         return source, next(each for each in self.made.replicas.values() if each is not source)
@@ -149,12 +167,11 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
     for number in range(-(-moves // MOVES_A_SESSION["mid"])):
         key, story, response = await bench.begun("mid", number, ANSWER_TOKENS)
         for _ in range(MOVES_A_SESSION["mid"]):
-            await story.grows(10)
-            usual = statistics.median(story.gaps_s()[-8:])
+            await story.grows(30)
             before = len(story.told)
             await bench.moved(key)
             await story.grows(5)
-            stalls.append(max(0.0, max(story.gaps_s()[before - 1 :]) - usual))
+            stalls.append(await bench.stall_s(story, before))
         await bench.cancelled(key, story, response)
         story.close()
     return {

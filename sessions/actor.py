@@ -27,7 +27,6 @@ from sessions import commands as cm
 from sessions import steps
 from sessions.admission import admitted
 from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
-from sessions.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
@@ -35,7 +34,7 @@ from sessions.noted import note_findings
 from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
-from sessions.state import pack_state
+from sessions.snapshots import Snapshots
 from sessions.steps import Step
 from sessions.stored import Append, Head, Snapshot
 from sessions.turn import Turn
@@ -71,7 +70,7 @@ class Actor:
         self._on_end = on_end
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
         self._durable = machine.state.top
-        self._snapshot_at = snapshot_at
+        self._snapshots = Snapshots(snapshot_at, world.limits.snapshot_events)
         self._control: deque[Letter] = deque()
         self._data: deque[Letter] = deque()
         self._engine_lane: deque[Turn | steps.Input] = deque()
@@ -194,14 +193,20 @@ class Actor:
 
     async def passivate(self) -> None:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
+        promised = self.phase is Phase.SEALED  # to somebody who was told where the log ends: nothing more is written
         await self.seal()
         state = self._machine.state
-        if self.phase is Phase.SEALED and self._durable > self._snapshot_at and self._durable == state.top:
+        grown = self._durable > self._snapshots.at and self._durable == state.top
+        if grown and self.phase is Phase.SEALED and not promised:
             try:
-                await self._world.journal.append(self._append(Step(), Snapshot(state.top, pack_state(state))))
+                await self._world.journal.append(self._append(Step(), self._snapshots.take(state)))
             except SessileError as error:  # a snapshot is derived: the log is whole without it
                 self._log.warning("snapshot_not_written", error=error.code)
         self._end(Phase.GONE)
+
+    def leaves_soon(self) -> None:
+        """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
+        self._snapshots.soon()
 
     def readers_gone(self, *, cancel: bool) -> None:
         """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
@@ -340,7 +345,7 @@ class Actor:
             effects = []
         if step.durable:
             begun_at = self._loop.time()
-            await self._persist(self._append(step, self._due_snapshot(step)), letter)
+            await self._persist(self._append(step, self._snapshots.due(step, self._machine.state)), letter)
             self._durable += len(step.records)
             if step.usage:
                 count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
@@ -360,16 +365,6 @@ class Actor:
             snapshot=snapshot,
             at=self._world.now_ms(),
         )
-
-    def _due_snapshot(self, step: Step) -> Snapshot | None:
-        """A snapshot rides along with the end of a response once the log has grown enough since the last."""
-        state = self._machine.state
-        if state.top - self._snapshot_at < self._world.limits.snapshot_events:
-            return None
-        if not any(isinstance(r.event, ResponseCompleted | ResponseIncomplete | ResponseFailed) for r in step.records):
-            return None
-        self._snapshot_at = state.top
-        return Snapshot(state.top, pack_state(state))
 
     async def _persist(self, append: Append, letter: Letter | None) -> None:
         """Appends until it is known to stand. Raises Fenced, or Unavailable when patience ends.

@@ -34,7 +34,8 @@ class View:
         self.position: int | None = None  # None: nothing yet
         self.attached = False  # resumed on the present connection
         self.since = 0.0  # when
-        self.asked = 0  # resumes that are not answered
+        self.asked = False  # for a reading that has not begun
+        self.asking = ""  # the `subscribe` whose `ok` is still to come: what comes before it is of an older reading
         self.asked_top = 0  # the log's end when the last was sent
         self.plain = False  # the last was asked for without an offset
         self.caught_up = False
@@ -117,7 +118,7 @@ class Client:
 
     def _point(self, view: View) -> dict[str, Any]:
         """How a session is asked for; notes what must be true of the answer."""
-        view.asked += 1
+        view.asked, view.asking = True, ""
         view.asked_top = len(self.cluster.books.account(view.key).records)
         view.plain = view.position is None
         self._detach(view)
@@ -136,8 +137,8 @@ class Client:
         self._acked.clear()
         for view in self.views.values():
             self._detach(view)
-            view.caught_up = False
-            view.asked = 0
+            view.caught_up = view.asked = False
+            view.asking = ""
 
     def _detach(self, view: View) -> None:
         if view.attached:
@@ -203,7 +204,9 @@ class Client:
     def _subscribe(self, view: View) -> None:
         if self.ready and self.wire is not None:
             self._pending[id_ := self.cluster.command_id()] = 1
-            self.wire.send({"type": "subscribe", "id": id_, **self._point(view)})
+            point = self._point(view)
+            view.asking = id_
+            self.wire.send({"type": "subscribe", "id": id_, **point})
 
     def unsubscribe(self, session: str) -> None:
         if (view := self.views.pop(session, None)) is not None:
@@ -259,6 +262,9 @@ class Client:
             del self._pending[id_]
         else:
             self._pending[id_] = owed - 1
+        for view in self.views.values():
+            if view.asking == id_:
+                view.asking = ""
         ask = self.asks.get(id_)
         if ask is not None:
             view = self.views.get(ask.body.get("session", ""))
@@ -275,11 +281,11 @@ class Client:
         view = self.views.get(message["session"])
         if view is None:
             return
-        view.asked = max(0, view.asked - 1)
         mode = message["mode"]
         world.count("resumed_" + mode)
-        if view.asked and mode != "gone":
-            return  # the answer to an older one: what counts is the newest
+        if view.asking:
+            return  # of an older one: what counts is the newest
+        view.asked = False
         account = self.cluster.books.account(view.key)
         if mode == "gone":
             self._gone(view, message["error"], account)
@@ -303,7 +309,8 @@ class Client:
 
     def _gone(self, view: View, error: dict[str, Any], account: Account) -> None:
         self._detach(view)
-        if self.principal is not ALICE:
+        away = not self.world.faultless and error["code"] in answers.AWAY  # for whomever, and whatever there is
+        if self.principal is not ALICE and not away:
             self.world.check(error["code"] == "session_not_found", f"{self.name} learns that {view.key} exists")
             view.gone = error["code"]
         elif error["code"] == "session_deleted":
@@ -370,6 +377,7 @@ class Client:
         for view in self.views.values():
             if view.attached and view.position and self._acked.get(view.key.session) != view.position and self.wire:
                 self._acked[view.key.session] = view.position
+                self.world.trace(self.name, "acks", view.key.session, view.position)
                 self.wire.send({"type": "ack", "session": view.key.session, "offset": view.position})
 
 

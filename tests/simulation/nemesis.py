@@ -303,7 +303,8 @@ class Nemesis:
             if not node.gone:
                 self.world.count("drained")
                 await node.end()
-                await self.cluster.add_replica(node.name)
+                if self.cluster.replicas[node.name] is node:  # nobody has been sooner
+                    await self.cluster.add_replica(node.name)
 
         self.cluster.begin(restart())
 
@@ -314,7 +315,8 @@ class Nemesis:
 
             async def restart() -> None:
                 await node.end()
-                await self.cluster.add_gateway(node.name)
+                if self.cluster.gateways[node.name] is node:
+                    await self.cluster.add_gateway(node.name)
 
             self.cluster.begin(restart())
 

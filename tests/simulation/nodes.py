@@ -126,7 +126,6 @@ class ReplicaNode(Node):
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.engine = Speaker(cluster.config.engine)
         self.replica: Replica
-        self.incarnation = cluster.world.new_id()
         self.draining = False
         super().__init__(cluster, name)
 
@@ -135,14 +134,14 @@ class ReplicaNode(Node):
         await self.journal.open()
         await self.directory.open()
         await self.engine.start()
-        member = Member(
-            replica=ReplicaId(self.name),
-            incarnation=self.incarnation,
-            address="",
-            model=self.engine.info.model,
-            fingerprint="speaker/1",
-        )
         while True:  # as a supervisor would, while the directory is away
+            member = Member(
+                replica=ReplicaId(self.name),
+                incarnation=self.world.new_id(),
+                address="",
+                model=self.engine.info.model,
+                fingerprint="speaker/1",
+            )
             self.replica = Replica(
                 member,
                 journal=self.journal,
@@ -163,6 +162,7 @@ class ReplicaNode(Node):
                 if self.world.faultless:
                     raise
                 self.world.trace(self.name, "did not start", repr(error))
+                self.cluster.network.died(self.name)
                 await asyncio.sleep(0.3)
         self.ready.set_result(None)
         try:

@@ -166,6 +166,35 @@ async def test_a_suspect_that_has_left_the_view_is_forgotten() -> None:
 
 
 @virtual
+async def test_a_suspect_that_left_the_view_while_it_was_dialed_is_dialed_when_it_is_back() -> None:
+    world = World()
+    world.always = LinkDown("refused")
+    with pytest.raises(LinkDown):
+        await world.links.get(member())
+    dials = world.dials
+    while world.dials == dials:
+        await advance(0.001)
+    world.links.update([])  # in the middle of the next one
+    await advance(60.0)
+    world.always = None
+    world.links.update([member()])
+    await advance(60.0)
+    assert not world.links.suspect(member()) and world.told[-1] == "reachable"
+    await world.close()
+
+
+@virtual
+async def test_who_waits_for_a_dial_that_a_close_ends_is_told() -> None:
+    world = World()
+    waiting = asyncio.create_task(outcome(world.links.get(member())))
+    await asyncio.sleep(0)
+    await world.links.close()
+    down = await waiting
+    assert isinstance(down, LinkDown) and down.reason == "closed"
+    await world.close()
+
+
+@virtual
 async def test_whoever_stops_waiting_does_not_stop_the_dial() -> None:
     world = World()
     impatient = asyncio.ensure_future(world.links.get(member()))

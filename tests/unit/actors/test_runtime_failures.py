@@ -18,6 +18,8 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import SessileError, Unavailable
 from sessions.filters import KeywordFilterSet
+from sessions.state import replay
+from sessions.stored import Loaded
 from sessions.types import LOCAL_PRINCIPAL, Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
@@ -405,6 +407,31 @@ async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss
         taken = old.runtime.actor(KEY)
         assert owner != lost and taken is not None
         assert (taken.fence, taken.top) == (source.fence + 1, source.top)
+
+
+def loaded_now(place: Place) -> Loaded:
+    loaded = place.store.load(KEY, UnixMs(0))
+    assert loaded is not None
+    return loaded
+
+
+@virtual
+async def test_who_takes_over_after_a_hand_off_in_mid_answer_has_little_to_read() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 8)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None and loaded_now(place).snapshot is None
+        actor.leaves_soon()
+        await reader.delta(answer.response_id, 10)
+        loaded = loaded_now(place)
+        assert loaded.snapshot is not None and len(loaded.records) <= 2
+        assert replay(loaded) == place.state()
+        await reader.ended(answer.response_id)
+        assert loaded_now(place).snapshot == loaded.snapshot, "one is enough"
 
 
 @pytest.mark.parametrize("call", ["claim", "grant", "load"])
