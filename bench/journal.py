@@ -8,7 +8,7 @@ behind cannot hide it. A turn's first and last append carry a head patch, a comm
 they do in the server. CPU is that of this process (PostgreSQL's own comes on top), less what the same load costs on a
 journal that does nothing. `postgres` starts a server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
-share of the time, as a server's other work does.
+share of the time, as a server's other work does. The interpreter is set as it is in a server (`app.settled_in`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from app import settled_in
 from bench.support import percentile, report
 from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
@@ -173,6 +174,7 @@ class Load:
 
 async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load, float]:
     await journal.open()
+    settled_in()
     try:
         load = Load(journal, arguments)
         return load, await load.run(arguments.seconds)

@@ -14,7 +14,7 @@ import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from inference.kv.envelope import Manifest, Refused
 from inference.kv.seal import Head
@@ -22,13 +22,15 @@ from sessions.errors import SessileError
 from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey
 
+ColdName = Literal["disk", "redis"]
+
 
 class ColdSnapshot:
     """An entry of a tier's index. Engines only hand it back."""
 
     __slots__ = ("bytes", "key", "tier", "tokens", "used_s")
 
-    def __init__(self, tier: str, key: SessionKey, tokens: array.array[int], size: int, used_s: float) -> None:
+    def __init__(self, tier: ColdName, key: SessionKey, tokens: array.array[int], size: int, used_s: float) -> None:
         self.tier = tier
         self.key = key
         self.tokens = tokens

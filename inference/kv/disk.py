@@ -185,8 +185,9 @@ class DiskTier:
             return True
         except (OSError, Refused) as exc:
             await asyncio.to_thread(_remove, path.with_suffix(_PART))
-            self.counters["disk_write_failed"] += 1
-            log.warning("spilled KV could not be written: %s", exc)
+            if not write.revoked:
+                self.counters["disk_write_failed"] += 1
+                log.warning("spilled KV could not be written: %s", exc)
             return False
         finally:
             self.bytes -= size  # what is in the index counts there

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar, Literal
 
 from inference.kv.envelope import Manifest, Refused
 from sessions.types import SessionKey
@@ -28,6 +28,8 @@ class HostSnapshot:
         "used_s",
         "users",
     )
+
+    tier: ClassVar[Literal["host"]] = "host"
 
     def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int) -> None:
         self.key = key

@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from inference.kv import transfer
 from inference.kv.cold import ColdSnapshot, ColdTier, Ranked
@@ -129,7 +129,7 @@ class Tiers:
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
         if best is None:
             return KVPlace("none", 0)
-        return KVPlace(_tier_of(best), len(best.tokens))
+        return KVPlace(best.tier, len(best.tokens))
 
     def has_others(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
@@ -252,7 +252,7 @@ class Tiers:
             self._touch(host)
             yield host
         finally:
-            host.users -= 1
+            self._leave(host)
 
     async def refuse(self, snapshot: HostSnapshot, reason: str) -> None:
         """Drops a snapshot that a reader found to be no good."""
@@ -348,7 +348,8 @@ class Tiers:
         held.append(snapshot)
         for older in covered:
             self._forget(older)
-            self._spawn(self._drop(older))
+            if not older.users and not older.moving:  # else whoever uses its file drops it
+                self._spawn(self._drop(older))
         if self.disk is not None and self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
 
@@ -417,9 +418,7 @@ class Tiers:
                 try:
                     await tier.put(manifest, snapshot.path)
                 finally:
-                    snapshot.users -= 1
-        if snapshot.gone:
-            await self._drop(snapshot)
+                    self._leave(snapshot)
         self._freed.set()
 
     def _promotion(self, snapshot: ColdSnapshot) -> asyncio.Task[HostSnapshot]:
@@ -483,6 +482,12 @@ class Tiers:
             self.host_bytes -= snapshot.bytes
             self._freed.set()
 
+    def _leave(self, snapshot: HostSnapshot) -> None:
+        """One that uses a snapshot's file does so no more."""
+        snapshot.users -= 1
+        if snapshot.gone and not snapshot.users and not snapshot.freed:
+            self._spawn(self._drop(snapshot))
+
     def _forget(self, snapshot: HostSnapshot) -> None:
         """Takes it out of the index; its room is free once `_drop` has removed the file."""
         if not snapshot.gone:
@@ -491,9 +496,3 @@ class Tiers:
             held.remove(snapshot)
             if not held:
                 del self._host[snapshot.key]
-
-
-def _tier_of(snapshot: HostSnapshot | ColdSnapshot) -> Literal["host", "disk", "redis"]:
-    if isinstance(snapshot, HostSnapshot):
-        return "host"
-    return "disk" if snapshot.tier == "disk" else "redis"

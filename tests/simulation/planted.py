@@ -19,10 +19,10 @@ import actors.recovery
 import actors.upkeep
 import actors.watches
 import persistence.memory
-import sessions.actor
 import sessions.ledger
 import sessions.machine
 import sessions.responses
+import sessions.snapshots
 import sessions.turn
 import transport.channel
 import transport.feeds
@@ -270,9 +270,9 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
 
 @planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.actor.pack_state
+    right = sessions.snapshots.pack_state
 
     def pack_state(state: Any) -> bytes:
         return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))
 
-    patch.setattr(sessions.actor, "pack_state", pack_state)
+    patch.setattr(sessions.snapshots, "pack_state", pack_state)

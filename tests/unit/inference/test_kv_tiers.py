@@ -202,6 +202,21 @@ async def test_a_reader_keeps_its_file(folder: Path) -> None:
     await tiers.close(1.0)
 
 
+async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"), 10)
+    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    assert snapshot is not None
+    async with tiers.payload(snapshot) as held:
+        assert await save(tiers, key("a"), 20)
+        newer, _ = tiers.find(key("a"), as_tokens(range(20)))
+        assert newer is not snapshot and newer is not None
+        async with tiers.payload(newer):
+            assert held.path.read_bytes() == payload_of(f"{key('a')}10", SIZE)
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+
+
 async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
     assert await save(tiers, key("a"))
