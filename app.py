@@ -35,6 +35,7 @@ from actors.upkeep import Upkeep, UpkeepLimits
 from inference import make_engine, open_filters
 from persistence import JournalStore, KeyStore, api_keys_of, open_journal, open_keys
 from persistence.outbox import Relay, sink_of
+from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from sessions.errors import SessileError
 from sessions.measures import Measures
@@ -187,6 +188,7 @@ def gateway_of(
         measures=measures,
         quotas=None if limits is None else limits.quotas,
         usage=usage_of(journal),
+        reviews=reviews_of(journal),
         keys=admitted.ring,
     )
 
@@ -285,6 +287,7 @@ async def serve(settings: Settings) -> int:
             limits=UpkeepLimits(retention_s=settings.retention_days * 86_400),
             now_ms=now_ms,
             keys=keys,
+            reviews=reviews_of(journal),
         )
         await directory.open()
         async with asyncio.TaskGroup() as tasks:
@@ -380,6 +383,7 @@ async def replica_role(settings: Settings) -> int:
                 now_ms=now_ms,
                 new_id=new_id,
                 keys=keys,
+                reviews=reviews_of(journal),
                 measures=measures,
                 prices=prices.book,
             )

@@ -37,6 +37,7 @@ from sessions.errors import SessileError
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 from sessions.prices import PriceBook
+from sessions.reviews import ReviewBooks
 from sessions.types import UnixMs
 
 log = structlog.get_logger(__name__)
@@ -74,6 +75,7 @@ class Replica:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         keys: Keys | None = None,
+        reviews: ReviewBooks | None = None,
         measures: Measures | None = None,
         prices: PriceBook | None = None,
     ) -> None:
@@ -129,6 +131,7 @@ class Replica:
             limits=limits.upkeep,
             now_ms=now_ms,
             keys=keys,
+            reviews=reviews,
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()

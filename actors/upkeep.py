@@ -1,4 +1,5 @@
-"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted.
+"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, tell sessions
+what reviewers decided.
 
 Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
 indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
@@ -13,8 +14,10 @@ import msgspec
 import structlog
 
 from actors.runtime import Moved, Runtime
-from sessions.errors import SessileError
+from sessions.errors import Gone, NotFound, SessileError
 from sessions.ports import Directory, Engine, Journal, Keys
+from sessions.reviewing import telling
+from sessions.reviews import ReviewBooks
 from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
@@ -44,6 +47,7 @@ class Upkeep:
         limits: UpkeepLimits,
         now_ms: Callable[[], UnixMs],
         keys: Keys | None = None,
+        reviews: ReviewBooks | None = None,
     ) -> None:
         self._runtime = runtime
         self._journal = journal
@@ -52,6 +56,7 @@ class Upkeep:
         self._limits = limits
         self._now_ms = now_ms
         self._keys = keys
+        self._reviews = reviews
         self._erased: dict[SessionKey, None] = {}  # purged from the journal; their KV and keys are still to go
 
     async def run(self) -> None:
@@ -69,6 +74,8 @@ class Upkeep:
             if loop.time() >= purge_at:
                 purge_at = loop.time() + self._limits.purge_every_s
                 await self._attempt("purge", self.purge())
+                await self._attempt("tidy_reviews", self.tidy_reviews())
+            await self._attempt("tell_reviews", self.tell_reviews())
             await asyncio.sleep(self._limits.sweep_s)
 
     async def _attempt(self, sweep: str, work: object) -> None:
@@ -136,3 +143,29 @@ class Upkeep:
                 await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
             del self._erased[key]
         return len(purged)
+
+    async def tell_reviews(self) -> int:
+        """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
+        how many were told."""
+        told, books = 0, self._reviews
+        if books is None:
+            return 0
+        for case in await books.untold(limit=self._limits.page):
+            try:
+                await self._runtime.execute(*telling(case))
+            except Moved:
+                continue  # its owner tells it
+            except (NotFound, Gone):
+                pass  # nobody is left to be told
+            await books.mark_told(case.id, decision=case.decisions)
+            told += 1
+        return told
+
+    async def tidy_reviews(self) -> None:
+        """Lets go of old cases, and of those that are too many."""
+        if self._reviews is not None:
+            dropped = await self._reviews.tidy(now=self._now_ms())
+            for why, count in zip(("age", "room"), dropped, strict=True):
+                if count:
+                    self._runtime.measures.reviews_dropped.add(why, by=count)
+                    log.warning("reviews_dropped", why=why, count=count)

@@ -39,7 +39,7 @@ async def measure(attempts: int, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     async with a_world() as world:
         victim = world.victim
-        names = Names(victim.session, victim.response, victim.item, victim.key_id)
+        names = Names(victim.session, victim.response, victim.item, victim.key_id, victim.review)
         before = await world.log_of(victim), world.keys_of_acme()
         without_entry = missing(world)
         for entry in ENTRIES:

@@ -43,6 +43,7 @@ from persistence.rules import (
 from sessions.api_keys import ApiKey
 from sessions.events import Record, ResponseCreated, ResponseQueued
 from sessions.limits import Tally
+from sessions.reviews import Case, ReviewId, appealed
 from sessions.stored import (
     COMMANDS_LOADED_MAX,
     Append,
@@ -102,6 +103,7 @@ class MemoryStore:
         self.usage_rows: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
         self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
         self.relayed: dict[int, UnixMs] = {}  # see persistence.usage
+        self.reviews: dict[ReviewId, Case] = {}  # see persistence.reviews
         self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
 
     def backup(self) -> MemoryStore:
@@ -112,13 +114,14 @@ class MemoryStore:
         twin.relayed = dict(self.relayed)
         twin._responses = dict(self._responses)
         twin.api_keys = dict(self.api_keys)
+        twin.reviews = dict(self.reviews)
         return twin
 
     def restore(self, backup: MemoryStore) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
         state = backup.backup()
         self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
-        self.relayed = state.relayed
+        self.relayed, self.reviews = state.relayed, state.reviews
         self.api_keys.clear()
         self.api_keys.update(state.api_keys)
         self.incarnation = self._new_id()
@@ -173,6 +176,9 @@ class MemoryStore:
             if isinstance(event := record.event, ResponseQueued | ResponseCreated):
                 place = ResponsePlace(append.key, record.offset)
                 self._responses.setdefault((append.key.tenant, event.response_id), place)
+        for case in append.reviews:
+            there = self.reviews.get(case.id)
+            self.reviews[case.id] = case if there is None else appealed(there, case)
         if append.snapshot is not None:
             log.snapshot = append.snapshot
 
@@ -253,6 +259,7 @@ class MemoryStore:
         for key in purged:
             del self._logs[key]
         gone = set(purged)
+        self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
         for log in self._logs.values():
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}

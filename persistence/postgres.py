@@ -80,7 +80,7 @@ class PostgresJournal:
         """`marker_folder`: where this process remembers, over its own restarts, how far it came (one per process)."""
         self._dsn = dsn
         self._schema = schema
-        self._codec = codec or PlainCodec()
+        self.codec = self._codec = codec or PlainCodec()
         self._lock = FolderLock(marker_folder) if marker_folder else None
         self._marker = Marker(marker_folder / "journal.marker", now=now) if marker_folder else None
         self._connections_max = connections_max
@@ -487,6 +487,6 @@ class PostgresJournal:
                     return False
                 more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
                 if not more:
-                    for table in ("commands", "responses", "snapshots", "heads"):
+                    for table in ("commands", "responses", "reviews", "snapshots", "heads"):
                         await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
         return True

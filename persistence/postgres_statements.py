@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final, cast
 
 from persistence.codec import Codec, decode_about, decode_ok, decode_record
-from persistence.writes import AppendWrite
+from persistence.writes import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.errors import Internal
 from sessions.events import Record
 from sessions.stored import CommandRecord, Head, Snapshot, UsageRow
@@ -38,6 +38,16 @@ _HEAD_PATCH = ("boolean", "boolean", "text", "text", "text", "bytea", "boolean",
 _COMMAND = ("bigint", "text", "text", "text", "text", "bigint", "bytea", "bytea")
 _USAGE = ("bigint", *["text"] * 8, *["bigint"] * 7, "text", "text", "bigint")
 _RESPONSE = ("bigint", "text", "text", "text", "bigint")
+_REVIEW = (
+    "bigint",
+    *["text"] * 7,
+    "double precision",
+    *["text"] * 5,
+    *["bigint"] * 3,
+    "bytea",
+    "bytea",
+    *["bigint"] * 2,
+)
 _SNAPSHOT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _APPEND = ("text", "text", "bigint", "bigint", "bigint")
 
@@ -81,6 +91,10 @@ usage_in AS (
     INSERT INTO usage ({usage_columns})
     SELECT {usage_columns} FROM {usage} AS u (no, {usage_columns}) WHERE {winners}
     ON CONFLICT (tenant, session, response) DO NOTHING),
+reviews_in AS (
+    INSERT INTO reviews ({review_columns})
+    SELECT {review_columns} FROM {reviews} AS v (no, {review_columns}) WHERE {winners}
+    {review_again}),
 snapshots_in AS (
     INSERT INTO snapshots (tenant, session, "offset", key_id, body)
     SELECT tenant, session, "offset", key_id, body
@@ -112,6 +126,9 @@ def batch(*, whole: bool) -> str:
             commands=unnest(_COMMAND),
             responses=unnest(_RESPONSE),
             usage=unnest(_USAGE),
+            reviews=unnest(_REVIEW),
+            review_columns=REVIEW_COLUMNS,
+            review_again=REVIEW_AGAIN,
             snapshots=unnest(_SNAPSHOT),
             usage_columns=_USAGE_COLUMNS,
             winners=_WINNERS,
@@ -133,7 +150,7 @@ _USAGE_COLUMNS: Final = (
 
 def batch_of(writes: Sequence[AppendWrite]) -> tuple[str, Columns]:
     """The statement for these appends and its parameters behind the writer's two."""
-    whole = any(w.patch or w.commands or w.responses or w.usage or w.snapshot for w in writes)
+    whole = any(w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot for w in writes)
     appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
     if not whole:
         return batch(whole=False), [
@@ -151,6 +168,7 @@ def batch_of(writes: Sequence[AppendWrite]) -> tuple[str, Columns]:
         *_columns([(no, *row) for no, w in numbered for row in w.commands], len(_COMMAND)),
         *_columns([(no, *row) for no, w in numbered for row in w.responses], len(_RESPONSE)),
         *_columns([(no, *row) for no, w in numbered for row in w.usage], len(_USAGE)),
+        *_columns([(no, *row) for no, w in numbered for row in w.reviews], len(_REVIEW)),
         *_columns([(no, *w.snapshot) for no, w in numbered if w.snapshot], len(_SNAPSHOT)),
     ]
 

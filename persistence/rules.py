@@ -62,3 +62,6 @@ def check_append(append: Append) -> None:
     for row in append.usage:
         assert row.principal.tenant == append.key.tenant, "usage of another tenant"
         check_text(row.response_id, row.principal.key_id, row.principal.user, row.model, row.status)
+    for case in append.reviews:
+        assert case.key == append.key, "a review case of another session"
+        check_text(case.user, case.category, case.note, case.kept)

@@ -82,7 +82,7 @@ class SqliteJournal:
         """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it."""
         self.path = folder / "journal.db"
         self._folder = folder
-        self._codec = codec or PlainCodec()
+        self.codec = self._codec = codec or PlainCodec()
         self._lock = FolderLock(folder)
         self._marker = Marker(marker or folder / "journal.marker", now=now)
         self._num_readers = num_readers

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from persistence.codec import Codec, decode_about, decode_ok, decode_record
+from persistence.writes import REVIEW_AGAIN, REVIEW_COLUMNS
 from sessions.commands import Ok
 from sessions.errors import Internal
 from sessions.events import Record
@@ -110,6 +111,15 @@ def insert_responses(rows: int) -> str:
     return (
         'INSERT OR IGNORE INTO responses (tenant, response, session, "offset")'
         f" SELECT * FROM (VALUES {_values(4, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def upsert_reviews(rows: int) -> str:
+    """The columns of `writes.REVIEW_COLUMNS`."""
+    return (
+        f"INSERT INTO reviews ({REVIEW_COLUMNS}) SELECT * FROM (VALUES {_values(20, rows)})"
+        f" WHERE column1 IS NOT NULL {REVIEW_AGAIN}"
     )
 
 

@@ -121,7 +121,7 @@ class Transaction:
     def _insert(self, connection: sqlite3.Connection, appends: Sequence[AppendWrite]) -> None:
         for size, values in sql.chunks([row for write in appends for row in write.events]):
             connection.execute(sql.insert_events(size), values)
-        beside = [w for w in appends if w.patch or w.commands or w.responses or w.usage or w.snapshot]
+        beside = [w for w in appends if w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot]
         if not beside:
             return
         for statement, rows in (
@@ -129,6 +129,7 @@ class Transaction:
             (sql.upsert_commands, [row for w in beside for row in w.commands]),
             (sql.insert_responses, [row for w in beside for row in w.responses]),
             (sql.insert_usage, [row for w in beside for row in w.usage]),
+            (sql.upsert_reviews, [row for w in beside for row in w.reviews]),
             (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
         ):
             for size, values in sql.chunks(rows):
@@ -185,7 +186,7 @@ def purge_step(
             return False
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
             return None
-        for table in ("commands", "responses", "snapshots", "heads"):
+        for table in ("commands", "responses", "reviews", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
         return True
 

@@ -6,24 +6,40 @@ inside a batch of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from persistence.codec import About, Codec, encode_about, encode_ok, encode_record
+import msgspec
+
+from persistence.codec import About, Codec, encode_about, encode_ok, encode_record, unreadable
 from persistence.group import Write
 from persistence.rules import check_append, check_key, check_text
 from sessions.errors import TooLarge
 from sessions.events import ResponseCreated, ResponseQueued
+from sessions.reviews import Case
 from sessions.stored import Append, UsageRow
 from sessions.types import Epoch, SessionKey, UnixMs
 
 ROW_OVERHEAD_BYTES: Final = 96
+REVIEW_COLUMNS: Final = (
+    "tenant, id, session, cause, direction, action, category, score, model, policy, end_user, response, item,"
+    " log_offset, span_start, span_end, kept, note, opened_at, appealed_at"
+)
+REVIEW_AGAIN: Final = (
+    "ON CONFLICT (tenant, id) DO UPDATE SET appealed_at = excluded.appealed_at, note = excluded.note,"
+    " state = CASE WHEN reviews.state = 'decided' THEN 'open' ELSE reviews.state END"
+    " WHERE excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL"
+)
+"""What an append does to a case that is there: `sessions.reviews.appealed`."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 
 
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "commands", "events", "patch", "responses", "snapshot", "usage")
+    __slots__ = ("append", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
 
     def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
         """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
@@ -45,7 +61,11 @@ class AppendWrite(Write):
         self.patch: tuple[Any, ...] | None = None
         self.commands: list[tuple[Any, ...]] = []
         self.usage: list[tuple[Any, ...]] = []
+        self.reviews: list[tuple[Any, ...]] = []
         self.snapshot: tuple[Any, ...] | None = None
+        if append.reviews:
+            self.reviews = review_rows(codec, append.reviews)
+            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[16]) + len(row[17]) for row in self.reviews)
         if append.head is not None or append.commands or append.usage or append.snapshot is not None:
             size += self._beside(encode)
         if size > bytes_max:
@@ -74,6 +94,50 @@ class AppendWrite(Write):
             self.snapshot = (*key, append.snapshot.offset, key_id, body)
             size += ROW_OVERHEAD_BYTES + len(body)
         return size
+
+
+def sealed(codec: Codec, key: SessionKey, text: str) -> bytes:
+    """A text beside a session's log, as its bodies are stored; the id of its data key travels in it."""
+    return _pack(codec.encode(key, text.encode())) if text else b""
+
+
+def unsealed(codec: Codec, key: SessionKey, stored: bytes) -> str:
+    """Raises Internal for one that cannot be read."""
+    if not stored:
+        return ""
+    try:
+        return codec.decode(key, *_unpack(stored)).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise unreadable("review case", exc) from exc
+
+
+def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
+    """One row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
+    return [
+        (
+            case.key.tenant,
+            case.id,
+            case.key.session,
+            case.cause,
+            case.direction,
+            case.action,
+            case.category,
+            case.score,
+            case.model,
+            case.policy,
+            case.user,
+            case.response_id,
+            case.item_id,
+            case.offset,
+            case.start,
+            case.end,
+            sealed(codec, case.key, case.kept),
+            sealed(codec, case.key, case.note),
+            case.opened_at,
+            case.appealed_at,
+        )
+        for case in {each.id: each for each in cases}.values()
+    ]
 
 
 class GrantWrite(Write):

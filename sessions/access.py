@@ -58,6 +58,18 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
     return tenant_for(principal, tenant)
 
 
+def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
+    """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
+    see a case is not to read its session: for that `visible` is asked. Raises Forbidden."""
+    if principal.role == "user":
+        raise Forbidden("forbidden", "Only services and operators may do that.")
+    demand(principal, "review")
+    if tenant is None and principal.role == "operator":
+        demand_operator(principal)
+        return None
+    return tenant_for(principal, tenant)
+
+
 def may_grant(principal: Principal, role: Authority) -> bool:
     """Whether an administrator may make a key of this authority: of any but one above their own."""
     return role != "operator" or principal.role == "operator"

@@ -30,7 +30,7 @@ from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
-from sessions.noted import note_findings
+from sessions.noted import note_cases, note_findings
 from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
@@ -347,6 +347,7 @@ class Actor:
             begun_at = self._loop.time()
             await self._persist(self._append(step, self._snapshots.due(step, self._machine.state)), letter)
             self._durable += len(step.records)
+            note_cases(step.reviews, self._world.measures, self._log)
             if step.usage:
                 count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
@@ -362,6 +363,7 @@ class Actor:
             commands=tuple(step.commands),
             head=step.head,
             usage=tuple(step.usage),
+            reviews=tuple(step.reviews),
             snapshot=snapshot,
             at=self._world.now_ms(),
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sessions.reviews import Outcome, ReviewId
 from sessions.types import (
     SESSION_ID_PATTERN,
     CallId,
@@ -179,6 +180,29 @@ class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.era
     response_id: ResponseId
 
 
+class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
+    """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
+    what it said, for nothing of it is stored. Exactly one of the two."""
+
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId | None = None
+    content: str | None = None
+    note: str = ""
+
+
+class ReviewTell(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
+    """What a reviewer decided, for the log."""
+
+    id: Ulid
+    session: SessionName
+    review_id: ReviewId
+    category: str
+    outcome: Outcome
+    decision: int
+    response_id: ResponseId | None = None
+
+
 ClientCommand = (
     SessionCreate
     | MessageCreate
@@ -192,7 +216,7 @@ ClientCommand = (
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 
-ActorCommand = ClientCommand | TurnCreate | ResponseErase
+ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewAppeal | ReviewTell
 """What an actor answers."""
 
 
@@ -212,6 +236,7 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"
     offset: int | None = None
     item_id: ItemId | None = None
     response_id: ResponseId | None = None
+    review_id: ReviewId | None = None
     noop: bool = False
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sessions.reviews import Outcome, ReviewId
 from sessions.types import (
     ContentPart,
     Item,
@@ -26,6 +27,7 @@ from sessions.types import (
     Tool,
     UnixMs,
 )
+from sessions.verdicts import Finding
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +211,26 @@ class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"
     category: str
 
 
+class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", omit_defaults=True):
+    """The session's user asks that a person looks again at what was withheld: an answer, or a message of theirs that
+    was refused (no `response_id`)."""
+
+    review_id: ReviewId
+    category: str
+    response_id: ResponseId | None = None
+
+
+class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit_defaults=True):
+    """A person has looked. What was withheld stays withheld whatever they say: text that was never released has no
+    place in the log, and what was taken back stays taken back (I3)."""
+
+    review_id: ReviewId
+    category: str
+    outcome: Outcome
+    decision: int  # 1, or 2 after an appeal against the first
+    response_id: ResponseId | None = None
+
+
 Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 
@@ -236,6 +258,8 @@ AnyEvent = (
     | ResponseIncomplete
     | ResponseFailed
     | ContentRetracted
+    | ReviewAppealed
+    | ReviewDecided
 )
 
 
@@ -250,6 +274,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                          `fingerprint` beside a response's first ids
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
+    any of a response    `findings`: what filters said of its text up to here and no earlier record tells
     """
 
     tokens: bytes = b""
@@ -259,6 +284,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: ItemId | None = None
     after: ResponseId | None = None
     principal: Principal | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

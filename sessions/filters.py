@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sessions.pipeline import beginnings, held_back, reach
 from sessions.ports import InputFilter, OutputFilter
 from sessions.types import Principal
-from sessions.verdicts import PASS, Verdict
+from sessions.verdicts import PASS, Finding, Verdict
 
 INPUT_REFUSAL = "This message contains a phrase that this server does not accept."
 OUTPUT_REFUSAL = "The rest of this answer was withheld."
@@ -35,6 +35,11 @@ def _pattern(phrases: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(phrase) for phrase in phrases) or "(?!)")
 
 
+def _block(start: int, end: int, message: str) -> Verdict:
+    found = Finding(category="keyword", action="block", start=start, end=end, model="keywords")
+    return Verdict(action="block", category="keyword", start=start, end=end, message=message, findings=(found,))
+
+
 class KeywordInputFilter:
     """Blocks a message that contains one of the phrases, whatever their case."""
 
@@ -45,7 +50,7 @@ class KeywordInputFilter:
         found = self._pattern.search(fold(text))
         if found is None:
             return PASS
-        return Verdict(action="block", category="keyword", start=found.start(), end=found.end(), message=INPUT_REFUSAL)
+        return _block(found.start(), found.end(), INPUT_REFUSAL)
 
 
 class KeywordRules:
@@ -90,7 +95,7 @@ class KeywordOutputFilter:
 
     def _block(self, found: re.Match[str]) -> tuple[int, Verdict]:
         start, end = self._released + found.start(), self._released + found.end()
-        return start, Verdict(action="block", category="keyword", start=start, end=end, message=OUTPUT_REFUSAL)
+        return start, _block(start, end, OUTPUT_REFUSAL)
 
 
 class KeywordFilterSet:

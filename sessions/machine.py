@@ -28,6 +28,7 @@ from sessions.access import deleted, may_see, not_found
 from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
 from sessions.prices import PriceBook
 from sessions.responses import derive
+from sessions.reviewing import Reviewing
 from sessions.state import State
 from sessions.steps import (
     Activated,
@@ -37,6 +38,7 @@ from sessions.steps import (
     Finished,
     Fitted,
     Input,
+    Left,
     Orphaned,
     Output,
     Paused,
@@ -61,11 +63,12 @@ from sessions.types import (
 )
 
 ITEMS_MAX = 20_000
-_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase  # what a full session still takes
+# What a full session still takes.
+_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ReviewAppeal | cm.ReviewTell
 QUEUE_MAX = 8
 
 
-class Machine(Turns):
+class Machine(Turns, Reviewing):
     """One session's machine. Owned by its actor; not thread-safe; see the module's docstring."""
 
     def __init__(
@@ -98,6 +101,8 @@ class Machine(Turns):
                 self._finished(input)
             case Broke():
                 self._broke(input)
+            case Left():
+                self._review(input)
             case Fitted():
                 if self._current(input.response_id, input.generation) is not None:
                     self._put(
@@ -165,8 +170,10 @@ class Machine(Turns):
             if self._out.records:
                 raise AssertionError("a refused command has written something") from error
             self._out.answer = error
+            self._review_message(input, None)
             return
         self._out.answer = answer
+        self._review_message(input, answer.item_id)
         if isinstance(command, cm.SessionWarm):
             return
         record = CommandRecord(
@@ -203,6 +210,10 @@ class Machine(Turns):
                 return self._tool_output(principal, command, prepared)
             case cm.ResponseErase():
                 return self._erase(command)
+            case cm.ReviewAppeal():
+                return self._appeal(command, input)
+            case cm.ReviewTell():
+                return self._tell(command)
             case cm.SessionUpdate():
                 return self._update(command)
             case cm.SessionDelete():

@@ -168,6 +168,17 @@ class Measures:
         )
         self.verdicts = counter("filter_verdicts", "What filters said.", "direction", "action", "category")
 
+        self.reviews_opened = counter(
+            "review_cases",
+            "Review cases opened; by an appeal, again.",
+            "cause",
+            "direction",
+            "action",
+            "category",
+        )
+        self.reviews_decided = counter("review_decisions", "Review cases decided.", "category", "outcome")
+        self.reviews_dropped = counter("review_cases_dropped", "Undecided cases let go, by why.", "why")
+
         # -- who is let in ---------------------------------------------------------------------------------------
         self.commands = counter("commands", "Commands that clients gave.")
         self.refused = counter("requests_refused", "Commands refused, by error code.", "code")

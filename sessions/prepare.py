@@ -46,6 +46,9 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: World) -> Comm
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
                 return replace(input, command=one, prepared=prepared, findings=tuple(found))
+            if isinstance(command, cm.ReviewAppeal):
+                blocked = command.content is not None and await preparation.blocks(command.content)
+                return replace(input, blocked=blocked, findings=tuple(found))
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 return replace(input, command=await preparation.about(command), findings=tuple(found))
             return input
@@ -150,6 +153,16 @@ class _Preparation:
         if len(text) > self._bytes_max or len(text.encode("utf-8", "surrogatepass")) > self._bytes_max:
             raise TooLarge("content_too_large", f"A message may take {self._bytes_max} bytes at most.", param="content")
         return text
+
+    async def blocks(self, text: str) -> bool:
+        """Whether filters refuse a text; what they find is in `findings`."""
+        try:
+            await self._filtered(text)
+        except BadInput as error:
+            if error.code != "content_filter":
+                raise
+            return True
+        return False
 
     async def _filtered(self, text: str) -> str:
         text = self._within(text)

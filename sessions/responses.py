@@ -18,8 +18,9 @@ from sessions import events as ev
 from sessions import tree, writer
 from sessions.errors import SessileError
 from sessions.prices import PriceBook
+from sessions.reviews import opened
 from sessions.state import Awaiting, Open, Queued, State, apply
-from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Output, Prepared, Start, Step, Stop
+from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Left, Output, Prepared, Start, Step, Stop
 from sessions.stored import UsageRow
 from sessions.types import (
     FunctionCallOutput,
@@ -34,6 +35,7 @@ from sessions.types import (
     UnixMs,
     Usage,
 )
+from sessions.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
 
@@ -166,6 +168,7 @@ class Responses:
         error: SessileError | None = None,
         recomputed: int = 0,
         withheld: int = 0,
+        findings: tuple[Finding, ...] = (),
         go_on: bool = True,
     ) -> None:
         """Writes the endings of the drafts and the one terminal event, with its usage; lets the next one begin."""
@@ -182,7 +185,9 @@ class Responses:
             error={"code": error.code, "message": error.public_message} if error is not None else None,
         )
         fingerprint = open_.fingerprint or self._fingerprint
-        private = ev.Private(tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=fingerprint)
+        private = ev.Private(
+            tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=fingerprint, findings=without_text(findings)
+        )
         self._put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
         self._generations.pop(open_.id, None)
         self._prompts.pop(open_.id, None)
@@ -238,11 +243,13 @@ class Responses:
         self._next_in_line(waiting.response_id, waiting.last)
 
     def _output(self, input: Output) -> None:
+        self._review(input)
         open_ = self._current(input.response_id, input.generation)
         if open_ is None:
             return
         fingerprint = self._fingerprint if input.tokens and not open_.tokens else ""
-        private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint)
+        findings = without_text(input.findings)
+        private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
         for index, piece in enumerate(input.pieces, 1):
             for event in writer.write(open_, piece, self._now):
                 last = index == len(input.pieces) and writer.carries(piece, event)
@@ -257,10 +264,32 @@ class Responses:
                     end=input.retracted.end,
                     replacement=input.retracted.replacement,
                     category=input.retracted.category,
-                )
+                ),
+                ev.Private(findings=findings) if findings and not input.pieces else None,
             )
 
+    def _review(self, input: Output | Finished | Broke | Left) -> None:
+        """Opens the cases that findings of an answer ask for, whether or not its run is still the present one."""
+        if not any(each.review for each in input.findings):
+            return
+        state, name = self.state, input.response_id
+        of = state.open.get(name) or state.answers.get(name)
+        if of is None:
+            return
+        self._out.reviews += opened(
+            input.findings,
+            key=state.key,
+            subject=name,
+            direction="output",
+            user=state.user,
+            offset=state.top,
+            now=self._now,
+            response_id=name,
+            known=of.findings,
+        )
+
     def _finished(self, input: Finished) -> None:
+        self._review(input)
         open_ = self._current(input.response_id, input.generation)
         if open_ is None:
             return
@@ -275,12 +304,14 @@ class Responses:
             incomplete=reason,
             recomputed=input.recomputed_tokens,
             withheld=input.withheld_tokens,
+            findings=input.findings,
         )
 
     def _broke(self, input: Broke) -> None:
+        self._review(input)
         open_ = self._current(input.response_id, input.generation)
         if open_ is not None:
-            self._end(open_, "failed", input.usage, error=input.error)
+            self._end(open_, "failed", input.usage, error=input.error, findings=input.findings)
 
     def _activated(self, input: Activated) -> None:
         """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""

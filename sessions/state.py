@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from sessions import events as ev
+from sessions.reviews import Outcome, ReviewId
 from sessions.stored import Head, Loaded
 from sessions.types import (
     CallId,
@@ -31,8 +32,10 @@ from sessions.types import (
     SessionKey,
     UnixMs,
 )
+from sessions.verdicts import Finding
 
 STATE_VERSION = 1
+FINDINGS_MAX = 32  # of one answer that are remembered
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -69,6 +72,7 @@ class Open(msgspec.Struct, kw_only=True):
     fingerprint: str = ""  # of the tokenizer whose ids they are
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
+    findings: tuple[Finding, ...] = ()
 
     @property
     def id(self) -> ResponseId:
@@ -99,6 +103,17 @@ class Answer(msgspec.Struct, kw_only=True):
     tokens: bytes = b""
     tail: str = ""
     fingerprint: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+class Review(msgspec.Struct, kw_only=True):
+    """A review case as far as the session's user is told of it."""
+
+    category: str
+    response_id: ResponseId | None = None
+    appealed: bool = False
+    outcome: Outcome | None = None
+    decision: int = 0
 
 
 class Awaiting(msgspec.Struct, kw_only=True):
@@ -131,6 +146,7 @@ class State(msgspec.Struct, kw_only=True):
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
     cuts: list[ItemId] = []  # first kept items of the context fittings, newest last
+    reviews: dict[ReviewId, Review] = {}
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
 
     @property
@@ -174,6 +190,14 @@ def apply(state: State, record: ev.Record) -> None:
                 state.cuts.append(private.cut)
         case ev.ContentRetracted():
             _retract(state, event)
+            open_ = state.open.get(event.response_id)
+            if open_ is not None and private is not None:
+                _found(open_, private.findings)
+        case ev.ReviewAppealed():
+            _review(state, event).appealed = True
+        case ev.ReviewDecided():
+            review = _review(state, event)
+            review.outcome, review.decision = event.outcome, event.decision
 
 
 def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Private | None) -> None:
@@ -234,8 +258,18 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             return  # in_progress and the "done" of parts repeat what the deltas said
 
 
+def _review(state: State, event: ev.ReviewAppealed | ev.ReviewDecided) -> Review:
+    return state.reviews.setdefault(event.review_id, Review(category=event.category, response_id=event.response_id))
+
+
+def _found(of: Open | Answer, findings: tuple[Finding, ...]) -> None:
+    if findings:
+        of.findings = (*of.findings, *findings)[-FINDINGS_MAX:]
+
+
 def _released(open_: Open, private: ev.Private | None) -> None:
     if private is not None:
+        _found(open_, private.findings)
         open_.tokens += private.tokens
         open_.fingerprint = private.fingerprint or open_.fingerprint
         open_.tail = private.tail
@@ -270,6 +304,8 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     answer = Answer(items=tuple(item.id for item in body.output))
     if private is not None:
         answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
+        _found(answer, ended.findings if ended is not None else ())
+        _found(answer, private.findings)
     state.answers[body.id] = answer
     last = body.output[-1].id if body.output else body.parent_id
     calls = [item.call_id for item in body.output if isinstance(item, FunctionCall)]
@@ -378,7 +414,7 @@ def client_state(state: State) -> dict[str, Any]:
     """The `state` object of PROTOCOL.md §1: everything a new device needs, retractions applied."""
     drafted = {draft.item.id for open_ in state.open.values() for draft in open_.drafts if not draft.done}
     info = state.info
-    return {
+    shown: dict[str, Any] = {
         "items": [item for item in state.items.values() if item.id not in drafted],
         "open": [
             {
@@ -405,3 +441,15 @@ def client_state(state: State) -> dict[str, Any]:
         "tools": list(info.tools) if info is not None else [],
         "created_at": info.created_at if info is not None else None,
     }
+    if state.reviews:
+        shown["reviews"] = [
+            {
+                "review_id": review_id,
+                "category": review.category,
+                "response_id": review.response_id,
+                "appealed": review.appealed,
+                "outcome": review.outcome,
+            }
+            for review_id, review in state.reviews.items()
+        ]
+    return shown

@@ -13,6 +13,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
 from sessions.errors import SessileError
+from sessions.reviews import Case
 from sessions.stored import CommandRecord, HeadPatch, UsageRow
 from sessions.types import ItemId, Json, Principal, ResponseId, UnixMs, Usage
 from sessions.verdicts import Finding, Verdict
@@ -36,6 +37,7 @@ class Command(msgspec.Struct, frozen=True):
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
     findings: tuple[Finding, ...] = ()  # of the input filters
+    blocked: bool = False  # of an appeal: its text is one that filters refuse
     service: dict[str, Json] | None = None  # what admission has to tell of the response that it begins
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
@@ -72,6 +74,15 @@ class Broke(msgspec.Struct, frozen=True):
     generation: int
     error: SessileError
     usage: Usage
+    findings: tuple[Finding, ...] = ()  # what `Output` has not told
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A generation was stopped from outside; what filters had found in it by then and nothing else has told."""
+
+    response_id: ResponseId
+    generation: int
+    findings: tuple[Finding, ...]
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -106,7 +117,7 @@ class Resumed(msgspec.Struct, frozen=True):
     """Somebody reads again: open responses without a generation get one."""
 
 
-Input = Command | Output | Finished | Broke | Fitted | Activated | ToolDeadline | Orphaned | Paused | Resumed
+Input = Command | Output | Finished | Broke | Left | Fitted | Activated | ToolDeadline | Orphaned | Paused | Resumed
 
 
 # -- what a step asks for ------------------------------------------------------------------------------------------
@@ -143,6 +154,7 @@ class Step(msgspec.Struct):
     records: list[ev.Record] = []
     commands: list[CommandRecord] = []
     usage: list[UsageRow] = []
+    reviews: list[Case] = []
     head: HeadPatch | None = None
     answer: cm.Ok | SessileError | None = None
     effects: list[Effect] = []
@@ -150,13 +162,14 @@ class Step(msgspec.Struct):
     @property
     def durable(self) -> bool:
         """There is something to append."""
-        return bool(self.records or self.commands or self.usage or self.head is not None)
+        return bool(self.records or self.commands or self.usage or self.reviews or self.head is not None)
 
     def then(self, later: Step) -> None:
         """Adds what the next step of the same atomic write asks for; only the last one may carry an answer."""
         self.records += later.records
         self.commands += later.commands
         self.usage += later.usage
+        self.reviews += later.reviews
         self.head = later.head or self.head
         self.answer = later.answer
         self.effects += later.effects

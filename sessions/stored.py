@@ -6,6 +6,7 @@ import msgspec
 
 from sessions.commands import Ok
 from sessions.events import Record
+from sessions.reviews import Case
 from sessions.types import CommandId, Epoch, Json, Principal, ResponseId, SessionKey, UnixMs, Usage
 
 
@@ -101,6 +102,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[CommandRecord, ...] = ()
     head: HeadPatch | None = None
     usage: tuple[UsageRow, ...] = ()
+    reviews: tuple[Case, ...] = ()  # opened by it; see `sessions.reviews` for those that are there already
     snapshot: Snapshot | None = None
     at: UnixMs
 

@@ -28,7 +28,7 @@ from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
 from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
 from sessions.state import Open
-from sessions.steps import Broke, Finished, Fitted, Input, Output
+from sessions.steps import Broke, Finished, Fitted, Input, Left, Output
 from sessions.tools import Passed, ToolCalls, constrained, forced
 from sessions.types import Json, Message, Principal, ResponseId, Sampling, SessionKey, Tool, Usage, unpack_tokens
 from sessions.verdicts import Finding, Verdict
@@ -137,6 +137,8 @@ class Turn:
             self._broke(failure, usage)
         except asyncio.CancelledError:
             self._flush()  # what was released is written, unless the response has ended or runs elsewhere
+            if self._findings and not self._told:
+                self._inbox.post(Left(self.response_id, self.generation, self._take_findings()))
             raise
         finally:
             self._disarm()
@@ -156,7 +158,8 @@ class Turn:
     def _broke(self, error: SessileError, usage: Usage) -> None:
         self._flush()
         usage = msgspec.structs.replace(usage, output_tokens=usage.output_tokens + self._seen)
-        self._inbox.post(Broke(self.response_id, self.generation, error, usage))
+        findings = () if self._told else self._take_findings()  # what the actor is about to take carries them
+        self._inbox.post(Broke(self.response_id, self.generation, error, usage, findings))
 
     async def _generate(self, plan: Plan) -> None:
         """Runs the engine, again from the released text where a filter rewrote it."""
@@ -218,6 +221,7 @@ class Turn:
                     if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                         if release is not None:
                             self._accept(release)
+                        self._findings += pipeline.take_findings()
                         begun_at = self._loop.time()
                         release = await pipeline.close()
                         self._filters_s.observe(self._loop.time() - begun_at)

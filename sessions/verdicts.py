@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a filter found, and what the policy does about it. The text itself does not stand here."""
+    """One thing that a filter found, and what the policy does about it. The text itself does not stand here, unless the
+    policy says that reviewers get it (`kept`): that goes to the review case and nowhere else (`without_text`)."""
 
     category: str
     action: Literal["block", "redact", "flag", "retract"]
@@ -17,6 +19,18 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: float = 1.0
     model: str = ""  # name and version of the detector
     policy: str = ""  # version of the policy that decided
+    review: bool = False  # a person is to look at it
+    kept: str = ""
+
+    @property
+    def about(self) -> str:
+        """Its category without the kind: what is counted."""
+        return self.category.partition("/")[0]
+
+
+def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """As they may stand in a log."""
+    return tuple(msgspec.structs.replace(each, kept="") if each.kept else each for each in findings)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,17 +13,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
 
 from sessions.access import demand, may_see
 from sessions.commands import ActorCommand, Ok
-from sessions.errors import Limited, Overloaded, SessileError, Unavailable
+from sessions.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.measures import Measures
 from sessions.metering import UsageBooks
 from sessions.ports import Journal, Sessions
+from sessions.reviewing import telling
+from sessions.reviews import Case, ReviewBooks
 from sessions.stored import Head, ResponsePlace
 from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
 from transport.access import Access
@@ -63,6 +65,7 @@ class Gateway:
         measures: Measures | None = None,
         quotas: Quotas | None = None,
         usage: UsageBooks | None = None,
+        reviews: ReviewBooks | None = None,
     ) -> None:
         """`quotas` None: nothing is limited but what is under way."""
         self.access = access
@@ -77,6 +80,7 @@ class Gateway:
         self.counters: Counter[str] = Counter()
         self.measures = measures or Measures()
         self.usage = usage
+        self.reviews = reviews
         self.desk: Desk | None = None  # set by whoever wires it, once there is something to show
         of_doors(self.measures, self.counters)
         self.draining = False
@@ -130,6 +134,13 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    async def tell(self, case: Case) -> None:
+        """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
+        assert self.reviews is not None
+        with suppress(NotFound, Gone):  # nobody is left to be told
+            await self._sessions.execute(*telling(case))
+        await self.reviews.mark_told(case.id, decision=case.decisions)
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
         """A session as it stands. Raises NotFound, Gone, Unavailable."""

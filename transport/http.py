@@ -36,6 +36,7 @@ from transport.routes import (
     operator,
     page,
     responses,
+    reviews,
     sessions,
     tickets,
     usage,
@@ -96,6 +97,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(responses.router(gateway, doorway))
     app.include_router(conversations.router(gateway, doorway))
     app.include_router(sessions.router(gateway, doorway))
+    app.include_router(reviews.router(gateway, doorway))
     app.include_router(usage.router(gateway))
     app.include_router(operator.router(gateway, version=version))
     if web is not None:

@@ -38,7 +38,7 @@ class PolicyOutputFilter:
     def __init__(self, policy: Policy, scanner: Scanner, *, told: str = "", calls: bool = False) -> None:
         self._policy = policy
         self._scanner = scanner
-        self._report = Reporter(policy)
+        self._report = Reporter(policy, policy.output)
         self._late = policy.mode == "async" and not calls
         self._normal = Normal(escapes=calls)
         self._before = ""
@@ -69,7 +69,7 @@ class PolicyOutputFilter:
                 start, end = normal.place(hit.start), normal.end(hit.end)
                 if hit.action == "flag" and end <= self._told:
                     continue  # said when it was shown
-                finding = self._report.hit(hit, start, end)
+                finding = self._report.hit(hit, start, end, text=plain, within=(hit.start, hit.end))
                 flags.append(finding)
                 if hit.action != "flag":
                     return self._act(hit, start, end, tuple(flags))
@@ -132,7 +132,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         calls: bool = False,
     ) -> None:
         super().__init__(policy, scanner, told=told, calls=calls)
-        self._report = Reporter(policy, models)
+        self._report = Reporter(policy, policy.output, models)
         self._ask_models = ask
         self._models = policy.output.models
         self._text = told if self._late else ""  # of the open passage, behind the end of the one before
@@ -210,9 +210,9 @@ class JudgedOutputFilter(PolicyOutputFilter):
         for name in self._models:
             rule = getattr(self._policy.output, name)
             if failed:
-                findings.append(self._report.unjudged(name, rule.action, start, end))
+                findings.append(self._report.unjudged(name, rule.action, start, end, text=passage.text))
             elif (score := judgement.result()[name]) >= rule.threshold:
-                findings.append(self._report.scored(name, rule.action, score, start, end))
+                findings.append(self._report.scored(name, rule.action, score, start, end, text=passage.text))
             else:
                 continue
             if rule.action != "flag":

@@ -52,7 +52,7 @@ class PolicyInputFilter:
         self._models = policy.input.models
         self._ask = ask
         self._scan = scan
-        self._report = Reporter(policy, models)
+        self._report = Reporter(policy, policy.input, models)
 
     async def check(self, principal: Principal, text: str) -> Verdict:
         if not text:
@@ -69,11 +69,11 @@ class PolicyInputFilter:
                     places = await self._scan(self._policy.version, text, max(deadline_s, 5.0))
                 except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
                     findings += [
-                        self._report.unjudged(name, rule.action, 0, len(text))
+                        self._report.unjudged(name, rule.action, 0, len(text), text=text)
                         for name, rule in self._policy.input.rules.items()
                         if name in ("phrases", "pii", "secrets")
                     ]
-        findings += [self._report.hit(hit, start, end) for hit, start, end in places]
+        findings += [self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places]
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:
             findings += await self._judged(judging, text, spans)
@@ -86,18 +86,20 @@ class PolicyInputFilter:
         try:
             scores = await judging
         except Exception:  # noqa: BLE001 - errors and lateness alike: the policy says what they mean
-            return [self._report.unjudged(name, self._rule(name).action, 0, len(text)) for name in self._models]
+            return [
+                self._report.unjudged(name, self._rule(name).action, 0, len(text), text=text) for name in self._models
+            ]
         for name in self._models:
             rule = self._rule(name)
             if name == "entities":
                 for kind, start, end, score in scores[name]:
                     if kind in rule.kinds:
                         hit = Hit(start, end, "pii", kind, rule.action)
-                        found.append(self._report.named(hit, score))
+                        found.append(self._report.named(hit, score, text=text))
                         if rule.action == "redact":
                             spans.append((start, end, mark_of(hit)))
             elif scores[name] >= rule.threshold:
-                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text)))
+                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text), text=text))
         return found
 
     def _rule(self, name: str):  # type: ignore[no-untyped-def]

@@ -45,7 +45,10 @@ class BadPolicy(BadInput):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`review`: whether a person is to look at what it finds; not said: at what is merely flagged."""
+
     action: Action = "block"
+    review: bool | None = None
 
 
 class Phrases(Rule, frozen=True, kw_only=True):
@@ -92,6 +95,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mode: Literal["strict", "window", "async"] = "window"
     window: Annotated[int, Meta(ge=16, le=8192)] = 256  # code points that a classifier of answers sees at once, at most
     overlap: Annotated[int, Meta(ge=0, le=2048)] = 96  # of the window before
+    review_text: bool = False  # reviewers get what was found, with a little around it, though no log has it
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000  # for a classifier; then it is late
     input_message: Annotated[str, Meta(min_length=1, max_length=1000)] = (
         "This message was refused by this service's rules."

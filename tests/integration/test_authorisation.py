@@ -16,8 +16,11 @@ from tests.support.authorisation.entries import COMMANDS, HTTP, Entry, Http, Nam
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, kind_of, missing
 from tests.support.authorisation.world import KINDS, World, a_world, without
 
-# What is answered with something else than a refusal where there is nothing to do: a call that is open, replicas.
-AS_IF = {"tool.output", "AnswerTool"} | {entry.name for entry in HTTP if "/v1/operator/" in entry.path}
+# What is answered with something else than a refusal where there is nothing to do: a call that is open, replicas, a
+# case that is claimed, an answer of which something was withheld.
+AS_IF = {"tool.output", "AnswerTool"} | {
+    entry.name for entry in HTTP if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal"))
+}
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ async def world() -> AsyncIterator[World]:
 
 def names_of(world: World) -> Names:
     victim = world.victim
-    return Names(victim.session, victim.response, victim.item, victim.key_id)
+    return Names(victim.session, victim.response, victim.item, victim.key_id, victim.review)
 
 
 async def test_every_route_command_and_method_has_an_entry(world: World) -> None:
@@ -58,7 +61,7 @@ async def test_nobody_is_let_in_to_what_is_not_theirs(world: World, kind: str) -
 
 def rightful(world: World, entry: Entry) -> str:
     match entry.needs:
-        case "administrator":
+        case "administrator" | "reviewer":
             return without(world, "service", "usage")
         case "operator":
             return without(world, "operator", "usage")
@@ -77,7 +80,7 @@ async def test_who_may_is_let_in(world: World, kind: str) -> None:
             continue
         victim = await world.owned(world.credentials["victim"], world.victim.key_id)
         spare = await world.key(tenant="acme", user="ana")
-        names = Names(victim.session, victim.response, victim.item, spare.split("-")[2])
+        names = Names(victim.session, victim.response, victim.item, spare.split("-")[2], victim.review)
         came = await attempt(world, entry, rightful(world, entry), names)
         let_in = came.outcome not in ("unauthorized", "forbidden") if entry.name in AS_IF else came.outcome == "allowed"
         if not let_in:

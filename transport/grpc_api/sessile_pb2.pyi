@@ -164,7 +164,7 @@ class Command(_message.Message):
     def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
-    __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop")
+    __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class Ok(_message.Message):
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     NOOP_FIELD_NUMBER: _ClassVar[int]
+    REVIEW_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     epoch: str
@@ -179,7 +180,8 @@ class Ok(_message.Message):
     item_id: str
     response_id: str
     noop: bool
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., item_id: _Optional[str] = ..., response_id: _Optional[str] = ..., noop: _Optional[bool] = ...) -> None: ...
+    review_id: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., item_id: _Optional[str] = ..., response_id: _Optional[str] = ..., noop: _Optional[bool] = ..., review_id: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty", "seed", "max_output_tokens", "stop", "logit_bias", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls", "text")
@@ -387,7 +389,7 @@ class SessionSummary(_message.Message):
     def __init__(self, id: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open: _Optional[bool] = ..., created_at: _Optional[int] = ..., updated_at: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by")
+    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews")
     class MadeByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +412,7 @@ class State(_message.Message):
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     AWAITING_FIELD_NUMBER: _ClassVar[int]
     MADE_BY_FIELD_NUMBER: _ClassVar[int]
+    REVIEWS_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -425,7 +428,22 @@ class State(_message.Message):
     queued: _containers.RepeatedCompositeFieldContainer[QueuedResponse]
     awaiting: _containers.RepeatedCompositeFieldContainer[AwaitingTools]
     made_by: _containers.ScalarMap[str, str]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    reviews: _containers.RepeatedCompositeFieldContainer[Review]
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ...) -> None: ...
+
+class Review(_message.Message):
+    __slots__ = ("review_id", "category", "response_id", "appealed", "outcome")
+    REVIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    APPEALED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    review_id: str
+    category: str
+    response_id: str
+    appealed: bool
+    outcome: str
+    def __init__(self, review_id: _Optional[str] = ..., category: _Optional[str] = ..., response_id: _Optional[str] = ..., appealed: _Optional[bool] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class OpenResponse(_message.Message):
     __slots__ = ("response_id", "parent_id", "sequence_number", "output")
@@ -596,7 +614,7 @@ class SessionInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +643,8 @@ class Event(_message.Message):
     RESPONSE_INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FAILED_FIELD_NUMBER: _ClassVar[int]
     CONTENT_RETRACTED_FIELD_NUMBER: _ClassVar[int]
+    REVIEW_APPEALED_FIELD_NUMBER: _ClassVar[int]
+    REVIEW_DECIDED_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -653,7 +673,9 @@ class Event(_message.Message):
     response_incomplete: ResponseStanding
     response_failed: ResponseStanding
     content_retracted: ContentRetracted
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ...) -> None: ...
+    review_appealed: ReviewAppealed
+    review_decided: ReviewDecided
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -858,3 +880,27 @@ class ContentRetracted(_message.Message):
     replacement: str
     category: str
     def __init__(self, response_id: _Optional[str] = ..., item_id: _Optional[str] = ..., content_index: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., replacement: _Optional[str] = ..., category: _Optional[str] = ...) -> None: ...
+
+class ReviewAppealed(_message.Message):
+    __slots__ = ("review_id", "category", "response_id")
+    REVIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    review_id: str
+    category: str
+    response_id: str
+    def __init__(self, review_id: _Optional[str] = ..., category: _Optional[str] = ..., response_id: _Optional[str] = ...) -> None: ...
+
+class ReviewDecided(_message.Message):
+    __slots__ = ("review_id", "category", "outcome", "decision", "response_id")
+    REVIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    review_id: str
+    category: str
+    outcome: str
+    decision: int
+    response_id: str
+    def __init__(self, review_id: _Optional[str] = ..., category: _Optional[str] = ..., outcome: _Optional[str] = ..., decision: _Optional[int] = ..., response_id: _Optional[str] = ...) -> None: ...

@@ -323,6 +323,7 @@ class SessionTold(Told):
     tools: list[dict[str, Any]]
     created_at: int | None
     head: str | None
+    reviews: list[dict[str, Any]]
     open: list[str]
     num_items: int
 
@@ -348,6 +349,7 @@ class SessionState(Told):
     instructions: str | None
     tools: list[dict[str, Any]]
     created_at: int | None
+    reviews: list[dict[str, Any]] = []
 
 
 class SessionExport(Told):

@@ -70,6 +70,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
             "epoch": done.epoch,
             "offset": done.offset,
             **{name: state[name] for name in kept},
+            "reviews": state.get("reviews", []),
             "open": [each["response_id"] for each in state["open"]],
             "num_items": len(state["items"]),
         }

@@ -1,11 +1,12 @@
 /**
  * The operator's page: what the server says of replicas, sessions and usage, asked again every few seconds.
  *
- * Everything shown comes from `/v1/operator/…` and `/v1/usage`, and goes in as text. Rows and cards are
+ * Everything shown comes from `/v1/operator/…`, `/v1/usage` and `/v1/reviews` (reviews.js), and goes in as text. Rows and cards are
  * kept by what they are of, so that focus and scrolling survive an update. The key is kept in this tab only.
  */
 
 import { arrange, el, find } from "./dom.js";
+import { Reviews } from "./reviews.js";
 
 const EVERY_MS = 3000;
 const KEY = "sessile-key";
@@ -26,14 +27,15 @@ class Refused extends Error {
   }
 }
 
-/** @param {string} path @param {{ query?: Record<string, string>, body?: unknown, method?: string }} [how] */
-async function call(path, { query = {}, body, method = body === undefined ? "GET" : "POST" } = {}) {
+/** @param {string} path @param {{ query?: Record<string, string>, body?: unknown, method?: string, once?: string }} [how] `once`: repeated under this name it is done once */
+async function call(path, { query = {}, body, method = body === undefined ? "GET" : "POST", once } = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== "");
   const search = given.length === 0 ? "" : `?${new URLSearchParams(given)}`;
   /** @type {Record<string, string>} */ const headers = {};
   const key = sessionStorage.getItem(KEY);
   if (key !== null) headers["authorization"] = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
+  if (once !== undefined) headers["idempotency-key"] = once;
   const answer = await fetch(path + search, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, told.error?.message ?? `The server answers ${answer.status}.`);
@@ -287,6 +289,8 @@ find("key-form").addEventListener("submit", () => {
   void refresh().then(usage);
 });
 
+const reviews = new Reviews(call, told, () => void refresh());
+
 // -- keeping up to date ---------------------------------------------------------------------------------------------------
 
 /** @param {boolean} good @param {string} text */
@@ -304,6 +308,7 @@ async function refresh() {
     showHealth(overview);
     showReplicas();
     await showSessions();
+    await reviews.show();
     const serving = replicas.filter((each) => each.state === "serving").length;
     pulse(serving > 0, serving > 0 ? `${serving} of ${replicas.length} serving` : "No replica is serving");
   } catch (error) {
@@ -350,6 +355,6 @@ for (const table of document.querySelectorAll("table")) table.classList.add("sta
 
 const keep = /** @type {HTMLInputElement} */ (find("keep"));
 setInterval(() => {
-  if (keep.checked && !document.hidden && !dialog.open && !keyDialog.open) void refresh();
+  if (keep.checked && !document.hidden && !dialog.open && !keyDialog.open && !reviews.open) void refresh();
 }, EVERY_MS);
 void refresh().then(usage);

@@ -17,6 +17,7 @@ from actors.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import Stream
 from persistence.memory import MemoryJournal, MemoryStore
+from persistence.reviews import reviews_of
 from sessions.events import Record
 from sessions.filters import KeywordFilterSet
 from sessions.ports import Chunk, EngineInfo, FilterSet, Finish, GenerationRequest, Member
@@ -181,6 +182,8 @@ async def serving(
                 now_ms=now_ms,
                 new_id=new_id,
                 models=models,
+                measures=runtime.measures,
+                reviews=reviews_of(journal),
             )
             server = Server(gateway, host="127.0.0.1", port=0)
             await server.start()

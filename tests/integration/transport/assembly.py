@@ -14,6 +14,7 @@ from actors.directory.memory import MemoryDirectory
 from actors.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory import MemoryJournal, MemoryStore
+from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from sessions.filters import KeywordFilterSet
 from sessions.measures import Measures
@@ -124,6 +125,7 @@ async def assembled(
                 quotas=None if limited is None else limited.quotas,
                 measures=measures,
                 usage=usage_of(journal),
+                reviews=reviews_of(journal),
                 keys=ring,
             )
             of_engine(measures, simulated)

@@ -1,8 +1,8 @@
 """What every route, command and method needs, and whose things it touches. A new one without an entry fails the test.
 
-`needs` is a scope, or "administrator", "operator", "anyone" (with any good key), or None: open to everybody. `about` is
-what the request names of somebody's: then it must be, for others, as if that did not exist. Without it a request is the
-asker's own affair: others may make it, and see nothing of the victim's.
+`needs` is a scope, or "administrator", "operator", "reviewer", "anyone" (with any good key), or None: open to all.
+`about` is what the request names of somebody's: then it must be, for others, as if that did not exist. Without it a
+request is the asker's own affair: others may make it, and see nothing of the victim's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sessions.types import Scope, SessionId
 from transport.frames import Ack, ClientFrame, Hello, Ping, Pong, SessionGet, SessionList, Subscribe, Unsubscribe
 from transport.grpc_api import sessile_pb2 as pb
 
-Needs = Scope | Literal["administrator", "operator", "anyone"] | None
-About = Literal["session", "response", "item", "key", "tenant"] | None
+Needs = Scope | Literal["administrator", "operator", "reviewer", "anyone"] | None
+About = Literal["session", "response", "item", "key", "review", "tenant"] | None
 
 
 class Names(NamedTuple):
@@ -28,6 +28,7 @@ class Names(NamedTuple):
     response: str
     item: str
     key_id: str
+    review: str
 
 
 class Http(NamedTuple):
@@ -51,6 +52,7 @@ class Http(NamedTuple):
             .replace("{conversation}", names.session)
         )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
+        path = path.replace("{review_id}", names.review)
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 
@@ -90,6 +92,14 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/usage", "usage", "tenant", query={"tenant": "acme"}),
     Http("GET", "/v1/usage/responses", "usage"),
     Http("GET", "/v1/usage/responses", "usage", "tenant", query={"tenant": "acme"}),
+    # reviews
+    Http("GET", "/v1/reviews", "reviewer"),
+    Http("GET", "/v1/reviews", "reviewer", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/reviews/{review_id}", "reviewer", "review"),
+    Http("POST", "/v1/reviews/{review_id}/claim", "reviewer", "review"),
+    Http("POST", "/v1/reviews/{review_id}/decide", "reviewer", "review", body=fixed(outcome="upheld")),
+    Http("POST", "/v1/sessions/{session}/responses/{response_id}/appeal", "chat", "session", body=fixed(note="x")),
+    Http("POST", "/v1/sessions/{session}/messages/appeal", "chat", "session", body=fixed(content="x")),
     # OpenAI's
     Http("GET", "/v1/models", "read"),
     Http("GET", "/v1/models/{model:path}", "read"),

@@ -95,6 +95,12 @@ def askers(world: World, entry: Entry) -> list[Asker]:
         case "operator":
             found.append(Asker("wrong scope", "operator without admin", without(world, "operator", "admin")))
             found.append(Asker("wrong scope", "service with admin", without(world, "service", "usage")))
+        case "reviewer":
+            found += [
+                Asker("wrong scope", f"{r} without review", without(world, r, "review"))
+                for r in ("service", "operator")
+            ]
+            found.append(Asker("wrong scope", "a user", credentials["victim"]))
         case None | "anyone":
             pass
         case scope:
@@ -145,6 +151,8 @@ def _has(principal: Principal, entry: Entry) -> bool:
             return True
         case "administrator":
             return principal.role != "user" and "admin" in principal.scopes
+        case "reviewer":
+            return principal.role != "user" and "review" in principal.scopes
         case "operator":
             return principal.role == "operator" and "admin" in principal.scopes
         case "read":
@@ -174,7 +182,13 @@ def shown(world: World, entry: Entry, came: Came) -> list[str]:
     """What of the victim's is in an answer. Her ids are no secret where the asker has named them."""
     words = [CANARY]
     if entry.about is None:
-        words += [world.victim.session, world.victim.response, world.victim.item, world.victim.key_id]
+        words += [
+            world.victim.session,
+            world.victim.response,
+            world.victim.item,
+            world.victim.key_id,
+            world.victim.review,
+        ]
     return [word for word in words if word in came.said]
 
 

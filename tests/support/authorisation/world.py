@@ -23,7 +23,9 @@ from inference.simulated import SimulatedOptions
 from persistence import api_keys_of
 from persistence.memory import MemoryJournal
 from sessions.api_keys import Wanted, make
+from sessions.reviews import case_of
 from sessions.types import SCOPES, Authority, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
+from sessions.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
 from transport.access import Access, key_digest, wall_ms
 from transport.grpc_api import GrpcServer
@@ -49,6 +51,7 @@ class Victim(NamedTuple):
     response: ResponseId
     item: str
     key_id: str
+    review: str
     credential: str
 
 
@@ -119,7 +122,25 @@ class World:
             await actor.written()
         items = await self.http.get(f"/v1/conversations/{session}/items", headers=headers)
         items.raise_for_status()
-        return Victim(session, response, items.json()["data"][-1]["id"], key_id, credential)
+        review = self.a_review(SessionKey(TenantId("acme"), session), response)
+        return Victim(session, response, items.json()["data"][-1]["id"], key_id, review, credential)
+
+    def a_review(self, key: SessionKey, response: ResponseId) -> str:
+        """A case of hers, with what she says of it."""
+        finding = Finding(category="keyword", action="block", start=0, end=5)
+        case = case_of(
+            finding,
+            key=key,
+            subject=response,
+            direction="output",
+            user="ana",
+            offset=1,
+            now=UnixMs(wall_ms()),
+            response_id=response,
+            appeal=f"{self.canary} note",
+        )
+        self.assembly.journal.store.reviews[case.id] = case
+        return case.id
 
     def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, **claims: Any) -> str:
         said = {"iss": ISSUER.issuer, "aud": "sessile", "sub": "carol", "org": "acme", "exp": wall_ms() // 1000 + 3600}
