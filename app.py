@@ -249,7 +249,7 @@ async def serve(settings: Settings) -> int:
     measures, prices = Measures(), PriceFile(settings.prices)
     exposition = Exposition(measures, version=VERSION, role="serve")
     async with (
-        open_filters(settings) as filters,
+        open_filters(settings, measures) as filters,
         running(journal, keys, engine),
         limiting(settings.limits, "", journal) as limited,
         Runtime(
@@ -341,8 +341,9 @@ async def replica_role(settings: Settings) -> int:
     keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
+    measures = Measures()
     async with contextlib.AsyncExitStack() as stack:
-        filters = await stack.enter_async_context(open_filters(settings))
+        filters = await stack.enter_async_context(open_filters(settings, measures))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -355,8 +356,7 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(server.stop, 0)
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
-        fingerprint = fingerprint_of(engine)
-        measures, prices = Measures(), PriceFile(settings.prices)
+        fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         exposition = Exposition(measures, version=VERSION, role="replica")
         await stack.enter_async_context(traced(settings.otlp, measures, role="replica", name=name, version=VERSION))
         await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))

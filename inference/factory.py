@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from sessions.errors import BadInput
 from sessions.filters import KeywordFilterSet
+from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Keys
 
 
@@ -137,7 +138,7 @@ class FilterSettings(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def open_filters(settings: FilterSettings) -> AsyncIterator[FilterSet]:
+async def open_filters(settings: FilterSettings, measures: Measures) -> AsyncIterator[FilterSet]:
     """What messages and answers pass through: a policy's file, read again on SIGHUP, or phrases. Raises BadInput."""
     if not settings.policy:
         yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
@@ -146,7 +147,7 @@ async def open_filters(settings: FilterSettings) -> AsyncIterator[FilterSet]:
         raise BadInput("invalid_setting", "input_keywords, output_keywords: with a policy, phrases stand in the policy")
     from inference.moderation import PolicyFilterSet
 
-    filters = PolicyFilterSet(settings.policy)
+    filters = PolicyFilterSet(settings.policy, measures)
     await filters.open()
     try:
         with filters.read_again_on_hangup():

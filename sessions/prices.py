@@ -108,14 +108,6 @@ class PriceBook:
     def cost(self, model: str, usage: Usage, at: UnixMs) -> Cost | None:
         return self.current.cost(model, usage, at) if self.current is not None else None
 
-    def replace(self, text: str) -> bool:
-        """Takes a new list; False where it says what the old one said. Raises BadPrices, and then nothing changed."""
-        new = read_prices(text)
-        if self.current is not None and new.version == self.current.version:
-            return False
-        self.current = new
-        return True
-
 
 def read_prices(text: str) -> PriceList:
     """Raises BadPrices."""

@@ -47,7 +47,7 @@ async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator
             limiter = LossTolerant(store, limits.now, _clock_ms)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
-        async with beside(limits.watch(), settler.run()):
+        async with beside(limits.file.run(), settler.run()):
             yield Limiting(limits.now, quotas, settler)
 
 

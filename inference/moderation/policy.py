@@ -24,6 +24,7 @@ import hashlib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +36,15 @@ FILE_BYTES_MAX: Final = 4_000_000
 Action = Literal["block", "redact", "flag", "retract"]
 Phrase = Annotated[str, Meta(min_length=1, max_length=256)]
 Score = Annotated[float, Meta(ge=0, le=1)]
+
+
+TEXT: Final = "{text}"
+GUARD_TEMPLATE: Final = """\
+Is the text between the lines safe to show to the public? Unsafe is what is hateful, sexual, violent or criminal.
+----
+{text}
+----
+Answer with one word: safe or unsafe."""
 
 
 class BadPolicy(BadInput):
@@ -69,6 +79,30 @@ class Scored(Rule, frozen=True, kw_only=True):
     threshold: Score = 0.5
 
 
+class Guarded(Scored, frozen=True, kw_only=True):
+    """Asks the guard of this name in the file's `guards`."""
+
+    name: str = "default"
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that says of a text whether it is safe (`inference.moderation.guard`). Either `url` or `model_path`."""
+
+    url: str = ""  # an OpenAI-compatible base URL, http://host:8000/v1
+    model_path: str = ""  # a GGUF
+    model: Annotated[str, Meta(min_length=1, max_length=128)] = "guard"  # its name at the URL
+    key_file: str = ""  # holds the URL's API key
+    template: Annotated[str, Meta(max_length=32_768)] = GUARD_TEMPLATE
+    safe: Annotated[str, Meta(pattern=r"^[a-z]{1,32}$")] = "safe"
+    unsafe: Annotated[str, Meta(pattern=r"^[a-z]{1,32}$")] = "unsafe"
+    kinds: Annotated[dict[str, str], Meta(max_length=64)] = {}  # what it says behind `unsafe`: S1 = "violence"
+    logprobs: bool = True  # ask the URL for probabilities
+    at_once: Annotated[int, Meta(ge=1, le=64)] = 4
+    waiting: Annotated[int, Meta(ge=0, le=4096)] = 256
+    context: Annotated[int, Meta(ge=256, le=131_072)] = 2048  # tokens for one text, of a GGUF
+    threads: Annotated[int, Meta(ge=1, le=256)] = 1
+
+
 class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is looked for on the way in, or on the way out."""
 
@@ -77,7 +111,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     secrets: Kinds | None = None
     prompt_injection: Scored | None = None
     toxicity: Scored | None = None
-    guard: Scored | None = None
+    guard: Guarded | None = None
 
     @property
     def rules(self) -> dict[str, Rule]:
@@ -111,10 +145,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policies: dict[str, Policy]
+    guards: dict[str, Guard] = {}
     tenants: dict[str, str] = {}
 
     def of(self, tenant: str) -> Policy:
         return self.policies[self.tenants.get(tenant, "default")]
+
+    @property
+    def guarded(self) -> frozenset[str]:
+        """The guards that some policy asks."""
+        sides = (side for policy in self.policies.values() for side in (policy.input, policy.output))
+        return frozenset(side.guard.name for side in sides if side.guard is not None)
 
     @property
     def models(self) -> frozenset[str]:
@@ -136,9 +177,14 @@ def parse_policies(text: str, *, json: bool = False) -> Policies:
     for tenant, name in policies.tenants.items():
         if name not in policies.policies:
             raise BadPolicy(f"tenants.{tenant}: there is no policy named {name!r}")
+    for name, guard in policies.guards.items():
+        _check_guard(guard, f"guards.{name}")
     for name, policy in policies.policies.items():
         for side in ("input", "output"):
             _check_side(policy, side, getattr(policy, side), f"policies.{name}.{side}")
+            rule = getattr(policy, side).guard
+            if rule is not None and rule.name not in policies.guards:
+                raise BadPolicy(f"policies.{name}.{side}.guard: there is no guard named {rule.name!r}")
     return policies
 
 
@@ -177,3 +223,22 @@ def _check_kinds(rule: Kinds | None, known: tuple[str, ...], place: str) -> None
     for kind in rule.kinds if rule is not None else ():
         if kind not in known:
             raise BadPolicy(f"{place}.kinds: no kind {kind!r}; there are {', '.join(known)}")
+
+
+def _check_guard(guard: Guard, place: str) -> None:
+    if bool(guard.url) == bool(guard.model_path):
+        raise BadPolicy(f"{place}: give `url` or `model_path`, one of the two")
+    if guard.url:
+        try:
+            parts = urlsplit(guard.url)
+            good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) and not parts.query
+        except ValueError:
+            good = False
+        if not good or not guard.url.isascii() or any(letter.isspace() for letter in guard.url):
+            raise BadPolicy(f"{place}.url: {guard.url!r} is not http(s)://host:port/path")
+        if parts.username is not None:
+            raise BadPolicy(f"{place}.url: a key belongs into the file that `key_file` names")
+    if guard.template.count(TEXT) != 1:
+        raise BadPolicy(f"{place}.template: {TEXT} must stand in it once")
+    if guard.safe[0] == guard.unsafe[0]:
+        raise BadPolicy(f"{place}: {guard.safe!r} and {guard.unsafe!r} must not begin with the same letter")

@@ -15,21 +15,15 @@ force stays in force. Every name is in `sessions.limits`.
 
 from __future__ import annotations
 
-import asyncio
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
-import structlog
 
 from sessions.limits import Limits
+from sessions.watched import Watched
 from transport.command_line.settings import BadSetting
-
-LOOK_S: Final = 1.0
-
-log = structlog.get_logger(__name__)
 
 
 def read_limits(path: Path) -> Limits:
@@ -41,41 +35,17 @@ def read_limits(path: Path) -> Limits:
 
 
 class LimitsFile:
-    """What the file said when it was last whole. `watch` belongs to a task."""
+    """What the file said when it was last whole. `file.run` belongs to a task."""
 
     def __init__(self, path: Path, *, changed: Callable[[Limits], None] = lambda limits: None) -> None:
         """Raises BadSetting for a file that is wrong from the start."""
-        self._path = path
         self._changed = changed
-        self._seen = self._mark()
-        self._limits = read_limits(path)
+        self.file = Watched(path, read_limits, self._take, what="limits", refused=(BadSetting,))
+        self._limits = self.file.first()
 
     def now(self) -> Limits:
         return self._limits
 
-    def look(self) -> None:
-        """Reads the file again if it is another one than before."""
-        mark = self._mark()
-        if mark == self._seen:
-            return
-        self._seen = mark
-        try:
-            limits = read_limits(self._path)
-        except BadSetting as error:
-            log.error("limits_refused", error=str(error), in_force="the ones before")
-            return
+    async def _take(self, limits: Limits) -> None:
         self._limits = limits
-        log.info("limits_changed", tenants=len(limits.tenants))
         self._changed(limits)
-
-    def _mark(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-    async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(self.look)

@@ -187,14 +187,14 @@ async def test_connections_beyond_the_pace_are_told_when_to_come(limits: Callabl
 # -- the file -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_changes_holds_from_then_on(limits: Callable[[str], Path]) -> None:
+async def test_a_file_that_changes_holds_from_then_on(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nrequests_per_minute = 3\n")
     told: list[int] = []
     file = LimitsFile(path, changed=lambda now: told.append(now.default.requests_per_minute or 0))
-    file.look()
+    await file.file.look()
     assert told == []
     path.write_text("[default]\nrequests_per_minute = 40\n[tenants.acme]\nuser.sessions = 7\n")
-    file.look()
+    await file.file.look()
     assert told == [40]
     assert file.now().of(TenantId("acme")).user.sessions == 7
     assert file.now().of(TenantId("other")).requests_per_minute == 40
@@ -211,15 +211,17 @@ def test_a_file_that_changes_holds_from_then_on(limits: Callable[[str], Path]) -
         ("\udcff", "codec"),
     ],
 )
-def test_a_malformed_file_is_refused_and_the_old_one_stays(limits: Callable[[str], Path], text: str, says: str) -> None:
+async def test_a_malformed_file_is_refused_and_the_old_one_stays(
+    limits: Callable[[str], Path], text: str, says: str
+) -> None:
     path = limits("[default]\nrequests_per_minute = 3\n")
     file = LimitsFile(path)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    file.look()
+    await file.file.look()
     assert file.now().default.requests_per_minute == 3
     with pytest.raises(BadSetting, match="limits = ") as caught:
         LimitsFile(path)
     assert says in str(caught.value)
     path.unlink()
-    file.look()
+    await file.file.look()
     assert file.now().default.requests_per_minute == 3

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.prices import PICOS, BadPrices, PriceBook, amount, read_prices, sum_public
+from sessions.prices import PICOS, amount, read_prices, sum_public
 from sessions.types import UnixMs, Usage
+from transport.command_line.prices import PriceFile
+from transport.command_line.settings import BadSetting
 
 LIST = """
 currency = "USD"
@@ -107,13 +110,16 @@ def test_amounts_have_neither_exponents_nor_zeros_at_their_end() -> None:
         ('currency = "USD"\n' + '[[prices]]\nmodel="m"\ninput=1\noutput=1\n' * 2, "price 2: a second one"),
     ],
 )
-def test_a_malformed_list_is_refused_and_the_old_one_stays(text: str, wrong: str) -> None:
-    book = PriceBook(read_prices(LIST))
-    old = book.current
-    with pytest.raises(BadPrices) as refused:
-        book.replace(text)
+async def test_a_malformed_list_is_refused_and_the_old_one_stays(tmp_path: Path, text: str, wrong: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(LIST)
+    prices = PriceFile(str(path))
+    old = prices.book.current
+    path.write_text(text)
+    with pytest.raises(BadSetting) as refused:
+        PriceFile(str(path))
     assert wrong in str(refused.value)
-    assert book.current is old
-    assert book.replace(LIST) is False
-    assert book.replace(LIST.replace("0.15", "0.16")) is True
-    assert book.current is not old
+    assert not await prices.watched.look() and prices.book.current is old
+    path.write_text(LIST.replace("0.15", "0.16"))
+    assert await prices.watched.look()
+    assert prices.book.current is not None and prices.book.current != old

@@ -1,0 +1,88 @@
+"""A file that is read again when it changes; a bad one is refused with what is wrong, and what was in force stays.
+
+    watched = Watched(path, read, take, what="limits", refused=(BadSetting,))
+    value = watched.first()       raises what `read` raises; nothing is in force yet
+    await watched.run()           looks every so often, for as long as it is not cancelled
+
+`read` is plain and may block: it runs in a thread, with whatever is heavy in it (parsing, compiling), so that a reload
+holds up nobody. `take` puts what was read in force, on the loop. One reading at a time; a file that changes while it is
+read is read again at the next look. A file that is gone is said to be so once, and changes nothing.
+
+Does not know: what stands in the file, nor who wants to be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+LOOK_S: Final = 1.0
+
+T = TypeVar("T")
+Mark = tuple[int, int, int]
+
+log = structlog.get_logger(__name__)
+
+
+class Watched(Generic[T]):
+    def __init__(
+        self,
+        path: str | Path,
+        read: Callable[[Path], T],
+        take: Callable[[T], Awaitable[None]],
+        *,
+        what: str,
+        refused: tuple[type[Exception], ...],
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`refused` are the errors by which `read` and `take` say that the file is not to be had or not to be used."""
+        self._path = Path(path)
+        self._read = read
+        self._take = take
+        self._what = what
+        self._refused: tuple[type[Exception], ...] = (*refused, OSError)
+        self._look_s = look_s
+        self._seen: Mark | None = None  # of the file that was read last
+        self._reading = asyncio.Lock()
+
+    def first(self) -> T:
+        """The first reading, here and now, for whoever starts: raises what is wrong. What it says is the caller's to
+        put in force."""
+        self._seen = self._mark()
+        return self._read(self._path)
+
+    async def look(self) -> bool:
+        """Reads the file if it is another one than before. True: what it says is in force."""
+        mark = await asyncio.to_thread(self._mark)
+        if mark == self._seen:
+            return False
+        return await self.again()
+
+    async def again(self) -> bool:
+        """Reads the file whether or not it has changed. True: what it says is in force."""
+        async with self._reading:
+            self._seen = await asyncio.to_thread(self._mark)
+            try:
+                await self._take(await asyncio.to_thread(self._read, self._path))
+            except self._refused as error:
+                log.error(f"{self._what}_refused", file=str(self._path), error=str(error), in_force="what was before")
+                return False
+        log.info(f"{self._what}_changed", file=str(self._path))
+        return True
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            await self.look()
+
+    def _mark(self) -> Mark | None:
+        """What another file would differ in; None where there is none."""
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
