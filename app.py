@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import random
 import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +31,17 @@ from actors.replica import Replica, ReplicaLimits
 from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
-from inference import make_engine, open_filters
-from persistence import JournalStore, KeyStore, api_keys_of, open_journal, open_keys
+from inference import audit_policies, make_engine, open_filters
+from persistence import (
+    JournalStore,
+    KeyStore,
+    api_keys_of,
+    audit_of,
+    open_journal,
+    open_keys,
+    opened_journal,
+    personal_of,
+)
 from persistence.outbox import Relay, sink_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
@@ -44,39 +52,44 @@ from sessions.reconcile import reconcile
 from sessions.turn import TurnLimits
 from sessions.types import ReplicaId, TenantId, UnixMs
 from sessions.world import ActorLimits
-from transport.command_line import logs
+from transport.command_line import audit, logs, users
 from transport.command_line.arguments import check_role, parser, taken_sessions
+from transport.command_line.audit import AuditAsked, taken_audit
+from transport.command_line.cluster import directory_of, drain_replica, show_replicas, show_sessions
 from transport.command_line.keys import Asked, on_ring, on_server, printed, taken_keys
-from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
+from transport.command_line.operator import Wanted
 from transport.command_line.prices import PriceFile
 from transport.command_line.reconciled import reconciled_text
+from transport.command_line.retention import RetentionFile
 from transport.command_line.security import peer_security, tls_of
 from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
+from transport.command_line.users import UsersAsked, taken_users
 from transport.credentials import Credentials, credentials
 from transport.desk import ClusterDesk, local_desk
 from transport.gateway import Gateway, GatewayLimits
 from transport.gauges import of_engine, of_router, of_runtime
 from transport.keyring import KeyRing
 from transport.limiting import Limiting, admission_of, limiting, shares, told
+from transport.memory import settled_in
 from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
+from transport.personal import People
 from transport.server import Server
 from transport.side_door import measured, traced
 from transport.tasks import beside
 
 if TYPE_CHECKING:
-    from actors.directory.valkey import ValkeyDirectory
     from transport.grpc_api import GrpcServer
 
 log = structlog.get_logger("sessile")
 
 VERSION = "0.1.0"
 GOODBYE_MS = 250
+Administering = Asked | AuditAsked | UsersAsked
+TAKEN: dict[str, Callable[[Any], Administering]] = {"keys": taken_keys, "audit": taken_audit, "users": taken_users}
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
-GC_THRESHOLDS = (50_000, 20, 50)
-SWITCH_INTERVAL_S = 0.0005
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     config = given.pop("config", None)
     try:
         wanted, as_json = taken_sessions(given) if role == "sessions" else (Wanted(), False)
-        asked = taken_keys(given) if role == "keys" else None
+        asked = TAKEN[role](given) if role in TAKEN else None
         as_json = given.pop("json", as_json)
         tenant = given.pop("tenant", "")
         given.pop("action", None)
@@ -100,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             check_role(role, settings)
             if asked is not None:
-                return runner.run(administer_keys(settings, asked))
+                return runner.run(administer(settings, asked))
             match role:
                 case "gateway":
                     return runner.run(gateway_role(settings))
@@ -190,7 +203,18 @@ def gateway_of(
         usage=usage_of(journal),
         reviews=reviews_of(journal),
         keys=admitted.ring,
+        audit=audit_of(journal),
     )
+
+
+def people_of(journal: JournalStore, erase: Callable[[], Awaitable[int]] | None = None) -> People:
+    return People(personal_of(journal), journal, usage_of(journal), audit_of(journal), erase)
+
+
+def retention_of(settings: Settings, journal: JournalStore) -> RetentionFile:
+    """Raises BadSetting."""
+    days, audit_log = settings.retention_days, audit_of(journal)
+    return RetentionFile(settings.retention, deleted_days=days, audit=audit_log, now_ms=now_ms)
 
 
 def doors_of(settings: Settings, gateway: Gateway, exposition: Exposition) -> tuple[Server, GrpcServer | None]:
@@ -202,13 +226,6 @@ def doors_of(settings: Settings, gateway: Gateway, exposition: Exposition) -> tu
     from transport.grpc_api import GrpcServer
 
     return server, GrpcServer(gateway, host=settings.host, port=settings.grpc_port, tls=tls)
-
-
-def directory_of(settings: Settings) -> ValkeyDirectory:
-    """Imported when it is wanted: a start on one machine has no half second to spare for redis' client."""
-    from actors.directory.valkey import ValkeyDirectory
-
-    return ValkeyDirectory(settings.directory)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -242,7 +259,7 @@ async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIter
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
-    journal = open_journal(settings.journal, folder=Path(settings.data))
+    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
     keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
@@ -272,6 +289,7 @@ async def serve(settings: Settings) -> int:
         runtime.told = told(limited)
         of_engine(measures, engine)
         of_runtime(measures, runtime)
+        retention = retention_of(settings, journal)
         started_at = now_ms() // 1000
         gateway = gateway_of(
             runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
@@ -284,16 +302,24 @@ async def serve(settings: Settings) -> int:
             journal=journal,
             directory=directory,
             engine=engine,
-            limits=UpkeepLimits(retention_s=settings.retention_days * 86_400),
+            limits=UpkeepLimits(),
             now_ms=now_ms,
             keys=keys,
             reviews=reviews_of(journal),
+            personal=personal_of(journal),
+            retention=retention.now,
         )
+        assert upkeep.eraser is not None
+        gateway.people = people_of(journal, upkeep.eraser.sweep)
         await directory.open()
+        await audit_policies(filters, audit_of(journal), now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(keep_announced(directory, member))
             sweeps = tasks.create_task(upkeep.run())
-            others = [tasks.create_task(work) for work in (prices.run(), *relays(settings, journal, measures))]
+            others = [
+                tasks.create_task(work)
+                for work in (prices.run(), retention.run(), *relays(settings, journal, measures))
+            ]
             await start_doors(server, grpc)
             settled_in()
             print(f"Sessile is ready: {server.url}/", flush=True)
@@ -306,13 +332,6 @@ async def serve(settings: Settings) -> int:
             for each in (lease, *others):
                 each.cancel()
     return 0
-
-
-def settled_in() -> None:
-    """Everything that lasts has been made: what the interpreter does beside our work is kept small from now on."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
-    gc.freeze()  # what lives as long as the process is not worth looking at again and again
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def relays(settings: Settings, journal: Journal, measures: Measures) -> list[Coroutine[Any, Any, None]]:
@@ -337,7 +356,7 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
-    journal = open_journal(settings.journal, folder=Path(settings.data))
+    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
     keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -349,6 +368,7 @@ async def replica_role(settings: Settings) -> int:
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(journal, keys, engine))
         limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
+        await audit_policies(filters, audit_of(journal), now_ms)
 
         async def listen(host: PeerHost) -> str:
             server = PeerServer(host.accept, security=security)
@@ -357,6 +377,7 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
+        retention = retention_of(settings, journal)
         exposition = Exposition(measures, version=VERSION, role="replica")
         await stack.enter_async_context(traced(settings.otlp, measures, role="replica", name=name, version=VERSION))
         await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
@@ -376,19 +397,18 @@ async def replica_role(settings: Settings) -> int:
                 listen=listen,
                 connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
                 placement=BoundedRendezvous(),
-                limits=ReplicaLimits(
-                    runtime=limits(settings, limited, engine, measures),
-                    upkeep=UpkeepLimits(retention_s=settings.retention_days * 86_400),
-                ),
+                limits=ReplicaLimits(runtime=limits(settings, limited, engine, measures)),
                 now_ms=now_ms,
                 new_id=new_id,
                 keys=keys,
                 reviews=reviews_of(journal),
                 measures=measures,
                 prices=prices.book,
+                personal=personal_of(journal),
+                retention=retention.now,
             )
         )
-        await stack.enter_async_context(beside(prices.run(), *relays(settings, journal, measures)))
+        await stack.enter_async_context(beside(prices.run(), retention.run(), *relays(settings, journal, measures)))
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
         settled_in()
@@ -406,7 +426,7 @@ async def gateway_role(settings: Settings) -> int:
     security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        journal = open_journal(settings.journal, folder=None)
+        journal = open_journal(settings.journal, folder=None, audit_key=settings.audit_key)
         await journal.open()
         stack.push_async_callback(journal.close)
         directory = directory_of(settings)
@@ -433,6 +453,7 @@ async def gateway_role(settings: Settings) -> int:
         of_router(measures, router)
         admitted = await stack.enter_async_context(credentials_of(settings, journal))
         gateway = gateway_of(router, journal, measures, admitted, limited, models)
+        gateway.people = people_of(journal)
         gateway.desk = ClusterDesk(lambda: router.whereabouts.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
@@ -443,51 +464,35 @@ async def gateway_role(settings: Settings) -> int:
     return 0
 
 
-async def show_replicas(settings: Settings) -> int:
-    """Prints the cluster's members."""
-    print(described(await members_of(directory_of(settings))))
-    return 0
-
-
-async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
-    """Prints a page of who has which session, and why."""
-    security = peer_security(settings)
-    found = await sessions_of(directory_of(settings), security, wanted)
-    print(in_json(found) if as_json else tabled(found))
-    return 1 if found.silent else 0
-
-
 async def reconcile_usage(settings: Settings, tenant: str, *, as_json: bool) -> int:
     """Holds the usage rows against the logs and says what differs."""
-    journal = open_journal(settings.journal, folder=Path(settings.data) if settings.journal == "sqlite" else None)
-    await journal.open()
-    try:
+    async with opened_journal(settings) as journal:
         found = await reconcile(journal, usage_of(journal), tenant=TenantId(tenant) if tenant else None)
-    finally:
-        await journal.close()
     print(msgspec.json.encode(found).decode() if as_json else reconciled_text(found))
     return 1 if found.num_differences else 0
 
 
-async def drain_replica(settings: Settings, name: str) -> int:
-    """Tells a replica to hand everything off, and waits until it has."""
-    last = await drained(directory_of(settings), peer_security(settings), name)
-    print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
-    return 0
-
-
-async def administer_keys(settings: Settings, asked: Asked) -> int:
-    """Makes, shows or revokes API keys, in a journal that nobody uses or through a server."""
+async def administer(settings: Settings, asked: Administering) -> int:
+    """Keys, the audit log, end users: in a journal that nobody uses or through a server."""
+    if isinstance(asked, UsersAsked):
+        if asked.url:
+            return await asyncio.to_thread(users.on_server, asked, settings.api_key)
+        async with opened_journal(settings) as journal:
+            return await users.on_journal(people_of(journal), asked, now_ms, wait="://" in settings.journal)
+    if isinstance(asked, AuditAsked):
+        if asked.url:
+            rows = await audit.on_server(asked, settings.api_key)
+        else:
+            async with opened_journal(settings) as journal:
+                rows = await audit.on_log(audit_of(journal), asked)
+        print(audit.printed(asked, rows))
+        return 1 if audit.broken(asked, rows) else 0
     if asked.url:
         told = await on_server(asked, settings.api_key, now_ms())
     else:
-        journal = open_journal(settings.journal, folder=Path(settings.data) if settings.journal == "sqlite" else None)
-        await journal.open()
-        try:
+        async with opened_journal(settings) as journal:
             ring = KeyRing(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
             told = await on_ring(ring, asked, now_ms())
-        finally:
-            await journal.close()
     print(printed(told, as_json=asked.as_json))
     return 0
 

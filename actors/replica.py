@@ -35,8 +35,10 @@ from actors.survey import Surveyor
 from actors.upkeep import Upkeep, UpkeepLimits
 from sessions.errors import SessileError
 from sessions.measures import Measures
+from sessions.personal import PersonalData
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 from sessions.prices import PriceBook
+from sessions.retention import Retention
 from sessions.reviews import ReviewBooks
 from sessions.types import UnixMs
 
@@ -78,6 +80,8 @@ class Replica:
         reviews: ReviewBooks | None = None,
         measures: Measures | None = None,
         prices: PriceBook | None = None,
+        personal: PersonalData | None = None,
+        retention: Callable[[], Retention] = Retention,
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
@@ -132,6 +136,8 @@ class Replica:
             now_ms=now_ms,
             keys=keys,
             reviews=reviews,
+            personal=personal,
+            retention=retention,
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()

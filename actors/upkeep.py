@@ -13,9 +13,12 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from actors.erasure import Eraser
 from actors.runtime import Moved, Runtime
 from sessions.errors import Gone, NotFound, SessileError
+from sessions.personal import PersonalData
 from sessions.ports import Directory, Engine, Journal, Keys
+from sessions.retention import Retention
 from sessions.reviewing import telling
 from sessions.reviews import ReviewBooks
 from sessions.types import SessionKey, UnixMs
@@ -27,8 +30,6 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     sweep_s: float = 5.0
     recoveries_at_once: int = 8
     page: int = 200
-    retention_s: float = 30 * 86_400.0
-    unlisted_s: float = 86_400.0  # sessions of stateless clients: after so long without a word
     commands_s: float = 86_400.0
     purge_every_s: float = 300.0
     reclaim_every_s: float = 60.0
@@ -48,7 +49,10 @@ class Upkeep:
         now_ms: Callable[[], UnixMs],
         keys: Keys | None = None,
         reviews: ReviewBooks | None = None,
+        personal: PersonalData | None = None,
+        retention: Callable[[], Retention] = Retention,
     ) -> None:
+        """`retention` says how long sessions are kept now; `personal` None: nobody is ever erased."""
         self._runtime = runtime
         self._journal = journal
         self._directory = directory
@@ -57,6 +61,18 @@ class Upkeep:
         self._now_ms = now_ms
         self._keys = keys
         self._reviews = reviews
+        self._retention = retention
+        self.eraser: Eraser | None = None
+        if personal is not None:
+            self.eraser = Eraser(
+                runtime,
+                personal=personal,
+                journal=journal,
+                directory=directory,
+                engine=engine,
+                keys=keys,
+                now_ms=now_ms,
+            )
         self._erased: dict[SessionKey, None] = {}  # purged from the journal; their KV and keys are still to go
 
     async def run(self) -> None:
@@ -70,6 +86,8 @@ class Upkeep:
                 reclaim_at = loop.time() + self._limits.reclaim_every_s
                 await self._attempt("reclaim_all", self._runtime.ownership.reclaim(lambda key: True))
             await self._attempt("recover", self.recover())
+            if self.eraser is not None:
+                await self._attempt("erase", self.eraser.sweep())
             await self._attempt("passivate", self.passivate_idle())
             if loop.time() >= purge_at:
                 purge_at = loop.time() + self._limits.purge_every_s
@@ -127,15 +145,11 @@ class Upkeep:
         return left
 
     async def purge(self) -> int:
-        """Erases what was deleted longer ago than the retention time, and what a stateless client left behind;
-        returns how many sessions."""
-        now = self._now_ms()
-        purged = await self._journal.purge(
-            deleted_before=UnixMs(now - int(self._limits.retention_s * 1000)),
-            commands_before=UnixMs(now - int(self._limits.commands_s * 1000)),
-            unlisted_before=UnixMs(now - int(self._limits.unlisted_s * 1000)),
-            limit=self._limits.page,
-        )
+        """Erases what is not kept any longer (`sessions.retention`); returns how many sessions."""
+        now, purged = self._now_ms(), list[SessionKey]()
+        commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
+        for due in self._retention().due(now):
+            purged += await self._journal.purge(due, commands_before=commands_before, limit=self._limits.page, at=now)
         self._erased.update(dict.fromkeys(purged))
         for key in tuple(self._erased):  # nobody names them again: one that fails is kept for the next time
             await self._engine.release(key)

@@ -7,14 +7,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from sessions.errors import BadInput
+import structlog
+
+from sessions.audit import INSTALLATION, Action, Audited, AuditLog
+from sessions.errors import BadInput, SessileError
 from sessions.filters import KeywordFilterSet
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Keys
+from sessions.types import Json, UnixMs
+
+log = structlog.get_logger(__name__)
 
 
 class EngineSettings(Protocol):
@@ -154,3 +160,28 @@ async def open_filters(settings: FilterSettings, measures: Measures) -> AsyncIte
             yield filters
     finally:
         await filters.close()
+
+
+@runtime_checkable
+class _Announcing(Protocol):
+    announce: Callable[[Action, dict[str, Json]], Awaitable[None]] | None
+
+    @property
+    def versions(self) -> dict[str, str]: ...
+
+
+async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
+    """Writes down which policies are in force, and from now on each file that is loaded or refused. Raises
+    Unavailable; later a journal that is away keeps no policy from taking effect, and the log says so."""
+    if not isinstance(filters, _Announcing):
+        return
+
+    async def write(action: Action, detail: dict[str, Json]) -> None:
+        try:
+            await audit.record(INSTALLATION, [Audited(action=action, at=now_ms(), detail=detail)])
+        except SessileError as error:
+            log.error("policy_not_audited", action=action, error=error.code)
+
+    loaded = Audited(action="policy.loaded", at=now_ms(), detail={"versions": filters.versions})
+    await audit.record(INSTALLATION, [loaded])
+    filters.announce = write

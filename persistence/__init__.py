@@ -1,5 +1,17 @@
-"""Stores: the journal on memory, SQLite and PostgreSQL, the key store, API keys, and the codec of what they keep."""
+"""Stores: the journal on memory, SQLite and PostgreSQL, the key store, API keys, the audit log, and the codec of what
+they keep."""
 
-from persistence.choice import JournalStore, KeyStore, api_keys_of, open_journal, open_keys
+from persistence.audit import audit_of
+from persistence.choice import JournalStore, KeyStore, api_keys_of, open_journal, open_keys, opened_journal
+from persistence.personal import personal_of
 
-__all__ = ["JournalStore", "KeyStore", "api_keys_of", "open_journal", "open_keys"]
+__all__ = [
+    "JournalStore",
+    "KeyStore",
+    "api_keys_of",
+    "audit_of",
+    "open_journal",
+    "open_keys",
+    "opened_journal",
+    "personal_of",
+]

@@ -13,10 +13,13 @@ import msgspec
 
 from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
+from persistence.postgres_audit import chain_locked
 from persistence.sqlite import SqliteJournal
+from persistence.sqlite_audit import chain
 from sessions.api_keys import KEPT_MS, KEYS_MAX, ApiKey, taken, too_many
+from sessions.audit import Audited
 from sessions.errors import SessileError
-from sessions.types import UnixMs
+from sessions.types import TenantId, UnixMs
 
 COLUMNS: Final = (
     "version",
@@ -59,9 +62,14 @@ class MemoryApiKeys:
     """Gone with the journal that it belongs to."""
 
     def __init__(self, journal: MemoryJournal) -> None:
+        self._store = journal.store
         self._rows = journal.store.api_keys
 
-    async def add(self, key: ApiKey) -> ApiKey:
+    def _note(self, key: ApiKey, audit: Audited | None) -> None:
+        if audit is not None:
+            self._store.chain([self._store.sealer.entry(key.tenant, audit)])
+
+    async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         if key.id in self._rows:
             raise taken()
         newest = self._newest()
@@ -72,13 +80,15 @@ class MemoryApiKeys:
         if len(self._rows) >= KEYS_MAX:
             raise too_many()
         self._rows[key.id] = stored = msgspec.structs.replace(key, version=newest + 1)
+        self._note(key, audit)
         return stored
 
-    async def revoke(self, key_id: str, *, at: UnixMs) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
         key = self._rows.get(key_id)
         if key is not None and key.revoked_at is None:
             key = msgspec.structs.replace(key, revoked_at=at, version=self._newest() + 1)
             self._rows[key_id] = key
+            self._note(key, audit)
         return key
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
@@ -95,7 +105,12 @@ class SqliteApiKeys:
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
 
-    async def add(self, key: ApiKey) -> ApiKey:
+    def _note(self, connection: sqlite3.Connection, tenant: TenantId, audit: Audited | None) -> None:
+        if audit is not None:
+            sealer = self._journal.sealer
+            chain(connection, sealer, [sealer.entry(tenant, audit)])
+
+    async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         def step(connection: sqlite3.Connection) -> ApiKey | SessileError:
             connection.execute(_FORGET.format("?"), (key.created_at - KEPT_MS,))
             ((count, same),) = connection.execute("SELECT count(*), sum(id = ?) FROM api_keys", (key.id,))
@@ -107,6 +122,7 @@ class SqliteApiKeys:
             (row,) = connection.execute(
                 f"INSERT INTO api_keys ({_ALL}) VALUES ({_NEXT}, {marks}) RETURNING {_ALL}", _row(key)
             ).fetchall()
+            self._note(connection, key.tenant, audit)
             return _key(row)
 
         answer = await self._journal.job(step)
@@ -115,14 +131,17 @@ class SqliteApiKeys:
         assert isinstance(answer, ApiKey)
         return answer
 
-    async def revoke(self, key_id: str, *, at: UnixMs) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
         def step(connection: sqlite3.Connection) -> ApiKey | None:
-            connection.execute(
+            done = connection.execute(
                 f"UPDATE api_keys SET version = {_NEXT}, revoked_at = ? WHERE id = ? AND revoked_at IS NULL",
                 (at, key_id),
             )
             rows = connection.execute(f"SELECT {_ALL} FROM api_keys WHERE id = ?", (key_id,)).fetchall()
-            return _key(rows[0]) if rows else None
+            key = _key(rows[0]) if rows else None
+            if key is not None and done.rowcount:
+                self._note(connection, key.tenant, audit)
+            return key
 
         answer = await self._journal.job(step)
         assert answer is None or isinstance(answer, ApiKey)
@@ -141,7 +160,7 @@ class PostgresApiKeys:
     def __init__(self, journal: PostgresJournal) -> None:
         self._journal = journal
 
-    async def add(self, key: ApiKey) -> ApiKey:
+    async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         async with self._journal.transaction() as connection:
             await connection.execute("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE")
             await connection.execute(_FORGET.format("$1"), key.created_at - KEPT_MS)
@@ -154,18 +173,28 @@ class PostgresApiKeys:
             row = await connection.fetchrow(
                 f"INSERT INTO api_keys ({_ALL}) VALUES ({_NEXT}, {marks}) RETURNING {_ALL}", *_row(key)
             )
+            await self._note(connection, key.tenant, audit)
             return _key(row)
 
-    async def revoke(self, key_id: str, *, at: UnixMs) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
         async with self._journal.transaction() as connection:
             await connection.execute("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE")
-            await connection.execute(
-                f"UPDATE api_keys SET version = {_NEXT}, revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL",
+            done = await connection.fetchval(
+                f"UPDATE api_keys SET version = {_NEXT}, revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL"
+                " RETURNING true",
                 at,
                 key_id,
             )
             row = await connection.fetchrow(f"SELECT {_ALL} FROM api_keys WHERE id = $1", key_id)
-            return None if row is None else _key(row)
+            key = None if row is None else _key(row)
+            if key is not None and done:
+                await self._note(connection, key.tenant, audit)
+            return key
+
+    async def _note(self, connection: Any, tenant: TenantId, audit: Audited | None) -> None:
+        if audit is not None:
+            sealer = self._journal.sealer
+            await chain_locked(connection, sealer, [sealer.entry(tenant, audit)])
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
         rows = await self._journal.rows(

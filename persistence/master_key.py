@@ -50,19 +50,28 @@ def read_master_key(path: Path, *, make: bool = False) -> MasterKey:
     if make:
         with contextlib.suppress(FileExistsError):
             _make(path)
+    return MasterKey(read_secret(path, "master_key"))
+
+
+def read_secret(path: Path, setting: str) -> bytes:
+    """32 bytes of a file that nobody else may read. `setting` is the one that names it. Blocking. Raises BadInput."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         text = path.read_text("ascii").strip()
         secret = bytes.fromhex(text)
     except OSError as exc:
-        raise _bad(path, f"cannot be read ({exc.strerror})", "Make it readable for this user, or name another") from exc
+        raise _bad(
+            path, setting, f"cannot be read ({exc.strerror})", "Make it readable for this user, or name another"
+        ) from exc
     except ValueError as exc:
-        raise _bad(path, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them") from exc
+        raise _bad(
+            path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them"
+        ) from exc
     if mode & 0o077:
-        raise _bad(path, f"may be read by others (mode {mode:04o})", f"Run `chmod 600 {path}`")
+        raise _bad(path, setting, f"may be read by others (mode {mode:04o})", f"Run `chmod 600 {path}`")
     if len(secret) != KEY_BYTES:
-        raise _bad(path, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them")
-    return MasterKey(secret)
+        raise _bad(path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them")
+    return secret
 
 
 def _make(path: Path) -> None:
@@ -83,8 +92,10 @@ def _make(path: Path) -> None:
     except FileExistsError:
         raise
     except OSError as exc:
-        raise _bad(path, f"cannot be made ({exc.strerror})", "Make its folder writable, or name another") from exc
+        raise _bad(
+            path, "master_key", f"cannot be made ({exc.strerror})", "Make its folder writable, or name another"
+        ) from exc
 
 
-def _bad(path: Path, what: str, advice: str) -> BadInput:
-    return BadInput("bad_master_key", f"The master key file {path} {what}. {advice}.", param="master_key")
+def _bad(path: Path, setting: str, what: str, advice: str) -> BadInput:
+    return BadInput("bad_master_key", f"The {setting.replace('_', ' ')} file {path} {what}. {advice}.", param=setting)

@@ -22,6 +22,7 @@ are immutable, and encoding them is what the other stores' tests are for.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
@@ -38,16 +39,20 @@ from persistence.rules import (
     check_text,
     closed,
     fenced,
+    purged_row,
     unknown_place,
 )
 from sessions.api_keys import ApiKey
+from sessions.audit import AuditHead, AuditRow, Entry, Sealer
 from sessions.events import Record, ResponseCreated, ResponseQueued
 from sessions.limits import Tally
+from sessions.personal import Erasure
 from sessions.reviews import Case, ReviewId, appealed
 from sessions.stored import (
     COMMANDS_LOADED_MAX,
     Append,
     CommandRecord,
+    Due,
     Head,
     Loaded,
     Page,
@@ -105,6 +110,10 @@ class MemoryStore:
         self.relayed: dict[int, UnixMs] = {}  # see persistence.usage
         self.reviews: dict[ReviewId, Case] = {}  # see persistence.reviews
         self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
+        self.audit_rows: dict[TenantId, list[AuditRow]] = {}  # see persistence.audit
+        self.audit_heads: dict[TenantId, AuditHead] = {}
+        self.erasures: list[Erasure] = []  # see persistence.personal
+        self.sealer = Sealer(hashlib.sha256(self.incarnation.encode()).digest())
 
     def backup(self) -> MemoryStore:
         """A copy as of now; for `restore`."""
@@ -115,6 +124,9 @@ class MemoryStore:
         twin._responses = dict(self._responses)
         twin.api_keys = dict(self.api_keys)
         twin.reviews = dict(self.reviews)
+        twin.audit_rows = {tenant: list(rows) for tenant, rows in self.audit_rows.items()}
+        twin.audit_heads = dict(self.audit_heads)
+        twin.erasures = list(self.erasures)
         return twin
 
     def restore(self, backup: MemoryStore) -> None:
@@ -122,6 +134,8 @@ class MemoryStore:
         state = backup.backup()
         self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
         self.relayed, self.reviews = state.relayed, state.reviews
+        self.audit_rows, self.audit_heads = state.audit_rows, state.audit_heads
+        self.erasures = state.erasures
         self.api_keys.clear()
         self.api_keys.update(state.api_keys)
         self.incarnation = self._new_id()
@@ -181,6 +195,16 @@ class MemoryStore:
             self.reviews[case.id] = case if there is None else appealed(there, case)
         if append.snapshot is not None:
             log.snapshot = append.snapshot
+        if append.audit:
+            self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
+
+    def chain(self, entries: list[Entry]) -> None:
+        """Puts entries of one tenant behind its chain."""
+        if entries:
+            tenant = entries[0].tenant
+            rows, head = self.sealer.chained(self.audit_heads.get(tenant), entries)
+            self.audit_rows.setdefault(tenant, []).extend(rows)
+            self.audit_heads[tenant] = head
 
     def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
         log = self._logs.get(key)
@@ -246,18 +270,21 @@ class MemoryStore:
         behind = after or FIRST_KEY
         return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
 
-    def purge(
-        self, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs
-    ) -> list[SessionKey]:
-        purged = [
-            key
-            for key, h in self._heads()
-            if (h.deleted_at is not None and h.deleted_at < deleted_before)
-            or (h.top == 0 and h.updated_at < deleted_before)
-            or (not h.listed and not h.open and h.updated_at < unlisted_before)
-        ][:limit]
-        for key in purged:
-            del self._logs[key]
+    def purge(self, due: Due, commands_before: UnixMs, limit: int, at: UnixMs) -> list[SessionKey]:
+        purged: list[SessionKey] = []
+        for key, h in self._heads():
+            if len(purged) == limit or key.tenant in due.besides or due.tenant not in (None, key.tenant):
+                continue
+            if due.user not in (None, h.user):
+                continue
+            reason = due.reason(
+                top=h.top, listed=h.listed, open=h.open, updated_at=h.updated_at, deleted_at=h.deleted_at
+            )
+            if reason is not None:
+                purged.append(key)
+                del self._logs[key]
+                if h.top:
+                    self.chain([self.sealer.entry(key.tenant, purged_row(key, h.user, reason, at))])
         gone = set(purged)
         self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
@@ -344,12 +371,8 @@ class MemoryJournal:
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))
 
-    async def purge(
-        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
-    ) -> list[SessionKey]:
-        return await self._call(
-            "purge", None, lambda: self.store.purge(deleted_before, commands_before, limit, unlisted_before)
-        )
+    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
+        return await self._call("purge", None, lambda: self.store.purge(due, commands_before, limit, at))
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
         return await self._call("read_usage", None, lambda: self.store.read_usage(tenant, since, limit))

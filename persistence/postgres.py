@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,37 +28,27 @@ from persistence import postgres_statements as sql
 from persistence.codec import About, Codec, PlainCodec, encode_about
 from persistence.folder import FolderLock, Marker, unusable_folder
 from persistence.group import GroupCommit, GroupLimits, Write
+from persistence.postgres_audit import TRIES, Chained, Heads, overtaken_too_often, secret_of
+from persistence.postgres_connection import PooledConnection, connection_settings, terminate
 from persistence.postgres_faults import FAILURES, NO_ANSWER, ONE_WRITE_IS_BAD, away, translate
+from persistence.postgres_purge import purge_commands, purge_session
 from persistence.postgres_schema import Known, migrate, settle
 from persistence.rules import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_place
 from persistence.writes import AppendWrite
+from sessions.audit import Sealer
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
 from sessions.limits import Tally
-from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
 LOAD_PAGE_ROWS: Final = 20_000
 LOAD_PAGE_BYTES: Final = 16 * 2**20
-PURGE_ROWS: Final = 5_000
 MARKER_SYNC_S: Final = 1.0
 RECONNECT_S: Final = 0.25
 
 Connection = Any  # asyncpg's, direct or from its pool
-
-
-class PooledConnection(asyncpg.Connection):
-    """Nothing here changes a connection's state, so giving one back needs no round trip to reset it."""
-
-    def get_reset_query(self) -> str:
-        return ""
-
-
-def terminate(connection: Connection) -> None:
-    """Ends a connection of the pool, unless it ended by itself: then the pool has taken it back already."""
-    with suppress(asyncpg.InterfaceError):
-        connection.terminate()
 
 
 class PostgresJournal:
@@ -70,6 +60,7 @@ class PostgresJournal:
         *,
         schema: str = "sessile",
         marker_folder: Path | None = None,
+        audit_key: bytes | None = None,
         codec: Codec | None = None,
         limits: GroupLimits | None = None,
         connections_max: int = 8,
@@ -77,7 +68,8 @@ class PostgresJournal:
         new_id: Callable[[], str] = lambda: uuid4().hex,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`marker_folder`: where this process remembers, over its own restarts, how far it came (one per process)."""
+        """`marker_folder`: where this process remembers, over its own restarts, how far it came (one per process).
+        `audit_key`: see `sessions.audit`."""
         self._dsn = dsn
         self._schema = schema
         self.codec = self._codec = codec or PlainCodec()
@@ -88,6 +80,10 @@ class PostgresJournal:
         self._new_id = new_id
         self._now = now
         self._group = GroupCommit(self._commit, limits)
+        self._bytes_max = self._group.limits.write_bytes_max
+        self._audit_key = audit_key
+        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+        self._chains = Heads()
         self._pool: Any = None
         self._writer: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -115,6 +111,7 @@ class PostgresJournal:
                 first = await asyncpg.connect(**self._settings())
                 try:
                     await migrate(first, self._schema)
+                    self.sealer = Sealer(await secret_of(first), self._audit_key)
                     await self._check(first)
                     if await first.fetchval("SHOW fsync") != "on":
                         log.warning("journal.fsync_off", consequence="a power cut can lose what was acknowledged")
@@ -175,27 +172,7 @@ class PostgresJournal:
                 self._lock.release()
 
     def _settings(self) -> dict[str, Any]:
-        """How every connection is made. Statements are few and their plans fixed: by key, through an index."""
-        server_timeout_ms = str(int(self._timeout_s * 800))
-        return {
-            "dsn": self._dsn,
-            "timeout": self._timeout_s,
-            "command_timeout": self._timeout_s,
-            "target_session_attrs": "read-write",
-            "server_settings": {
-                "application_name": "sessile",
-                "search_path": f'"{self._schema}"',
-                "synchronous_commit": "on",
-                "statement_timeout": server_timeout_ms,
-                "lock_timeout": server_timeout_ms,
-                "idle_in_transaction_session_timeout": server_timeout_ms,
-                "plan_cache_mode": "force_generic_plan",
-                "enable_seqscan": "off",
-                "enable_hashjoin": "off",
-                "enable_mergejoin": "off",
-                "jit": "off",
-            },
-        }
+        return connection_settings(self._dsn, self._schema, self._timeout_s)
 
     async def _check(self, connection: Connection) -> None:
         """Runs on every new connection before it is used."""
@@ -250,42 +227,66 @@ class PostgresJournal:
     # -- writes -----------------------------------------------------------------------------------------------------
 
     async def append(self, append: Append) -> None:
-        await self._group.submit(AppendWrite(self._codec, append, bytes_max=self._group.limits.write_bytes_max))
+        await self._group.submit(AppendWrite(self._codec, append, sealer=self.sealer, bytes_max=self._bytes_max))
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
         """One transaction for a batch; every write gets its result or its error."""
         appends = [write for write in writes if isinstance(write, AppendWrite)]
-        statement, columns = sql.batch_of(appends)
+        lost: list[AppendWrite] = []  # those with rows for chains that were found fenced, and left out
+        for _ in range(TRIES):
+            outcomes = await self._committed(appends, lost)
+            if outcomes is not None:
+                return outcomes
+        return [overtaken_too_often()] * len(writes)
+
+    async def _committed(self, appends: Sequence[AppendWrite], lost: list[AppendWrite]) -> Sequence[object] | None:
+        """One try. None: nothing of it stands, and the next one knows more."""
+        sent = [write for write in appends if write not in lost] if lost else appends
+        audited = any(write.audit for write in sent)
         try:
             connection = await self._writer_connection()
         except Unavailable as exc:
-            return [exc] * len(writes)
+            return [exc] * len(appends)
         try:
+            chained = Chained(self.sealer, await self._chains.of(connection, sent), sent) if audited else None
+            statement, columns = sql.batch_of(sent, chained)
             row = await connection.fetchrow(statement, self._writer_id, self._commits, *columns)
         except ONE_WRITE_IS_BAD as exc:
-            if len(writes) > 1:
-                return [outcome for write in writes for outcome in await self._commit([write])]
-            log.exception("journal.write_refused", tenant=writes[0].key.tenant, session=writes[0].key.session)
+            self._chains.forget()
+            if len(appends) > 1:
+                return [outcome for write in appends for outcome in await self._commit([write])]
+            log.exception("journal.write_refused", tenant=appends[0].key.tenant, session=appends[0].key.session)
             error = Internal("journal_refused", "This change cannot be stored.")
             error.__cause__ = exc
             return [error]
         except FAILURES as exc:
+            self._chains.forget()
             failure = translate(exc)
-            log.error("journal.commit_failed", code=failure.code, cause=repr(exc), writes=len(writes))
+            log.error("journal.commit_failed", code=failure.code, cause=repr(exc), writes=len(appends))
             self._unsure = self._unsure or isinstance(failure, OutcomeUnknown)
             self._drop_writer()
             await self._mistrust(exc)
-            return [failure] * len(writes)
+            return [failure] * len(appends)
         if not row["mine"]:
+            if chained is not None and row["chained"] < chained.num_chains:
+                self._chains.forget()  # another process wrote to one of the chains
+                return None
             # Somebody moved our row: the store went back under us, or a twin of this process runs.
             self._drop_writer()
-            return [away(RuntimeError("the writer's row is not as it was left"))] * len(writes)
+            return [away(RuntimeError("the writer's row is not as it was left"))] * len(appends)
         self._commits += 1
         self._acknowledged = self._commits
+        if chained is not None:
+            held = set(row["held"])
+            fenced_off = [write for no, write in enumerate(sent, 1) if write.audit and no not in held]
+            if fenced_off:
+                lost += fenced_off
+                return None
+            self._chains.moved(chained.behind)
         if self._marker is not None and not await self._mark(self._marker):
-            return [OutcomeUnknown("journal_outcome_unknown", "The server's disk failed.")] * len(writes)
-        won = set(row["nos"])
-        return [None if no in won else fenced() for no in range(1, len(writes) + 1)]
+            return [OutcomeUnknown("journal_outcome_unknown", "The server's disk failed.")] * len(appends)
+        won = {id(sent[no - 1]) for no in row["nos"]}
+        return [None if id(write) in won else fenced() for write in appends]
 
     async def _mark(self, marker: Marker) -> bool:
         """Between a commit and its acknowledgement."""
@@ -455,38 +456,24 @@ class PostgresJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(
-        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
-    ) -> list[SessionKey]:
+    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
         purged = []
-        for tenant, session in await self._fetch(sql.PURGEABLE, deleted_before, limit, unlisted_before):
-            key = SessionKey(TenantId(tenant), SessionId(session))
+        for key in await self._due(due, limit):
             async with self._connection() as connection:
                 try:
-                    if await self._purge_session(connection, key, deleted_before, unlisted_before):
+                    if await purge_session(connection, key, due, self.sealer, at):
                         purged.append(key)
                 except FAILURES as exc:
                     raise translate(exc) from exc
         async with self._connection() as connection:
             try:
-                while await connection.fetchval(sql.PURGE_COMMANDS, commands_before, PURGE_ROWS) == PURGE_ROWS:
-                    pass
-                await connection.execute(sql.PURGE_WRITERS)
+                await purge_commands(connection, commands_before)
             except FAILURES as exc:
                 raise translate(exc) from exc
         return purged
 
-    async def _purge_session(
-        self, connection: Connection, key: SessionKey, deleted_before: UnixMs, unlisted_before: UnixMs
-    ) -> bool:
-        """In transactions of a few thousand rows. False: it may not be purged any more."""
-        more = True
-        while more:
-            async with connection.transaction():
-                if not await connection.fetch(sql.STILL_PURGEABLE, *key, deleted_before, unlisted_before):
-                    return False
-                more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
-                if not more:
-                    for table in ("commands", "responses", "reviews", "snapshots", "heads"):
-                        await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
-        return True
+    async def _due(self, due: Due, limit: int) -> list[SessionKey]:
+        statement = sql.purgeable(idle=due.idle_before > NEVER, of_one=due.tenant is not None)
+        times = (due.deleted_before, limit, due.unlisted_before, due.idle_before)
+        rows = await self._fetch(statement, *times, due.tenant, list(due.besides), due.user)
+        return [SessionKey(TenantId(tenant), SessionId(session)) for tenant, session in rows]

@@ -208,7 +208,48 @@ CREATE INDEX reviews_of_session ON reviews (tenant, session);
 CREATE INDEX reviews_untold ON reviews (decided_at) WHERE told = 0;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5, V6)
+V7: Final = """
+CREATE TABLE audit (
+    tenant text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
+    at     bigint NOT NULL,
+    about  text COLLATE "C" NOT NULL,
+    key_id text   NOT NULL,
+    body   bytea  NOT NULL,
+    prev   bytea  NOT NULL,
+    mac    bytea  NOT NULL,
+    PRIMARY KEY (tenant, seq)
+);
+CREATE INDEX audit_about ON audit (tenant, about, seq) WHERE about <> '';
+CREATE TABLE audit_heads (
+    tenant text COLLATE "C" NOT NULL PRIMARY KEY,
+    seq    bigint NOT NULL,
+    mac    bytea  NOT NULL,
+    seal   bytea  NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE audit_secret (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    secret bytea NOT NULL
+);
+CREATE FUNCTION audit_stays() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'the audit log is only ever added to'; END $$;
+CREATE TRIGGER audit_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON audit EXECUTE FUNCTION audit_stays();
+"""
+
+V8: Final = """
+CREATE TABLE erasures (
+    tenant   text COLLATE "C" NOT NULL,
+    end_user text COLLATE "C" NOT NULL,
+    asked_at bigint NOT NULL,
+    asked_by text   NOT NULL,
+    released text   NOT NULL,
+    done_at  bigint,
+    PRIMARY KEY (tenant, end_user, asked_at)
+);
+CREATE INDEX erasures_pending ON erasures (asked_at) WHERE done_at IS NULL;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5, V6, V7, V8)
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

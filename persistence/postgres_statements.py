@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, Final, cast
 
 from persistence.codec import Codec, decode_about, decode_ok, decode_record
+from persistence.postgres_audit import AUDIT_COLUMNS, AUDIT_TYPES, HEAD_TYPES, Chained, columns
 from persistence.writes import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.errors import Internal
 from sessions.events import Record
@@ -57,8 +58,8 @@ WRITER: Final = "UPDATE writers SET commits = commits + 1, seen_at = now() WHERE
 _WINNERS: Final = "no = ANY ((SELECT nos FROM winners)::bigint[])"
 
 _RECORDS: Final = """
-WITH
-mine AS (UPDATE writers SET commits = commits + 1 WHERE id = $1 AND commits = $2 RETURNING id),
+WITH{chain}
+mine AS (UPDATE writers SET commits = commits + 1 WHERE id = $1 AND commits = $2{chained} RETURNING id),
 a AS (SELECT * FROM {appends} WITH ORDINALITY AS a (tenant, session, fence, top, n{patch_columns}, no)),
 held AS MATERIALIZED (
     SELECT a.* FROM mine, a JOIN heads h
@@ -67,7 +68,7 @@ held AS MATERIALIZED (
 won AS (
     UPDATE heads h SET top = h.top + held.n, empty = h.empty AND held.n = 0{set_patch}
     FROM held WHERE h.tenant = held.tenant AND h.session = held.session AND h.fence = held.fence AND h.top = held.top
-    RETURNING held.no),
+    {all_held} RETURNING held.no),
 winners AS (SELECT coalesce(array_agg(no), '{{}}') AS nos FROM won),
 events_in AS (
     INSERT INTO events (tenant, session, "offset", key_id, body)
@@ -105,16 +106,43 @@ snapshots_in AS (
 
 _ANSWER: Final = "SELECT (SELECT count(*) FROM mine) AS mine, nos FROM winners"
 
+# With rows for chains it is all or nothing: what they follow must be as it was taken for, and all appends that have
+# rows must win, because later rows follow from theirs. Who is told which of the two it was tries again.
+_CHAIN: Final = """
+c AS (SELECT * FROM {heads} AS c (tenant, seq, mac, to_seq, to_mac, to_seal)),
+chain AS MATERIALIZED (
+    SELECT c.* FROM c JOIN audit_heads h ON h.tenant = c.tenant AND h.seq = c.seq AND h.mac = c.mac
+    ORDER BY h.tenant FOR UPDATE OF h),"""
+_CHAINED: Final = " AND (SELECT count(*) FROM chain) = (SELECT count(*) FROM c)"
+_ALL_HELD: Final = "AND (SELECT count(*) FROM held WHERE no = ANY ({audited})) = cardinality({audited})"
+_AUDIT: Final = """,
+audit_moved AS (
+    UPDATE audit_heads h SET seq = chain.to_seq, mac = chain.to_mac, seal = chain.to_seal
+    FROM chain WHERE h.tenant = chain.tenant AND EXISTS (SELECT 1 FROM won)),
+audit_in AS (
+    INSERT INTO audit ({audit_columns})
+    SELECT {audit_columns} FROM {rows} AS r ({audit_columns}) WHERE EXISTS (SELECT 1 FROM won))
+"""
+_ANSWER_AUDITED: Final = (
+    "SELECT (SELECT count(*) FROM mine) AS mine, nos, (SELECT count(*) FROM chain) AS chained,"
+    " (SELECT coalesce(array_agg(no), '{}') FROM held) AS held FROM winners"
+)
+
 
 @cache
-def batch(*, whole: bool) -> str:
-    """The statement of a batch: of records alone, or of everything that an append may carry."""
-    numbers = count(3)  # $1 and $2 are the writer's id and commits
+def batch(*, whole: bool, audited: bool = False) -> str:
+    """The statement of a batch: of records alone, or of everything that an append may carry. `audited`: with rows of
+    the audit log behind it, whose appends `$3` numbers."""
+    assert whole or not audited
+    numbers = count(4 if audited else 3)  # $1 and $2 are the writer's id and commits
 
     def unnest(types: Sequence[str]) -> str:
         return "unnest(" + ", ".join(f"${next(numbers)}::{kind}[]" for kind in types) + ")"
 
     statement = _RECORDS.format(
+        chain=_CHAIN.format(heads=unnest(HEAD_TYPES)) if audited else "",
+        chained=_CHAINED if audited else "",
+        all_held=_ALL_HELD.format(audited="$3::bigint[]") if audited else "",
         appends=unnest((*_APPEND, *_HEAD_PATCH) if whole else _APPEND),
         patch_columns=", patched, " + ", ".join(_PATCHED) if whole else "",
         set_patch=_SET_PATCH if whole else "",
@@ -133,7 +161,9 @@ def batch(*, whole: bool) -> str:
             usage_columns=_USAGE_COLUMNS,
             winners=_WINNERS,
         )
-    return statement + _ANSWER
+    if not audited:
+        return statement + _ANSWER
+    return statement + _AUDIT.format(audit_columns=AUDIT_COLUMNS, rows=unnest(AUDIT_TYPES)) + _ANSWER_AUDITED
 
 
 _PATCHED: Final = ("open", "end_user", "model", "key_id", "about", "listed", "deleted_at", "updated_at")
@@ -148,33 +178,39 @@ _USAGE_COLUMNS: Final = (
 )
 
 
-def batch_of(writes: Sequence[AppendWrite]) -> tuple[str, Columns]:
-    """The statement for these appends and its parameters behind the writer's two."""
+def batch_of(writes: Sequence[AppendWrite], chained: Chained | None = None) -> tuple[str, Columns]:
+    """The statement for these appends and its parameters behind the writer's two. `chained`: what they put behind
+    chains, where they do."""
+    if chained is not None:
+        audited = [no for no, w in enumerate(writes, 1) if w.audit]
+        heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]
+        return batch(whole=True, audited=True), [audited, *heads, *_whole(writes), *rows]
     whole = any(w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot for w in writes)
-    appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
     if not whole:
+        appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
         return batch(whole=False), [
-            *_columns(appends, len(_APPEND)),
-            *_columns([(no, *row) for no, w in enumerate(writes, 1) for row in w.events], len(_EVENT)),
+            *columns(appends, len(_APPEND)),
+            *columns([(no, *row) for no, w in enumerate(writes, 1) for row in w.events], len(_EVENT)),
         ]
+    return batch(whole=True), _whole(writes)
+
+
+def _whole(writes: Sequence[AppendWrite]) -> Columns:
+    appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
     patched = [
         (*append, *((True, *w.patch[2:]) if w.patch else (False, *[None] * 8)))
         for append, w in zip(appends, writes, strict=True)
     ]
     numbered = list(enumerate(writes, 1))
-    return batch(whole=True), [
-        *_columns(patched, len(_APPEND) + len(_HEAD_PATCH)),
-        *_columns([(no, *row) for no, w in numbered for row in w.events], len(_EVENT)),
-        *_columns([(no, *row) for no, w in numbered for row in w.commands], len(_COMMAND)),
-        *_columns([(no, *row) for no, w in numbered for row in w.responses], len(_RESPONSE)),
-        *_columns([(no, *row) for no, w in numbered for row in w.usage], len(_USAGE)),
-        *_columns([(no, *row) for no, w in numbered for row in w.reviews], len(_REVIEW)),
-        *_columns([(no, *w.snapshot) for no, w in numbered if w.snapshot], len(_SNAPSHOT)),
+    return [
+        *columns(patched, len(_APPEND) + len(_HEAD_PATCH)),
+        *columns([(no, *row) for no, w in numbered for row in w.events], len(_EVENT)),
+        *columns([(no, *row) for no, w in numbered for row in w.commands], len(_COMMAND)),
+        *columns([(no, *row) for no, w in numbered for row in w.responses], len(_RESPONSE)),
+        *columns([(no, *row) for no, w in numbered for row in w.usage], len(_USAGE)),
+        *columns([(no, *row) for no, w in numbered for row in w.reviews], len(_REVIEW)),
+        *columns([(no, *w.snapshot) for no, w in numbered if w.snapshot], len(_SNAPSHOT)),
     ]
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
 # -- grants ---------------------------------------------------------------------------------------------------------
@@ -272,6 +308,11 @@ def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int
     return f"SELECT {_HEAD.format('')} FROM heads WHERE {where} ORDER BY updated_at DESC, session LIMIT $2", values
 
 
+# (tenant, user, session, limit): whatever is stored of a user, in key order.
+HEADS_OF_USER: Final = f"""
+SELECT {_HEAD.format("")} FROM heads WHERE tenant = $1 AND session > $3 AND end_user = $2 ORDER BY session LIMIT $4
+"""
+
 # (limit, tenant, session)
 OPEN_HEADS: Final = f"""
 SELECT {_HEAD.format("")} FROM heads WHERE open AND (tenant, session) > ($2, $3) ORDER BY tenant, session LIMIT $1
@@ -283,24 +324,34 @@ READ_USAGE: Final = f"SELECT {_USAGE_COLUMNS} FROM usage WHERE tenant = $1 AND a
 
 # -- purge ----------------------------------------------------------------------------------------------------------
 
-# (deleted before, limit)
-PURGEABLE: Final = """
-SELECT tenant, session FROM heads WHERE deleted_at IS NOT NULL AND deleted_at < $1
-UNION ALL
-SELECT tenant, session FROM heads WHERE empty AND updated_at < $1 AND deleted_at IS NULL
-UNION ALL
-SELECT tenant, session FROM heads
-WHERE NOT listed AND deleted_at IS NULL AND updated_at < $3 AND NOT empty AND NOT open
-LIMIT $2
-"""
+# What may be due, each arm by an index; `Due.reason` decides.
+_DUE: Final = (
+    "deleted_at IS NOT NULL AND deleted_at < $1",
+    "empty AND updated_at < $1",
+    "NOT listed AND deleted_at IS NULL AND updated_at < $3 AND NOT open",
+    "NOT listed AND deleted_at IS NOT NULL AND updated_at < $3 AND NOT open",
+)
+_IDLE: Final = "updated_at < $4 AND NOT open AND NOT empty"
 
-# (tenant, session, deleted before, unlisted before): locks the head, if it may still be purged.
-STILL_PURGEABLE: Final = """
-SELECT 1 FROM heads WHERE tenant = $1 AND session = $2 AND (
-    deleted_at < $3 OR (empty AND updated_at < $3) OR (NOT listed AND NOT open AND updated_at < $4)) FOR UPDATE
-"""
 
-# (tenant, session, limit)
+@cache
+def purgeable(*, idle: bool, of_one: bool) -> str:
+    """(deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants, user or NULL)"""
+    whose = "tenant = $5::text" if of_one else "$5::text IS NULL"
+    arms = (*_DUE, _IDLE) if idle else _DUE
+    union = " UNION ALL ".join(f"SELECT tenant, session, end_user FROM heads WHERE {whose} AND {arm}" for arm in arms)
+    return (
+        f"SELECT DISTINCT tenant, session FROM ({union}) AS due"
+        " WHERE $4::bigint IS NOT NULL AND tenant <> ALL ($6::text[])"
+        " AND ($7::text IS NULL OR end_user = $7) LIMIT $2"
+    )
+
+
+# (tenant, session): locks the head
+STANDING: Final = (
+    "SELECT top, listed, open, updated_at, deleted_at, end_user FROM heads"
+    " WHERE tenant = $1 AND session = $2 FOR UPDATE"
+)  # (tenant, session, limit)
 PURGE_EVENTS: Final = """
 WITH gone AS (
     DELETE FROM events WHERE tenant = $1 AND session = $2 AND "offset" < $3 + (

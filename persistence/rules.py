@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from sessions.audit import Audited
 from sessions.errors import BadInput, Fenced, NotFound, Unavailable
 from sessions.stored import Append
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.types import SessionId, SessionKey, TenantId, UnixMs
 
 COMMANDS_KEPT_MS: Final = 24 * 3600 * 1000
 
@@ -23,6 +24,11 @@ def fenced() -> Fenced:
 
 def closed() -> Unavailable:
     return Unavailable("journal_closed", "The store is closed.")
+
+
+def purged_row(key: SessionKey, user: str | None, reason: str, at: UnixMs) -> Audited:
+    """What the audit log says of a session that is gone."""
+    return Audited(action="session.purged", at=at, user=user, session=key.session, detail={"reason": reason})
 
 
 def unknown_place() -> NotFound:

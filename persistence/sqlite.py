@@ -25,6 +25,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import aiosqlite
+import msgspec
 import structlog
 
 from persistence import sqlite_statements as sql
@@ -38,6 +39,7 @@ from persistence.rules import (
     closed,
     unknown_place,
 )
+from persistence.sqlite_audit import secret_of
 from persistence.sqlite_faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
 from persistence.sqlite_schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
 from persistence.sqlite_transaction import (
@@ -51,9 +53,10 @@ from persistence.sqlite_transaction import (
     purge_step,
 )
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
+from sessions.audit import Sealer
 from sessions.errors import Internal, OutcomeUnknown, Unavailable
 from sessions.limits import Tally
-from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.stored import COMMANDS_LOADED_MAX, Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
@@ -73,13 +76,15 @@ class SqliteJournal:
         codec: Codec | None = None,
         limits: GroupLimits | None = None,
         marker: Path | None = None,
+        audit_key: bytes | None = None,
         num_readers: int = 2,
         checkpoint_pages: int = 1000,
         quick_check_bytes_max: int = 128 * 2**20,
         new_id: Callable[[], str] = lambda: uuid4().hex,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it."""
+        """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it.
+        `audit_key`: see `sessions.audit`."""
         self.path = folder / "journal.db"
         self._folder = folder
         self.codec = self._codec = codec or PlainCodec()
@@ -91,6 +96,7 @@ class SqliteJournal:
         self._new_id = new_id
         self._now = now
         self._group = GroupCommit(self._commit, limits)
+        self._bytes_max = self._group.limits.write_bytes_max
         self._writer: aiosqlite.Connection | None = None
         self._readers: list[aiosqlite.Connection] = []
         self._idle: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
@@ -100,6 +106,8 @@ class SqliteJournal:
         self._unsure = False  # a commit failed such that it may be on the disk; cleared by the next good one
         self._dead: Unavailable | None = None  # why nothing can be written any more
         self._closed = False
+        self._audit_key = audit_key
+        self.sealer = Sealer(b"")  # of the audit log, from `open` on
 
     @property
     def incarnation(self) -> str:
@@ -179,6 +187,7 @@ class SqliteJournal:
             await writer.execute_fetchall(f"PRAGMA {pragma}")
         await check_integrity(writer, self.path, whole_bytes_max=self._quick_check_bytes_max)
         await migrate(writer, self.path)
+        self.sealer = Sealer(await secret_of(writer), self._audit_key)
 
     async def _settle_incarnation(self) -> None:
         """Compares the store with its marker and begins the next generation; a store that went back is made new."""
@@ -221,7 +230,7 @@ class SqliteJournal:
         return head
 
     async def append(self, append: Append) -> None:
-        await self._group.submit(AppendWrite(self._codec, append, bytes_max=self._group.limits.write_bytes_max))
+        await self._group.submit(AppendWrite(self._codec, append, sealer=self.sealer, bytes_max=self._bytes_max))
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
         """One transaction for a batch; every write gets its result or its error."""
@@ -230,6 +239,7 @@ class SqliteJournal:
         transaction = Transaction(
             self._codec,
             writes,
+            sealer=self.sealer,
             incarnation=self._incarnation,
             generation=self._generation,
             commits=self._commits,
@@ -391,16 +401,16 @@ class SqliteJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(
-        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
-    ) -> list[SessionKey]:
+    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
         """In transactions of a few thousand rows, so that appends get their turn in between."""
+        others = msgspec.json.encode(due.besides).decode()
+        values = (due.deleted_before, limit, due.unlisted_before, due.idle_before, due.tenant, others, due.user)
         async with self._reader() as reader:
-            rows = await reader.execute_fetchall(sql.PURGEABLE, (deleted_before, limit, unlisted_before))
+            rows = await reader.execute_fetchall(sql.purgeable(idle=due.idle_before > NEVER), values)
         purged = []
         for tenant, session in rows:
             key = SessionKey(TenantId(tenant), SessionId(session))
-            step = purge_step(key, deleted_before, unlisted_before)
+            step = purge_step(key, due, self.sealer, at)
             while (done := await self._group.submit(JobWrite(key, step))) is None:
                 pass
             if done:

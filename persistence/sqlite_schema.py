@@ -4,7 +4,8 @@
 with a newer version than the list knows is refused, and so is a file that is some other application's.
 
 Every table of sessions begins with the tenant, and every one but `responses` with (tenant, session), so that no
-statement can forget whose rows it touches. `api_keys` is asked before a tenant is known. `responses` says which
+statement can forget whose rows it touches. `audit` is chained by tenant (sessions/audit.py).
+`api_keys` is asked before a tenant is known. `responses` says which
 session a response is in; it follows from the events of the same
 append. `events` lies in the order of arrival with an index beside it: clustered by session, each event of a busy server
 would rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The
@@ -192,7 +193,51 @@ CREATE INDEX reviews_of_session ON reviews (tenant, session);
 CREATE INDEX reviews_untold ON reviews (decided_at) WHERE told = 0;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5, V6)
+V7: Final = """
+CREATE TABLE audit (
+    tenant TEXT    NOT NULL,
+    seq    INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    about  TEXT    NOT NULL,
+    key_id TEXT    NOT NULL,
+    body   BLOB    NOT NULL,
+    prev   BLOB    NOT NULL,
+    mac    BLOB    NOT NULL,
+    PRIMARY KEY (tenant, seq)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX audit_about ON audit (tenant, about, seq) WHERE about <> '';
+CREATE TABLE audit_heads (
+    tenant TEXT    NOT NULL PRIMARY KEY,
+    seq    INTEGER NOT NULL,
+    mac    BLOB    NOT NULL,
+    seal   BLOB    NOT NULL
+) WITHOUT ROWID, STRICT;
+CREATE TABLE audit_secret (
+    one    INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    secret BLOB    NOT NULL
+) STRICT;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN
+    SELECT RAISE(ABORT, 'the audit log is only ever added to');
+END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit BEGIN
+    SELECT RAISE(ABORT, 'the audit log is only ever added to');
+END;
+"""
+
+V8: Final = """
+CREATE TABLE erasures (
+    tenant   TEXT    NOT NULL,
+    end_user TEXT    NOT NULL,
+    asked_at INTEGER NOT NULL,
+    asked_by TEXT    NOT NULL,
+    released TEXT    NOT NULL,
+    done_at  INTEGER,
+    PRIMARY KEY (tenant, end_user, asked_at)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX erasures_pending ON erasures (asked_at) WHERE done_at IS NULL;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (V1, V2, V3, V4, V5, V6, V7, V8)
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -234,28 +234,42 @@ SELECT
         WHERE e.tenant = ?1 AND (?2 IS NULL OR h.user IS ?2)), 0) ELSE 0 END
 """
 
+# (tenant, user, session, limit): whatever is stored of a user, in key order.
+HEADS_OF_USER: Final = (
+    f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
+    " WHERE tenant = ?1 AND session > ?3 AND user = ?2 ORDER BY session LIMIT ?4)"
+)
+
 # (limit, tenant, session): the store's own row is never open.
 OPEN_HEADS = (
     f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
     " WHERE open = 1 AND (tenant, session) > (?2, ?3) ORDER BY tenant, session LIMIT ?1)"
 )
 
-# (deleted before, limit)
-PURGEABLE = """
-SELECT tenant, session FROM heads WHERE deleted_at IS NOT NULL AND deleted_at < ?1
-UNION ALL
-SELECT tenant, session FROM heads WHERE top = 0 AND updated_at < ?1 AND deleted_at IS NULL AND tenant <> ''
-UNION ALL
-SELECT tenant, session FROM heads
-WHERE listed = 0 AND deleted_at IS NULL AND updated_at < ?3 AND top > 0 AND open = 0
-LIMIT ?2
-"""
+# What may be due, each arm by an index; `Due.reason` decides.
+_DUE: Final = (
+    "deleted_at IS NOT NULL AND deleted_at < ?1",
+    "top = 0 AND updated_at < ?1 AND tenant <> ''",
+    "listed = 0 AND deleted_at IS NULL AND updated_at < ?3 AND open = 0",
+    "listed = 0 AND deleted_at IS NOT NULL AND updated_at < ?3 AND open = 0",
+)
+_IDLE: Final = "updated_at < ?4 AND open = 0 AND top > 0 AND tenant <> ''"
 
-# (tenant, session, deleted before, unlisted before): the head, if it may still be purged.
-STILL_PURGEABLE = """
-SELECT 1 FROM heads WHERE tenant = ?1 AND session = ?2 AND (
-    deleted_at < ?3 OR (top = 0 AND updated_at < ?3) OR (listed = 0 AND open = 0 AND updated_at < ?4))
-"""
+
+@cache
+def purgeable(*, idle: bool) -> str:
+    """(deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants as JSON, user or NULL)"""
+    arms = (*_DUE, _IDLE) if idle else _DUE
+    union = " UNION ALL ".join(f"SELECT tenant, session, user FROM heads WHERE {arm}" for arm in arms)
+    return (
+        f"SELECT DISTINCT tenant, session FROM ({union}) WHERE (?4 IS NOT NULL) AND (?5 IS NULL OR tenant = ?5)"
+        " AND (?7 IS NULL OR user IS ?7)"
+        " AND tenant NOT IN (SELECT value FROM json_each(?6)) LIMIT ?2"
+    )
+
+
+# (tenant, session)
+STANDING: Final = "SELECT top, listed, open, updated_at, deleted_at, user FROM heads WHERE tenant = ?1 AND session = ?2"
 
 # (tenant, session, limit)
 PURGE_EVENTS = """

@@ -19,10 +19,13 @@ from typing import Any, Final
 from persistence import sqlite_statements as sql
 from persistence.codec import Codec
 from persistence.group import Write
-from persistence.rules import FENCES_OF_AN_INCARNATION, FIRST_KEY, fenced
+from persistence.rules import FENCES_OF_AN_INCARNATION, FIRST_KEY, fenced, purged_row
+from persistence.sqlite_audit import chain
 from persistence.sqlite_faults import CommitFailed, RollbackFailed, StoreTaken
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
-from sessions.types import SessionKey
+from sessions.audit import Sealer
+from sessions.stored import Due
+from sessions.types import SessionKey, UnixMs
 
 STORE: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
@@ -64,6 +67,7 @@ class Transaction:
         codec: Codec,
         writes: Sequence[Write],
         *,
+        sealer: Sealer,
         incarnation: str,
         generation: int,
         commits: int,
@@ -71,6 +75,7 @@ class Transaction:
     ) -> None:
         self.committed = False
         self._codec = codec
+        self._sealer = sealer
         self._writes = writes
         self._incarnation = incarnation
         self._generation = generation
@@ -121,9 +126,13 @@ class Transaction:
     def _insert(self, connection: sqlite3.Connection, appends: Sequence[AppendWrite]) -> None:
         for size, values in sql.chunks([row for write in appends for row in write.events]):
             connection.execute(sql.insert_events(size), values)
-        beside = [w for w in appends if w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot]
+        beside = [
+            w for w in appends if w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot or w.audit
+        ]
         if not beside:
             return
+        if audit := [entry for w in beside for entry in w.audit]:
+            chain(connection, self._sealer, audit)
         for statement, rows in (
             (sql.patch_heads, [w.patch for w in beside if w.patch is not None]),
             (sql.upsert_commands, [row for w in beside for row in w.commands]),
@@ -176,18 +185,25 @@ def begin_generation(
 PURGE_ROWS: Final = 2_000
 
 
-def purge_step(
-    key: SessionKey, deleted_before: int, unlisted_before: int
-) -> Callable[[sqlite3.Connection], bool | None]:
-    """True: the session is gone. False: it may not be purged any more. None: more to do."""
+def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callable[[sqlite3.Connection], bool | None]:
+    """True: the session is gone. False: it is not due any more. None: more to do."""
 
     def step(connection: sqlite3.Connection) -> bool | None:
-        if not connection.execute(sql.STILL_PURGEABLE, (*key, deleted_before, unlisted_before)).fetchall():
+        found = connection.execute(sql.STANDING, key).fetchall()
+        if not found:
+            return False
+        top, listed, open_, updated_at, deleted_at, user = found[0]
+        reason = due.reason(
+            top=top, listed=bool(listed), open=bool(open_), updated_at=updated_at, deleted_at=deleted_at
+        )
+        if reason is None:
             return False
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
             return None
         for table in ("commands", "responses", "reviews", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
+        if top:
+            chain(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])
         return True
 
     return step

@@ -14,6 +14,7 @@ import msgspec
 from persistence.codec import About, Codec, encode_about, encode_ok, encode_record, unreadable
 from persistence.group import Write
 from persistence.rules import check_append, check_key, check_text
+from sessions.audit import Entry, Sealer
 from sessions.errors import TooLarge
 from sessions.events import ResponseCreated, ResponseQueued
 from sessions.reviews import Case
@@ -39,9 +40,9 @@ _unpack = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
+    __slots__ = ("append", "audit", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
 
-    def __init__(self, codec: Codec, append: Append, *, bytes_max: int) -> None:
+    def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
         """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
         check_append(append)
         key = append.key
@@ -68,6 +69,10 @@ class AppendWrite(Write):
             size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[16]) + len(row[17]) for row in self.reviews)
         if append.head is not None or append.commands or append.usage or append.snapshot is not None:
             size += self._beside(encode)
+        self.audit: list[Entry] = []
+        if append.audit:
+            self.audit = [sealer.entry(tenant, each) for each in append.audit]
+            size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
         if size > bytes_max:
             raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
         super().__init__(key, rows=len(events), size=size)

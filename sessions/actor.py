@@ -30,7 +30,7 @@ from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
-from sessions.noted import note_cases, note_findings
+from sessions.noted import note_cases, noted_step
 from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
@@ -282,8 +282,7 @@ class Actor:
             item = self._engine_lane.popleft()
             said = item.take() if isinstance(item, Turn) else item
             if said is not None:
-                note_findings(said, self._world.measures, self._log)
-                step.then(self._machine.step(said, now))
+                step.then(noted_step(said, self._machine, self._world, self._log, now))
         await self._commit(step)
 
     async def _command(self, letter: Letter) -> None:
@@ -313,8 +312,7 @@ class Actor:
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             input = admitted(self._world.limits.admission, self.key, input)
-        note_findings(input, self._world.measures, self._log)
-        return machine.step(input, self._world.now_ms())
+        return noted_step(input, machine, self._world, self._log, self._world.now_ms())
 
     async def _warm(self) -> None:
         """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
@@ -365,6 +363,7 @@ class Actor:
             usage=tuple(step.usage),
             reviews=tuple(step.reviews),
             snapshot=snapshot,
+            audit=tuple(step.audit),
             at=self._world.now_ms(),
         )
 

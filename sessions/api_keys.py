@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from sessions.audit import Audited
 from sessions.errors import BadInput, Conflict, Limited
 from sessions.types import Authority, Principal, Scope, TenantId, UnixMs
 
@@ -155,13 +156,14 @@ def _letters(data: bytes) -> str:
 class ApiKeys(Protocol):
     """Where keys are stored, in the journal's database. Every method raises Unavailable."""
 
-    async def add(self, key: ApiKey) -> ApiKey:
+    async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         """Stores a new key and returns it with its version; forgets keys that ended long ago. Raises Conflict where
-        the id is taken, Limited where there are `KEYS_MAX`."""
+        the id is taken, Limited where there are `KEYS_MAX`. `audit` goes into the tenant's chain with it."""
         ...
 
-    async def revoke(self, key_id: str, *, at: UnixMs) -> ApiKey | None:
-        """Durable when it returns. A key that was revoked stays as it is; None where there is none."""
+    async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
+        """Durable when it returns. A key that was revoked stays as it is, and nothing is written down then; None where
+        there is none."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:

@@ -21,7 +21,7 @@ import msgspec
 
 from sessions.ports import Chunk, LateFilter, OutputFilter
 from sessions.types import Json, Tokens, pack_tokens
-from sessions.verdicts import Finding, Verdict
+from sessions.verdicts import Finding, Verdict, quoted
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -159,7 +159,10 @@ class OutputPipeline:
         for index, each in enumerate(self._filters):
             if self._verdicts[index] is None:
                 allowed, verdict = each.finish() if text is None else each.feed(text)
-                self._findings += verdict.findings
+                if verdict.action in ("block", "redact"):  # what is let through stands in the log
+                    self._findings += quoted(verdict.findings, self._text, self._start)
+                else:
+                    self._findings += verdict.findings
                 if verdict.action == "retract":
                     return self._take_back(verdict, min(limit, allowed))
                 if verdict.action in ("block", "redact"):

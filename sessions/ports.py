@@ -18,7 +18,7 @@ import msgspec
 from sessions.commands import ActorCommand, Ok
 from sessions.events import Record
 from sessions.limits import Forecast, Share
-from sessions.stored import Append, CommandRecord, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.stored import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
     NEVER,
     ActivationId,
@@ -109,15 +109,10 @@ class Journal(Protocol):
         """Heads with an open turn, of all tenants, in key order: what a sweep looks at."""
         ...
 
-    async def purge(
-        self, *, deleted_before: UnixMs, commands_before: UnixMs, limit: int, unlisted_before: UnixMs = NEVER
-    ) -> list[SessionKey]:
-        """Erases sessions that were deleted before a time, unlisted ones without an open turn to which nothing was
-        added since one, and commands older than one.
+    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
+        """Erases sessions that are `due`, at most `limit`, and commands older than a time; returns the sessions' keys.
 
-        Erases at most `limit` sessions and returns their keys; a head without records (top 0) older than
-        `deleted_before` counts as deleted.
-        """
+        That a session was purged stands in its tenant's audit log, in the same transaction, with `at`."""
         ...
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]: ...

@@ -20,7 +20,7 @@ from sessions.measures import Histogram
 from sessions.ports import ChatMessage, FilterSet
 from sessions.steps import Command, Prepared
 from sessions.types import CallId, InputText, Principal
-from sessions.verdicts import Finding
+from sessions.verdicts import Finding, quoted
 from sessions.world import World
 
 log = structlog.get_logger(__name__)
@@ -173,7 +173,7 @@ class _Preparation:
         try:
             for each in self._filters:
                 verdict = await each.check(self._principal, text)
-                self.findings += verdict.findings
+                self.findings += quoted(verdict.findings, text)
                 if verdict.action == "block":
                     raise BadInput("content_filter", verdict.message or "This message was refused.", param="content")
                 if verdict.action == "redact":

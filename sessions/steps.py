@@ -12,6 +12,7 @@ import msgspec
 from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
+from sessions.audit import Audited
 from sessions.errors import SessileError
 from sessions.reviews import Case
 from sessions.stored import CommandRecord, HeadPatch, UsageRow
@@ -156,13 +157,15 @@ class Step(msgspec.Struct):
     usage: list[UsageRow] = []
     reviews: list[Case] = []
     head: HeadPatch | None = None
+    audit: list[Audited] = []
     answer: cm.Ok | SessileError | None = None
     effects: list[Effect] = []
 
     @property
     def durable(self) -> bool:
         """There is something to append."""
-        return bool(self.records or self.commands or self.usage or self.reviews or self.head is not None)
+        beside = self.commands or self.usage or self.reviews or self.head is not None or self.audit
+        return bool(self.records or beside)
 
     def then(self, later: Step) -> None:
         """Adds what the next step of the same atomic write asks for; only the last one may carry an answer."""
@@ -171,5 +174,6 @@ class Step(msgspec.Struct):
         self.usage += later.usage
         self.reviews += later.reviews
         self.head = later.head or self.head
+        self.audit += later.audit
         self.answer = later.answer
         self.effects += later.effects

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from sessions.audit import Audited
 from sessions.commands import Ok
 from sessions.events import Record
 from sessions.reviews import Case
-from sessions.types import CommandId, Epoch, Json, Principal, ResponseId, SessionKey, UnixMs, Usage
+from sessions.types import (
+    NEVER,
+    CommandId,
+    Epoch,
+    Json,
+    Principal,
+    ResponseId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    Usage,
+)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +102,33 @@ class Snapshot(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions are to be purged: those that a time says, whichever comes first. NEVER: not for that reason.
+
+    `tenant`: of this one alone, and of it `user`'s alone; `besides`: of none of these."""
+
+    deleted_before: UnixMs
+    unlisted_before: UnixMs = NEVER
+    idle_before: UnixMs = NEVER
+    tenant: TenantId | None = None
+    user: str | None = None
+    besides: tuple[TenantId, ...] = ()
+
+    def reason(
+        self, *, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
+    ) -> Literal["empty", "deleted", "unlisted", "idle"] | None:
+        """Why a session of the tenants meant is due; None: it is not. Deleting one never makes it stay for longer."""
+        if top == 0:
+            return "empty" if updated_at < self.deleted_before else None
+        if deleted_at is not None and deleted_at < self.deleted_before:
+            return "deleted"
+        if open:
+            return None
+        if not listed and updated_at < self.unlisted_before:
+            return "unlisted"
+        return "idle" if updated_at < self.idle_before else None
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic write for one session: all of it stands afterwards, or none.
 
@@ -104,6 +145,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     usage: tuple[UsageRow, ...] = ()
     reviews: tuple[Case, ...] = ()  # opened by it; see `sessions.reviews` for those that are there already
     snapshot: Snapshot | None = None
+    audit: tuple[Audited, ...] = ()  # rows for the tenant's chain
     at: UnixMs
 
 

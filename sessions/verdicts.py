@@ -9,8 +9,9 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a filter found, and what the policy does about it. The text itself does not stand here, unless the
-    policy says that reviewers get it (`kept`): that goes to the review case and nowhere else (`without_text`)."""
+    """One thing that a filter found, and what the policy does about it. Its text is for no log and no reader: `kept`
+    goes to the review case where the policy says that reviewers get it, and `text` to the audit log, which hashes it
+    (`without_text`)."""
 
     category: str
     action: Literal["block", "redact", "flag", "retract"]
@@ -21,16 +22,33 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: str = ""  # version of the policy that decided
     review: bool = False  # a person is to look at it
     kept: str = ""
+    text: str = ""  # where it is at hand
 
     @property
     def about(self) -> str:
         """Its category without the kind: what is counted."""
         return self.category.partition("/")[0]
 
+    def __repr__(self) -> str:
+        return f"Finding({self.category!r}, {self.action!r}, {self.start}, {self.end})"
+
 
 def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """As they may stand in a log."""
-    return tuple(msgspec.structs.replace(each, kept="") if each.kept else each for each in findings)
+    return tuple(
+        msgspec.structs.replace(each, kept="", text="") if each.kept or each.text else each for each in findings
+    )
+
+
+def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Finding, ...]:
+    """Findings with what they found in `text`, which begins at `start` in their count; those that began before it go
+    without."""
+    return tuple(
+        each
+        if each.start < start
+        else msgspec.structs.replace(each, text=text[each.start - start : max(each.start, each.end) - start])
+        for each in findings
+    )
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class Watched(Generic[T]):
         self._look_s = look_s
         self._seen: Mark | None = None  # of the file that was read last
         self._reading = asyncio.Lock()
+        self.told: Callable[[str | None], Awaitable[None]] | None = None
+        """Told of each reading: why it was refused, or None."""
 
     def first(self) -> T:
         """The first reading, here and now, for whoever starts: raises what is wrong. What it says is the caller's to
@@ -70,8 +72,12 @@ class Watched(Generic[T]):
                 await self._take(await asyncio.to_thread(self._read, self._path))
             except self._refused as error:
                 log.error(f"{self._what}_refused", file=str(self._path), error=str(error), in_force="what was before")
+                if self.told is not None:
+                    await self.told(str(error))
                 return False
         log.info(f"{self._what}_changed", file=str(self._path))
+        if self.told is not None:
+            await self.told(None)
         return True
 
     async def run(self) -> None:

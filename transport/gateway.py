@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.access import demand, may_see
+from sessions.audit import AuditLog
 from sessions.commands import ActorCommand, Ok
 from sessions.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.measures import Measures
@@ -29,12 +30,14 @@ from sessions.reviews import Case, ReviewBooks
 from sessions.stored import Head, ResponsePlace
 from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
 from transport.access import Access
+from transport.auditing import Auditor
 from transport.desk import Desk
 from transport.feeds import Feeds
 from transport.frames import Done, Listed
 from transport.gauges import of_doors
 from transport.keyring import KeyRing
 from transport.openai.models import Models
+from transport.personal import People
 from transport.quotas import Quotas
 from transport.reading import LogReader
 from transport.tasks import Tasks
@@ -66,6 +69,7 @@ class Gateway:
         quotas: Quotas | None = None,
         usage: UsageBooks | None = None,
         reviews: ReviewBooks | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`quotas` None: nothing is limited but what is under way."""
         self.access = access
@@ -81,6 +85,13 @@ class Gateway:
         self.measures = measures or Measures()
         self.usage = usage
         self.reviews = reviews
+        self.auditor: Auditor | None = None
+        if audit is not None:
+            clock = asyncio.get_running_loop().time
+            self.auditor = Auditor(audit, now_ms=now_ms, clock=clock, tasks=self.tasks)
+            if keys is not None:
+                keys.refused = self.auditor.key_refused
+        self.people: People | None = None  # likewise
         self.desk: Desk | None = None  # set by whoever wires it, once there is something to show
         of_doors(self.measures, self.counters)
         self.draining = False

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from sessions.errors import BadInput, Internal, NotFound, SessileError
+from sessions.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
 from transport.metrics import Exposition
@@ -27,6 +27,7 @@ from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
 from transport.openai.history import MemoryHistory
 from transport.routes import (
+    audit,
     chat,
     conversations,
     health,
@@ -40,6 +41,7 @@ from transport.routes import (
     sessions,
     tickets,
     usage,
+    users,
 )
 from transport.routes.health import Readiness
 
@@ -72,6 +74,7 @@ log = structlog.get_logger(__name__)
 def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: Exposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
     app = FastAPI(title="Sessile", version=version, redoc_url=None)
+    app.state.auditor = gateway.auditor
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -99,6 +102,8 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(sessions.router(gateway, doorway))
     app.include_router(reviews.router(gateway, doorway))
     app.include_router(usage.router(gateway))
+    app.include_router(audit.router(gateway))
+    app.include_router(users.router(gateway))
     app.include_router(operator.router(gateway, version=version))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
@@ -119,8 +124,12 @@ async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Sen
     await error_response(error)(scope, receive, send)
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, SessileError)
+    auditor, principal = request.app.state.auditor, getattr(request.state, "principal", None)
+    if isinstance(error, Forbidden) and auditor is not None and principal is not None:
+        route = request.scope.get("route")
+        await auditor.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
     return error_response(error)
 
 

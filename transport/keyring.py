@@ -25,8 +25,9 @@ import msgspec
 import structlog
 
 from sessions.api_keys import SECRET_BYTES, ApiKey, ApiKeys, Wanted, make, opens, split
+from sessions.audit import Action, Audited
 from sessions.errors import SessileError, Unauthorized, Unavailable
-from sessions.types import Principal, UnixMs
+from sessions.types import Json, Principal, UnixMs
 
 POLL_S: Final = 1.0
 READ_S: Final = 5.0
@@ -60,6 +61,8 @@ class KeyRing:
         self._reading = asyncio.Lock()
         self.ended: Callable[[str, SessileError], None] = _nobody
         """Told of each key that lets nobody in any more."""
+        self.refused: Callable[[ApiKey, SessileError], None] = _unnoticed
+        """Told of each key that has ended and was shown."""
         self.stale: Callable[[SessileError], None] = _nobody_at_all
         """Told when the keys cannot be trusted any more because nothing was heard of the journal."""
 
@@ -77,10 +80,13 @@ class KeyRing:
             raise Unauthorized("unauthorized", "This key is not known here.")
         match key.state(self._now_ms()):
             case "revoked":
-                raise revoked()
+                error = revoked()
             case "expired":
-                raise expired()
-        return key.principal
+                error = expired()
+            case "active":
+                return key.principal
+        self.refused(key, error)
+        raise error
 
     def find(self, key_id: str) -> ApiKey | None:
         return self._keys.get(key_id)
@@ -96,20 +102,25 @@ class KeyRing:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def create(self, wanted: Wanted, *, created_by: str) -> tuple[ApiKey, str]:
-        """A new key, stored, and how it is written. Raises BadInput, Limited, Unavailable."""
+    async def create(self, wanted: Wanted, *, created_by: str = "", by: Principal | None = None) -> tuple[ApiKey, str]:
+        """A new key, stored, and how it is written. `by` None: on the command line. Raises BadInput, Limited,
+        Unavailable."""
+        created_by = created_by if by is None else by.key_id
         key, written = make(wanted, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by)
-        stored = await self._store.add(key)
+        detail = {"key": key.id, "role": key.role, "scopes": list(key.scopes), "expires_at": key.expires_at}
+        stored = await self._store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
         self._take(stored)
         log.info("key_created", key=stored.id, tenant=stored.tenant, role=stored.role, by=created_by)
         return stored, written
 
-    async def revoke(self, key_id: str, *, revoked_by: str) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, revoked_by: str = "", by: Principal | None = None) -> ApiKey | None:
         """Revoked for good and from now on when it returns; None where there is no such key. Raises Unavailable."""
-        key = await self._store.revoke(key_id, at=self._now_ms())
+        known, now = self._keys.get(key_id), self._now_ms()
+        user = None if known is None else known.user
+        key = await self._store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))
         if key is not None:
             self._take(key)
-            log.info("key_revoked", key=key.id, tenant=key.tenant, by=revoked_by)
+            log.info("key_revoked", key=key.id, tenant=key.tenant, by=revoked_by if by is None else by.key_id)
         return key
 
     async def refresh(self) -> None:
@@ -173,6 +184,10 @@ class KeyRing:
             self.ended(key.id, revoked())
 
 
+def _audited(action: Action, at: UnixMs, by: Principal | None, user: str | None, detail: dict[str, Json]) -> Audited:
+    return Audited(action=action, at=at, by=by, user=user, detail=detail)
+
+
 def revoked() -> Unauthorized:
     return Unauthorized("unauthorized", "This key was revoked.")
 
@@ -183,6 +198,10 @@ def expired() -> Unauthorized:
 
 def _nobody(key_id: str, error: SessileError) -> None:
     """The ring of a process without doors."""
+
+
+def _unnoticed(key: ApiKey, error: SessileError) -> None:
+    """Likewise."""
 
 
 def _nobody_at_all(error: SessileError) -> None:

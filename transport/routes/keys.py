@@ -101,7 +101,7 @@ def router(gateway: Gateway) -> APIRouter:
             name=body.name,
             expires_at=body.expires_at,
         )
-        key, written = await ring_of().create(wanted, created_by=principal.key_id)
+        key, written = await ring_of().create(wanted, by=principal)
         response.headers["cache-control"] = "no-store"
         return NewKey.model_validate({**described(key, UnixMs(gateway.now_ms())), "key": written})
 
@@ -144,7 +144,7 @@ def router(gateway: Gateway) -> APIRouter:
         key = await found(principal, key_id)
         if not may_grant(principal, key.role):
             raise Forbidden("forbidden", "Only operators may revoke operators' keys.")
-        revoked = await ring_of().revoke(key.id, revoked_by=principal.key_id)
+        revoked = await ring_of().revoke(key.id, by=principal)
         return told(revoked or key)
 
     return routes

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from actors.survey import PAGE_MAX
 from sessions.access import demand_operator
+from sessions.audit import INSTALLATION, Action
 from sessions.errors import BadInput, Unavailable
 from sessions.measures import Histogram, Measures
 from sessions.types import SessionId, SessionKey, TenantId
@@ -43,6 +44,11 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
         if gateway.desk is None:
             raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
         return gateway.desk
+
+    async def noted(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
+        """Before it is done. Raises Unavailable."""
+        if gateway.auditor is not None:
+            await gateway.auditor.note(tenant, action, by=request.state.principal, **about)
 
     @routes.get("/v1/operator/overview", responses=ERRORS)
     async def overview(request: Request) -> dict[str, Any]:
@@ -83,13 +89,17 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
     @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
     async def drain(request: Request, replica: Name) -> dict[str, Any]:
         """Begins to hand everything off; the overview tells how far it is."""
-        await desk(request).drain(replica)
+        sitting = desk(request)
+        await noted(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
+        await sitting.drain(replica)
         return {"object": "replica.draining", "replica": replica}
 
     @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
     async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
         """Moves one session; readers do not notice."""
         sitting = desk(request)
+        detail = {"replica": body.replica, "to": body.to}
+        await noted(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
         owner = await sitting.hand_off(body.replica, SessionKey(TenantId(tenant), SessionId(session)), body.to)
         return {"object": "session.handed_off", "tenant": tenant, "session": session, "replica": owner}
 

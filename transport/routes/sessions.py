@@ -117,6 +117,11 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
         principal = principal_of(request, gateway, "read")
         head, state = await gateway.logs.state(principal, key_of(principal, session))
+        if gateway.auditor is not None:
+            about = {"format": format, "offset": head.top}
+            await gateway.auditor.note(
+                principal.tenant, "session.exported", by=principal, user=head.user, session=session, detail=about
+            )
         if format == "markdown":
             return answer(export.markdown(state), "text/markdown; charset=utf-8")
         return answer(export.document(session, head.epoch, head.top, state))

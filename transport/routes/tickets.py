@@ -26,6 +26,7 @@ def principal_of(request: Request, gateway: Gateway, scope: Scope | None = None)
     gateway.access.check_origin(request.headers.get("origin"), request.headers.get("host"))
     address = request.client.host if request.client is not None else None
     principal = gateway.access.authenticate(bearer(request.headers.getlist("authorization")), address)
+    request.state.principal = principal  # for whoever answers a refusal
     principal = acting_for(principal, request.headers.get(USER_HEADER))
     if scope is not None:
         demand(principal, scope)

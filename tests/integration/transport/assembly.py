@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.directory.memory import MemoryDirectory
+from actors.erasure import Eraser
 from actors.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.audit import audit_of
+from persistence.keys import MemoryKeys
 from persistence.memory import MemoryJournal, MemoryStore
+from persistence.personal import personal_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from sessions.filters import KeywordFilterSet
@@ -29,6 +33,7 @@ from transport.gauges import of_engine, of_runtime
 from transport.keyring import KeyRing
 from transport.limiting import Limiting, admission_of, limiting, shares
 from transport.openai.models import card_of
+from transport.personal import People
 from transport.server import Server, ServerLimits
 
 
@@ -127,9 +132,21 @@ async def assembled(
                 usage=usage_of(journal),
                 reviews=reviews_of(journal),
                 keys=ring,
+                audit=audit_of(journal),
             )
             of_engine(measures, simulated)
             of_runtime(measures, runtime)
+            eraser = Eraser(
+                runtime,
+                personal=personal_of(journal),
+                journal=journal,
+                directory=directory,
+                engine=simulated,
+                keys=MemoryKeys(),
+                now_ms=now_ms,
+            )
+            people = People(personal_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
+            gateway.people = people
             gateway.desk = local_desk(lambda: member, runtime, simulated)
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
             await server.start()

@@ -47,6 +47,7 @@ class Http(NamedTuple):
     def url(self, names: Names) -> str:
         path = (
             self.path.replace("{tenant}", "acme")
+            .replace("{user:path}", "ana")
             .replace("{replica}", "local")
             .replace("{session}", names.session)
             .replace("{conversation}", names.session)
@@ -100,6 +101,19 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/reviews/{review_id}/decide", "reviewer", "review", body=fixed(outcome="upheld")),
     Http("POST", "/v1/sessions/{session}/responses/{response_id}/appeal", "chat", "session", body=fixed(note="x")),
     Http("POST", "/v1/sessions/{session}/messages/appeal", "chat", "session", body=fixed(content="x")),
+    # the audit log
+    Http("GET", "/v1/audit", "administrator"),
+    Http("GET", "/v1/audit", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/audit", "operator", query={"tenant": ""}),
+    Http("GET", "/v1/audit/verify", "administrator"),
+    Http("GET", "/v1/audit/verify", "administrator", "tenant", query={"tenant": "acme"}),
+    # end users
+    Http("GET", "/v1/users/{user:path}/export", "administrator"),
+    Http("GET", "/v1/users/{user:path}/export", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("POST", "/v1/users/{user:path}/erase", "administrator"),
+    Http("POST", "/v1/users/{user:path}/erase", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/users/{user:path}/erase", "administrator"),
+    Http("GET", "/v1/users/{user:path}/erase", "administrator", "tenant", query={"tenant": "acme"}),
     # OpenAI's
     Http("GET", "/v1/models", "read"),
     Http("GET", "/v1/models/{model:path}", "read"),

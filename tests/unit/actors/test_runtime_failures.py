@@ -18,6 +18,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import SessileError, Unavailable
 from sessions.filters import KeywordFilterSet
+from sessions.retention import Kept, Retention
 from sessions.state import replay
 from sessions.stored import Loaded
 from sessions.types import LOCAL_PRINCIPAL, Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
@@ -494,7 +495,7 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
 # -- upkeep --------------------------------------------------------------------------------------------------------
 
 
-def upkeep(replica: Replica, keys: MemoryKeys | None = None, **more: object) -> Upkeep:
+def upkeep(replica: Replica, keys: MemoryKeys | None = None, *, deleted_days: float = 30.0, **more: object) -> Upkeep:
     return Upkeep(
         replica.runtime,
         journal=replica.journal,
@@ -503,6 +504,7 @@ def upkeep(replica: Replica, keys: MemoryKeys | None = None, **more: object) -> 
         limits=UpkeepLimits(**more),  # type: ignore[arg-type]
         now_ms=replica.place.now_ms,
         keys=keys,
+        retention=lambda: Retention(default=Kept(deleted_days=deleted_days)),
     )
 
 
@@ -577,7 +579,7 @@ async def test_what_was_deleted_is_purged_in_time() -> None:
         await replica.delete()
         keys = MemoryKeys()
         data_key = await keys.current(KEY)
-        sweeps = upkeep(replica, keys, retention_s=100.0)
+        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
         await advance(99.0)
         assert await sweeps.purge() == 0 and await keys.find(KEY, data_key.id) == data_key
         await advance(2.0)
@@ -605,7 +607,7 @@ async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -
         await replica.delete()
         keys = Sticky()
         data_key = await keys.current(KEY)
-        sweeps = upkeep(replica, keys, retention_s=100.0)
+        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
         await advance(101.0)
         assert isinstance(await outcome(sweeps.purge()), Unavailable)
         assert place.store.head(KEY) is None and await keys.find(KEY, data_key.id) == data_key

@@ -17,6 +17,7 @@ from persistence.group import GroupLimits
 from persistence.postgres import PostgresJournal
 from persistence.postgres_statements import batch_of
 from persistence.writes import AppendWrite
+from sessions.audit import Sealer
 from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.stored import Append, Head
 from sessions.types import Epoch
@@ -355,7 +356,7 @@ async def test_a_batch_that_comes_too_late_is_turned_away(server: PostgresServer
     async with opened(server, schema) as journal:
         head = await grant(journal)
         late = Append(key=head.key, fence=head.fence, top=0, records=(delta(1, "late"),), at=NOW)
-        statement, columns = batch_of([AppendWrite(PlainCodec(), late, bytes_max=10_000)])
+        statement, columns = batch_of([AppendWrite(PlainCodec(), late, sealer=Sealer(b""), bytes_max=10_000)])
         expected = journal._commits
         journal._drop_writer()
         await journal._writer_connection()

@@ -162,7 +162,7 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
             "list": sql.list_heads(TenantId("t"), None, 5, (1, "s"))[0],
             "list of a user": sql.list_heads(TenantId("t"), "u", 5, None)[0],
             "open": sql.OPEN_HEADS,
-            "purgeable": sql.PURGEABLE,
+            "purgeable": sql.purgeable(idle=False),
             "purge": sql.PURGE_EVENTS,
             "purge commands": sql.PURGE_COMMANDS,
             "usage": sql.READ_USAGE,

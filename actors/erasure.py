@@ -1,0 +1,114 @@
+"""Erases everything of one end user, step by step, on whatever replicas there are.
+
+    delete    each session, by its owner; one that nobody owns is woken for it
+    release   its KV on every tier of this replica; the erasure remembers which replicas have
+    when every live replica has: destroy the keys, purge the logs, take the name out of usage and keys, and say so
+
+Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
+done is in the journal: sessions until they are purged, and the erasure until its end. So a crash at any place costs one
+sweep. Keys are destroyed before the rows that name their sessions go, or a crash in between would leave keys behind
+that nobody knows of.
+
+A replica that died is not waited for: what it had on its disk is under keys that are destroyed. Does not know who may
+ask for an erasure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from actors.ownership import Moved
+from actors.runtime import Runtime
+from sessions.audit import Audited
+from sessions.commands import SessionDelete
+from sessions.errors import Gone, SessileError
+from sessions.personal import Erasure, PersonalData, heads_of
+from sessions.ports import Directory, Engine, Journal, Keys
+from sessions.stored import Due, Head
+from sessions.types import INTEGER_MAX, NEVER, SCOPES, CommandId, Principal, SessionKey, UnixMs
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 100
+PURGED_AT_ONCE = 200
+
+
+class Eraser:
+    """One replica's part in erasures."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        personal: PersonalData,
+        journal: Journal,
+        directory: Directory,
+        engine: Engine,
+        keys: Keys | None,
+        now_ms: Callable[[], UnixMs],
+    ) -> None:
+        self._runtime = runtime
+        self._personal = personal
+        self._journal = journal
+        self._directory = directory
+        self._engine = engine
+        self._keys = keys
+        self._now_ms = now_ms
+
+    async def sweep(self) -> int:
+        """Takes every erasure as far as it goes; returns how many ended here. Raises Unavailable."""
+        done = 0
+        for erasure in await self._personal.pending(limit=AT_ONCE):
+            done += await self._advance(erasure)
+        return done
+
+    async def _advance(self, erasure: Erasure) -> bool:
+        heads = [head async for head in heads_of(self._personal, erasure.tenant, erasure.user)]
+        heads = [head for head in heads if head.created_at <= erasure.asked_at or head.deleted_at is not None]
+        if not all([await self._deleted(head, erasure) for head in heads]):
+            return False
+        for head in heads:
+            await self._engine.release(head.key)
+        me = str(self._runtime.replica)
+        if me not in erasure.released:
+            erasure = await self._personal.released(erasure, me)
+        there = {str(member.replica) for member in (await self._directory.view()).members}
+        if not there <= {*erasure.released, me}:
+            return False
+        for head in heads:
+            await self._destroy(head.key)
+        now, purged = self._now_ms(), 0
+        due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
+        while keys := await self._journal.purge(due, commands_before=NEVER, limit=PURGED_AT_ONCE, at=now):
+            purged += len(keys)
+            for key in set(keys) - {head.key for head in heads}:  # deleted meanwhile
+                await self._engine.release(key)
+                await self._destroy(key)
+        detail = {"sessions": purged, "asked_at": erasure.asked_at}
+        row = Audited(action="user.erased", at=now, user=erasure.user, detail=detail)
+        await self._personal.finish(erasure, row)
+        log.info("user_erased", tenant=erasure.tenant, sessions=purged)
+        return True
+
+    async def _destroy(self, key: SessionKey) -> None:
+        if self._keys is not None:
+            await self._keys.destroy(key)
+
+    async def _deleted(self, head: Head, erasure: Erasure) -> bool:
+        """Deletes a session if it is ours or nobody's. False: it is still there, and the next sweep looks again."""
+        if head.deleted_at is not None or head.top == 0:
+            return True
+        by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)
+        command = SessionDelete(id=CommandId(f"erasure-{erasure.asked_at}"), session=head.key.session)
+        try:
+            await self._runtime.execute(by, command)
+        except Gone:
+            return True
+        except Moved:
+            return False  # its owner sweeps too
+        except SessileError as error:
+            log.warning("not_erased_yet", tenant=head.key.tenant, session=head.key.session, error=str(error))
+            return False
+        return True

@@ -1,0 +1,56 @@
+"""Purging in PostgreSQL, in transactions of a few thousand rows, so that appends get their turn in between.
+
+The last transaction of a session's takes its head away and says so in the tenant's chain. It locks the chain first, as
+whatever writes to a chain does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from persistence import postgres_statements as sql
+from persistence.postgres_audit import chain_locked, lock_chain
+from persistence.rules import purged_row
+from sessions.audit import Sealer
+from sessions.stored import Due
+from sessions.types import SessionKey, UnixMs
+
+PURGE_ROWS: Final = 5_000
+
+
+async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> bool:
+    """False: it is not due any more."""
+    more = True
+    while more:
+        async with connection.transaction():
+            if await _reason(connection, key, due) is None:
+                return False
+            more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
+    async with connection.transaction():
+        await lock_chain(connection, key.tenant)
+        found = await _reason(connection, key, due)
+        if found is None:
+            return False
+        reason, user = found
+        for table in ("events", "commands", "responses", "reviews", "snapshots", "heads"):
+            await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
+        if reason != "empty":
+            await chain_locked(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])
+    return True
+
+
+async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str | None] | None:
+    """Why a session is due, and whose it is. Locks its head."""
+    row = await connection.fetchrow(sql.STANDING, *key)
+    if row is None:
+        return None
+    names = ("top", "listed", "open", "updated_at", "deleted_at")
+    reason = due.reason(**{name: row[name] for name in names})
+    return None if reason is None else (reason, row["end_user"])
+
+
+async def purge_commands(connection: Any, before: int) -> None:
+    """Old commands, and writers that were not seen for long."""
+    while await connection.fetchval(sql.PURGE_COMMANDS, before, PURGE_ROWS) == PURGE_ROWS:
+        pass
+    await connection.execute(sql.PURGE_WRITERS)

@@ -1,0 +1,108 @@
+"""One suite for end users' data on every journal: what is found of them, and erasures that are remembered."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from persistence import api_keys_of, personal_of
+from persistence.audit import audit_of
+from persistence.usage import usage_of
+from sessions.api_keys import Wanted, make
+from sessions.audit import Audited, public, verify
+from sessions.metering import UsageQuery
+from sessions.personal import Erasure, PersonalData
+from sessions.ports import Journal
+from sessions.stored import Due
+from sessions.types import INTEGER_MAX, TenantId, UnixMs
+from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, key, patch
+
+BETA = TenantId("beta")
+
+
+@pytest.fixture
+def personal(journal: Journal) -> PersonalData:
+    return personal_of(journal)
+
+
+def erasure(at: int = NOW, user: str = "ü") -> Erasure:
+    return Erasure(tenant=ACME, user=user, asked_at=UnixMs(at), asked_by="boss")
+
+
+def a_row(user: str = "ü", at: int = NOW) -> Audited:
+    return Audited(action="user.erasure_asked", at=UnixMs(at), user=user)
+
+
+async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, personal: PersonalData) -> None:
+    for name, fields in (
+        ("a", {}),
+        ("b", {"deleted_at": NOW}),
+        ("c", {"listed": False}),
+        ("d", {"open": True}),
+    ):
+        await a_log(journal, name, 1, head=patch(user="ü", **fields))
+    await a_log(journal, "other", 1, head=patch(user="x"))
+    await a_log(journal, "nobodys", 1)
+    await a_log(journal, "a", 1, tenant="beta", head=patch(user="ü"))
+    found = await personal.heads(ACME, "ü", after=None, limit=9)
+    assert [head.key for head in found] == [key(name) for name in "abcd"]
+    assert found[1].deleted_at == NOW and not found[2].listed and found[3].open
+    assert [head.key.session for head in await personal.heads(ACME, "ü", after=key("b"), limit=1)] == ["c"]
+    assert await personal.heads(ACME, "", after=None, limit=9) == []
+    due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=ACME, user="ü")
+    assert await journal.purge(due, commands_before=UnixMs(0), limit=9) == [key("b")]
+
+
+async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Journal, personal: PersonalData) -> None:
+    asked = await personal.ask(erasure(), a_row())
+    assert asked == erasure() and await personal.pending(limit=9) == [asked]
+    assert await personal.ask(erasure(NOW + 5), a_row(at=NOW + 5)) == asked, "it is under way"
+    assert await personal.find(ACME, "ü") == asked
+    assert await personal.find(BETA, "ü") is None and await personal.find(ACME, "x") is None
+    await personal.released(asked, "r1")
+    told = await personal.released(asked, "r2")
+    assert told.released == ("r1", "r2") and await personal.released(asked, "r1") == told
+    await journal.close()
+    again = await bed.open()
+    try:
+        (pending,) = await personal_of(again).pending(limit=9)
+        assert pending == told
+        done = Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü")
+        await personal_of(again).finish(pending, done)
+        await personal_of(again).finish(pending, done)
+        assert await personal_of(again).pending(limit=9) == []
+        found = await personal_of(again).find(ACME, "ü")
+        assert found is not None and found.done_at == NOW + 9 and "ü" not in found.user
+        rows = [public(row) for row in await audit_of(again).rows(ACME, after=0, limit=9)]
+        assert [row["action"] for row in rows] == ["user.erasure_asked", "user.erased"]
+        assert (await verify(audit_of(again), ACME)).intact
+        later = await personal_of(again).ask(erasure(NOW + 20), a_row(at=NOW + 20))
+        assert later.done_at is None and (await personal_of(again).find(ACME, "ü")) == later
+    finally:
+        await again.close()
+
+
+async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: PersonalData) -> None:
+    own = a_usage("r2")
+    own = msgspec.structs.replace(own, principal=msgspec.structs.replace(own.principal, key_id="ü"))
+    other = a_usage("r3")
+    other = msgspec.structs.replace(other, principal=msgspec.structs.replace(other.principal, user="x"))
+    await a_log(journal, "s", 1, usage=(a_usage("r1"), own, other))
+    keys = api_keys_of(journal)
+    names = {"tenant": "acme", "name": "the phone of ü"}
+    made = [
+        await keys.add(make(Wanted(**names, user=user), bytes([n]) * 40, now=NOW)[0])  # type: ignore[arg-type]
+        for n, user in enumerate(("ü", "ü", "x"))
+    ]
+    await keys.revoke(made[1].id, at=UnixMs(NOW + 1))
+    asked = await personal.ask(erasure(), a_row())
+    await personal.finish(asked, Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü"))
+    rows = await usage_of(journal).entries(UsageQuery(tenant=ACME), after=0, limit=9)
+    who = {entry.row.response_id: (entry.row.principal.key_id, entry.row.principal.user) for entry in rows}
+    assert who == {"r1": ("k1", None), "r2": ("", None), "r3": ("k1", "x")}
+    assert sum(entry.row.usage.output_tokens for entry in rows) == 21, "what was used stays"
+    changed = {each.id: each for each in await keys.changes(after=4, limit=9)}
+    assert set(changed) == {made[0].id, made[1].id}, "every gateway hears of it"
+    assert changed[made[0].id].revoked_at == NOW + 9 and changed[made[1].id].revoked_at == NOW + 1
+    assert all("ü" not in repr(each) for each in changed.values())
+    assert len({each.version for each in changed.values()}) == 2

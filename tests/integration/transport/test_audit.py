@@ -1,0 +1,173 @@
+"""`/v1/audit` and what doors and actors write down: over HTTP, against a real server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from persistence import api_keys_of
+from persistence.memory import MemoryJournal
+from sessions.api_keys import Wanted
+from sessions.types import SCOPES
+from tests.integration.transport.assembly import Assembly, assembled
+from transport.access import Access, wall_ms
+from transport.keyring import KeyRing
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[Assembly, KeyRing]]:
+    made: list[KeyRing] = []
+    clock = asyncio.get_running_loop().time
+
+    def admit(journal: MemoryJournal) -> tuple[Access, KeyRing]:
+        made.append(KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=clock))
+        return Access({}, clock=clock, ring=made[0]), made[0]
+
+    async with assembled(admit=admit) as server:
+        await made[0].refresh()
+        yield server, made[0]
+
+
+async def a_key(ring: KeyRing, **wanted: Any) -> str:
+    return (await ring.create(Wanted(**{"tenant": "acme"} | wanted)))[1]
+
+
+def bearing(server: Assembly, key: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"})
+
+
+async def actions(http: httpx.AsyncClient, **query: Any) -> list[str]:
+    return [row["action"] for row in (await rows(http, **query))]
+
+
+async def rows(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    answer = await http.get("/v1/audit", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return found
+
+
+async def test_what_is_done_is_written_down_before_it_is_answered() -> None:
+    async with running() as (server, ring):
+        admin = await a_key(ring, role="service", scopes=SCOPES)
+        async with bearing(server, admin) as boss:
+            made = (await boss.post("/v1/keys", json={"user": "mary", "scopes": ["chat", "read"]})).json()
+            assert await actions(boss) == ["key.created", "key.created"]
+            async with bearing(server, made["key"]) as mary:
+                body = {"model": "simulated", "messages": [{"role": "user", "content": "my secret"}], "max_tokens": 3}
+                session = (await mary.post("/v1/chat/completions", json=body)).headers["x-session-id"]
+                assert (await mary.get(f"/v1/sessions/{session}/export")).status_code == 200
+                assert (await mary.delete(f"/v1/sessions/{session}")).status_code == 200
+                assert (await mary.get("/v1/keys")).status_code == 403
+                await boss.delete(f"/v1/keys/{made['id']}")
+                assert (await mary.get("/v1/sessions")).status_code == 401
+            await server.gateway.tasks.settled()
+            assert (await actions(boss))[2:] == [
+                "session.exported",
+                "session.deleted",
+                "access.refused",
+                "key.revoked",
+                "access.refused",
+            ]
+            told = await rows(boss)
+            (about,) = {row["user"] for row in told[1:]}
+            assert about.startswith("u_") and "mary" not in str(told) and "my secret" not in str(told)
+            assert told[1]["by"]["role"] == "service" and told[3]["by"] == {
+                "tenant": "acme",
+                "key": made["id"],
+                "role": "user",
+                "user": about,
+            }
+            assert told[4]["detail"] == {"code": "forbidden", "what": "GET /v1/keys"}
+            assert [row["seq"] for row in await rows(boss, user="mary")] == [2, 3, 4, 5, 6, 7]
+            assert await rows(boss, user="nobody") == []
+
+
+async def test_pages_and_who_may_turn_them() -> None:
+    async with running() as (server, ring):
+        admin = await a_key(ring, role="service", scopes=SCOPES)
+        stranger = await a_key(ring, tenant="beta", role="service", scopes=SCOPES)
+        operator = await a_key(ring, tenant="ops", role="operator")
+        plain = await a_key(ring, role="service")
+        async with bearing(server, admin) as boss, bearing(server, stranger) as other:
+            first = (await boss.get("/v1/audit", params={"limit": 1})).json()
+            assert first["has_more"] and first["last_id"] == 1
+            second = (await boss.get("/v1/audit", params={"limit": 5, "after": 1})).json()
+            assert not second["has_more"] and [row["seq"] for row in second["data"]] == [2]
+            assert await actions(other) == ["key.created"]
+            for query in ({"tenant": "acme"}, {"tenant": ""}):
+                assert (await other.get("/v1/audit", params=query)).status_code == 403
+                assert (await other.get("/v1/audit/verify", params=query)).status_code == 403
+            verified = (await boss.get("/v1/audit/verify")).json()
+            assert verified["intact"] and verified["rows"] == 2
+            kept = {"anchor": [verified["anchor"]]}
+            assert (await boss.get("/v1/audit/verify", params=kept)).json()["intact"]
+            assert (await boss.get("/v1/audit/verify", params={"anchor": "3:nonsense"})).status_code == 400
+            store = server.journal.store
+            store.audit_rows[first["tenant"]][0] = store.audit_rows[first["tenant"]][0]._replace(body=b"{}")
+            broken = (await boss.get("/v1/audit/verify")).json()
+            assert not broken["intact"] and broken["first_broken"] == 1
+        async with bearing(server, operator) as http:
+            assert "access.refused" in await actions(http, tenant="beta")
+            assert await actions(http, tenant="") == []
+        async with bearing(server, plain) as http:
+            assert (await http.get("/v1/audit")).status_code == 403
+
+
+async def test_refusals_cannot_fill_the_log() -> None:
+    async with running() as (server, ring):
+        admin = await a_key(ring, role="service", scopes=SCOPES)
+        user = await a_key(ring, user="mary")
+        async with bearing(server, admin) as boss, bearing(server, user) as mary:
+            for _ in range(20):
+                assert (await mary.get("/v1/keys")).status_code == 403
+                assert (await mary.get("/v1/operator/overview")).status_code == 403
+            assert (await actions(boss)).count("access.refused") == 2
+
+
+async def test_everything_of_a_user_is_told_and_then_erased() -> None:
+    async with running() as (server, ring):
+        admin = await a_key(ring, role="service", scopes=SCOPES)
+        other = await a_key(ring, tenant="beta", role="service", scopes=SCOPES)
+        name = "mary/jane ü"
+        path = "/v1/users/mary%2Fjane%20%C3%BC"
+        body = {"model": "simulated", "input": "my secret", "max_output_tokens": 3}
+        async with bearing(server, admin) as boss, bearing(server, other) as stranger:
+            said = await boss.post("/v1/responses", json=body, headers={"x-sessile-user": "mary"})
+            assert said.status_code == 200, said.text
+            key = await a_key(ring, user=name)
+            async with bearing(server, key) as mary:
+                session = (await mary.post("/v1/responses", json=body)).headers["x-session-id"]
+                assert (await mary.get(f"{path}/export")).status_code == 403
+            assert (await stranger.get(f"{path}/export", params={"tenant": "acme"})).status_code == 403
+            assert "secret" not in (await stranger.get(f"{path}/export")).text
+            export = await boss.get(f"{path}/export")
+            lines = [json.loads(line) for line in export.text.splitlines()]
+            assert export.headers["content-type"].startswith("application/x-ndjson")
+            assert [line["id"] for line in lines if line["object"] == "session"] == [session]
+            assert lines[-1] == {
+                "object": "user.exported",
+                "tenant": "acme",
+                "user": name,
+                "sessions": 1,
+                "items": 2,
+                "responses": 1,
+                "audit_rows": 3,
+            }
+            assert (await boss.get(f"{path}/erase")).status_code == 404
+            erased = await boss.post(f"{path}/erase")
+            assert erased.status_code == 200 and erased.json()["status"] == "done", erased.text
+            assert (await boss.get(f"{path}/erase")).json()["done_at"] == erased.json()["done_at"]
+            assert (await boss.get(f"/v1/sessions/{session}")).status_code == 404
+            assert len((await boss.get("/v1/sessions")).json()["data"]) == 1, "another user's session stays"
+            after = [json.loads(line) for line in (await boss.get(f"{path}/export")).text.splitlines()]
+            assert after[-1]["sessions"] == after[-1]["responses"] == 0
+            await ring.refresh()
+            async with bearing(server, key) as mary:
+                assert (await mary.get("/v1/sessions")).status_code == 401, "their keys end with them"
+            assert (await boss.get("/v1/audit/verify")).json()["intact"]

@@ -1,0 +1,234 @@
+"""Erasing an end user: everything goes, whatever dies at whichever step, and nobody else loses anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.erasure import Eraser
+from persistence.audit import audit_of
+from persistence.keys import MemoryKeys
+from persistence.personal import personal_of
+from persistence.usage import usage_of
+from sessions import commands as cm
+from sessions.audit import Audited, public, verify
+from sessions.metering import UsageQuery
+from sessions.personal import Erasure, exported
+from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId
+from tests.support.replicas import Place, Replica
+from tests.support.virtual_time import virtual
+
+LOCAL = TenantId("local")
+MARY = Principal(tenant=LOCAL, key_id="mary", user="mary")
+BEN = Principal(tenant=LOCAL, key_id="app", user="ben")
+OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("open", "ended", "gone", "others"))
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+class Stumbling:
+    """Dies at one call among all that are made of everything that it stands before: before the call, or behind it."""
+
+    def __init__(self, at: int, *, done: bool) -> None:
+        self.at = at
+        self.done = done
+        self.calls = 0
+
+    def before(self, inner: Any) -> Any:
+        stumbling = self
+
+        class Proxy:
+            def __getattr__(self, name: str) -> Any:
+                found = getattr(inner, name)
+                return stumbling.wrapped(found) if callable(found) else found
+
+        return Proxy()
+
+    def wrapped(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def stumble(*values: Any, **named: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.at and not self.done:
+                raise Crash
+            result = await call(*values, **named)
+            if self.calls == self.at:
+                raise Crash
+            return result
+
+        return stumble
+
+
+def an_eraser(replica: Replica, keys: MemoryKeys, stumbling: Stumbling | None = None) -> Eraser:
+    def before(inner: Any) -> Any:
+        return inner if stumbling is None else stumbling.before(inner)
+
+    return Eraser(
+        before(replica.runtime),
+        personal=before(personal_of(replica.journal)),
+        journal=before(replica.journal),
+        directory=before(replica.directory),
+        engine=before(replica.engine),
+        keys=before(keys),
+        now_ms=replica.place.now_ms,
+    )
+
+
+async def populated(place: Place, replica: Replica, keys: MemoryKeys) -> None:
+    """Mary has a session with an open answer, one that has ended, one that is deleted; Ben has one."""
+    for key, who in ((ENDED, MARY), (GONE, MARY), (OTHERS, BEN), (OPEN, MARY)):
+        await replica.do(cm.SessionCreate(id=place.name(), session=key.session), who)
+        reader = place.read(replica, key)
+        said = await replica.do(cm.MessageCreate(id=place.name(), session=key.session, content="my secret"), who)
+        await (reader.delta(said.response_id, 3) if key == OPEN else reader.ended(said.response_id))
+        await keys.current(key)
+    await replica.do(cm.SessionDelete(id=place.name(), session=GONE.session), MARY)
+    assert place.head(OPEN).open and not place.head(ENDED).open
+
+
+async def ask(place: Place, replica: Replica) -> Erasure:
+    at = place.now_ms()
+    row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user="mary")
+    erasure = Erasure(tenant=LOCAL, user="mary", asked_at=at, asked_by="boss")
+    return await personal_of(replica.journal).ask(erasure, row)
+
+
+async def check_erased(place: Place, replica: Replica, keys: MemoryKeys) -> None:
+    for key in (OPEN, ENDED, GONE):
+        assert place.store.head(key) is None and replica.engine.place(key).tokens == 0
+        assert keys._keys.get(key) is None, "its key is destroyed"
+    assert place.store.head(OTHERS) is not None and keys._keys.get(OTHERS) is not None
+    assert replica.engine.place(OTHERS).tokens > 0
+    rows = await usage_of(replica.journal).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
+    assert len(rows) == 4, "bills outlive people"
+    assert sorted(str(each.row.principal.user) for each in rows) == ["None", "None", "None", "ben"]
+    assert "mary" not in repr(place.store.usage_rows) and "mary" not in repr(place.store.erasures)
+    log = audit_of(replica.journal)
+    told = [public(row) for row in await log.rows(LOCAL, after=0, limit=99)]
+    actions = [row["action"] for row in told]
+    assert actions.count("user.erased") == 1 and actions.count("session.purged") == 3
+    assert actions.count("session.deleted") == 3 and "mary" not in str(told)
+    assert (await verify(log, LOCAL)).intact
+    done = await personal_of(replica.journal).find(LOCAL, "mary")
+    assert done is not None and done.done_at is not None
+
+
+@virtual
+async def test_everything_of_a_user_goes_at_once_and_nothing_of_another() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeys()
+        await populated(place, replica, keys)
+        await ask(place, replica)
+        eraser = an_eraser(replica, keys)
+        assert await eraser.sweep() == 1
+        await check_erased(place, replica, keys)
+        assert await eraser.sweep() == 0, "an erasure that is done is not done again"
+
+
+def steps_of_an_erasure() -> int:
+    """How many calls a whole one makes of everything around it."""
+    counted: list[int] = []
+
+    @virtual
+    async def count() -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeys()
+            await populated(place, replica, keys)
+            await ask(place, replica)
+            stumbling = Stumbling(0, done=False)
+            await an_eraser(replica, keys, stumbling).sweep()
+            counted.append(stumbling.calls)
+
+    count()
+    return counted[0]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
+def test_a_crash_at_any_step_is_made_up_for(done: bool) -> None:
+    steps = steps_of_an_erasure()
+    assert steps >= 12
+
+    @virtual
+    async def crash_at(step: int) -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeys()
+            await populated(place, replica, keys)
+            await ask(place, replica)
+            with pytest.raises(Crash):
+                await an_eraser(replica, keys, Stumbling(step, done=done)).sweep()
+            ended = await an_eraser(replica, keys).sweep()
+            assert ended == (0 if done and step == steps else 1)
+            await check_erased(place, replica, keys)
+
+    for step in range(1, steps + 1):
+        crash_at(step)
+
+
+@virtual
+async def test_every_live_replica_does_its_part() -> None:
+    """One owns a session of hers and the other has the rest: neither finishes before both have let go of the KV."""
+    async with Place() as place:
+        one, keys = await place.replica("r1"), MemoryKeys()
+        await populated(place, one, keys)
+        two = await place.replica("r2")
+        theirs = SessionKey(LOCAL, SessionId("theirs"))
+        await two.do(cm.SessionCreate(id=place.name(), session=theirs.session), MARY)
+        await ask(place, one)
+        here, there = an_eraser(one, keys), an_eraser(two, keys)
+        assert await here.sweep() == 0 and place.store.head(theirs) is not None
+        assert place.head(theirs).deleted_at is None, "it is the other's to delete"
+        assert await there.sweep() == 0 and await here.sweep() == 1
+        assert place.store.head(theirs) is None
+        await check_erased_of_two(place, one, keys)
+
+
+async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeys) -> None:
+    for key in (OPEN, ENDED, GONE):
+        assert place.store.head(key) is None and keys._keys.get(key) is None
+    assert place.store.head(OTHERS) is not None
+
+
+@virtual
+async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeys()
+        await populated(place, replica, keys)
+        first = await ask(place, replica)
+        assert await ask(place, replica) == first
+        await an_eraser(replica, keys).sweep()
+        await replica.do(cm.SessionCreate(id=place.name(), session="new"), MARY)
+        assert await an_eraser(replica, keys).sweep() == 0
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
+        again = await ask(place, replica)
+        assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
+        assert await an_eraser(replica, keys).sweep() == 1
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None
+
+
+@virtual
+async def test_an_export_is_everything_of_one_user_and_says_that_it_is_whole() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeys()
+        await populated(place, replica, keys)
+        lines = [
+            line
+            async for line in exported(
+                LOCAL,
+                "mary",
+                personal=personal_of(replica.journal),
+                journal=replica.journal,
+                usage=usage_of(replica.journal),
+                audit=audit_of(replica.journal),
+                at=place.now_ms(),
+            )
+        ]
+        kinds = [line["object"] for line in lines]
+        assert kinds[0] == "user.export" and kinds[-1] == "user.exported"
+        assert {line["id"] for line in lines if line["object"] == "session"} == {"open", "ended", "gone"}
+        texts = [line["item"].text for line in lines if line["object"] == "item" and line["item"].role == "user"]
+        assert texts == ["my secret"] * 3
+        assert lines[-1]["sessions"] == 3 and lines[-1]["items"] == kinds.count("item") >= 5
+        assert lines[-1]["responses"] == kinds.count("usage.response") == 2, "of the open one there is no bill yet"
+        assert [line["action"] for line in lines if line["object"] == "audit.row"] == ["session.deleted"]
