@@ -47,7 +47,7 @@ class Http(NamedTuple):
     def url(self, names: Names) -> str:
         path = (
             self.path.replace("{tenant}", "acme")
-            .replace("{user:path}", "ana")
+            .replace("{user:path}", "zoe")  # nobody whom the matrix needs
             .replace("{replica}", "local")
             .replace("{session}", names.session)
             .replace("{conversation}", names.session)
