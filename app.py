@@ -32,17 +32,9 @@ from actors.router import Router
 from actors.runtime import Runtime, RuntimeLimits
 from actors.upkeep import Upkeep, UpkeepLimits
 from inference import audit_policies, make_engine, open_filters
-from persistence import (
-    JournalStore,
-    KeyStore,
-    api_keys_of,
-    audit_of,
-    open_journal,
-    open_keys,
-    opened_journal,
-    personal_of,
-)
+from persistence import JournalStore, KeyStore, api_keys_of, audit_of, open_journal, open_keys, opened_journal
 from persistence.outbox import Relay, sink_of
+from persistence.personal import personal_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from sessions.errors import SessileError
