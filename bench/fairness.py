@@ -15,9 +15,9 @@ import asyncio
 import random
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.engine_kv import MODEL
 from bench.support import percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
@@ -35,7 +35,6 @@ GPU = SimulatedOptions(
     prefill_chunk_tokens=512,
     answer_tokens_mean=0,
 )
-LLAMA_MODEL = Path(".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 class Shape(NamedTuple):
@@ -150,7 +149,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     def engine() -> Engine:
         if not real:
             return SimulatedEngine(GPU)
-        return LlamaEngine(LlamaOptions(model_path=LLAMA_MODEL, slots=4, context_window=1024, waiting_max=64))
+        return LlamaEngine(LlamaOptions(model_path=MODEL, slots=4, context_window=1024, waiting_max=64))
 
     asks = share * arguments.load
     alone = go(run(engine(), shape, arguments.seconds, other=asks, flood=0)).other

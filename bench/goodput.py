@@ -24,7 +24,7 @@ import structlog
 from actors.directory.memory import MemoryDirectory
 from actors.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
-from bench.support import percentile, report
+from bench.support import filler, percentile, report
 from inference.simulated import SimulatedEngine
 from persistence.memory import MemoryJournal
 from sessions import commands as cm
@@ -90,7 +90,7 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
     session = SessionId(f"s{number}")
     over = asyncio.Event()
     unwatch = runtime.watch(SessionKey(LOCAL_PRINCIPAL.tenant, session), sink(turn, over))
-    words = " ".join(chance.choice(WORDS) for _ in range(chance.randint(60, 600)))
+    words = filler(chance.randint(60, 600), number)
     command = cm.TurnCreate(
         id=CommandId(f"c{number}"),
         session=session,
@@ -105,9 +105,6 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
         turn.refused = error
     finally:
         unwatch()
-
-
-WORDS = ("river", "stone", "amber", "cloud", "train", "paper", "winter", "garden", "signal", "copper", "lemon")
 
 
 async def run(rate: float, seconds: float, limits: Limits | None) -> list[Turn]:

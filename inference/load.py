@@ -96,7 +96,8 @@ class Load:
         coming = len(self._expected)
         own = sum(whose == tenant for whose, _ in self._expected.values())
         position = 0
-        free = room and queue.num_running + queue.num_waiting + coming < queue.slots
+        idle = queue.num_idle_for(tenant, share.priority, share.weight)
+        free = room and queue.num_waiting + coming < idle
         if not free and not queue.is_under_share(tenant, share.weight, own):
             position = 1 + queue.ahead_of(tenant, share.priority, share.weight) + coming
         slot_s = self.slot_s.value

@@ -317,6 +317,9 @@ class Actor:
     async def _warm(self) -> None:
         """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
         try:
+            admission = self._world.limits.admission
+            if admission is not None and not admission.gives_extras:
+                return
             if self.phase is Phase.WARM and not self._machine.state.open:
                 await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
         except Exception:  # noqa: BLE001 - a hint may fail; the turn itself will be told

@@ -6,9 +6,9 @@ A turn is let in as long as it is expected to say its first word within its prio
 within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
 whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
 
-Brownout, where the limits file says so: when too many turns of a stretch were refused, answers become shorter a step at
-a time, so that more of them find a place; when hardly any are, for several stretches, they become longer again. What
-applies to a response stands in it (`service`).
+Brownout, where the limits file says so: when too many turns of a stretch were refused, answers do without something a
+step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
+any are, for several stretches, they get it back. What applies to a response stands in it (`service`).
 
 Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
 changes by one step a stretch.
@@ -24,7 +24,7 @@ import msgspec
 
 from sessions import commands as cm
 from sessions.errors import Overloaded
-from sessions.limits import LimitsNow
+from sessions.limits import Limits, LimitsNow
 from sessions.ports import Engine
 from sessions.responses import response_id_of
 from sessions.steps import Command
@@ -40,7 +40,7 @@ CALM: Final = 4
 
 
 class Brownout:
-    """How far answers are cut short: level 0 not at all, level n as `steps[n - 1]` says."""
+    """How much answers do without: at level 0 nothing, at level n what `Limits.browned(n)` says."""
 
     def __init__(self) -> None:
         self.level = 0
@@ -55,6 +55,8 @@ class Brownout:
             self._until = now + STRETCH_S
         if now >= self._until:
             self._judge(levels)
+            for _ in range(min(CALM * levels, int((now - self._until) / STRETCH_S))):
+                self._judge(levels)  # stretches in which nobody asked
             self._until = now + STRETCH_S
         self._asked += 1
         self._refused += refused
@@ -102,10 +104,9 @@ class Admission:
         forecast = self._engine.forecast(key, share, new_tokens)
         if forecast is None:
             return input
-        steps = limits.brownout
         late_s = forecast.ttft_s - MARGIN * target.ttft_ms / 1000
         why = "ttft" if late_s > 0 else "tpot" if forecast.tpot_s > target.tpot_ms / 1000 else ""
-        self.brownout.seen(self._clock(), len(steps), refused=bool(why))
+        self.brownout.seen(self._clock(), len(limits.brownout), refused=bool(why))
         if why:
             self._refused(why)
             after_ms = round(max(late_s, forecast.wait_s) * 1000)
@@ -115,20 +116,29 @@ class Admission:
                 retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, after_ms)),
             )
         self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id))
-        return self._told(input, forecast.position, forecast.wait_s, steps)
+        return self._told(input, forecast.position, forecast.wait_s, limits)
 
-    def _told(self, input: Command, position: int, wait_s: float, steps: tuple[int, ...]) -> Command:
+    @property
+    def gives_extras(self) -> bool:
+        """Whether what nobody waits for is done at the moment: warming KV ahead of a turn."""
+        return self._limits().browned(self.brownout.level)[1].extras
+
+    def _told(self, input: Command, position: int, wait_s: float, limits: Limits) -> Command:
         service: dict[str, Json] = {}
         command = input.command
         if position:
             service |= {"queue_position": position, "expected_wait_ms": round(wait_s * 1000)}
-        level = min(self.brownout.level, len(steps))
+        level, step = limits.browned(self.brownout.level)
         if level and isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.TurnCreate):
-            cut = steps[level - 1]
-            wanted = command.max_output_tokens
-            if wanted is None or wanted > cut:
-                command = msgspec.structs.replace(command, max_output_tokens=cut)
-            service |= {"brownout": level, "max_output_tokens": cut}
+            service["brownout"] = level
+            wanted, cut = command.max_output_tokens, step.output_tokens
+            if cut is not None:
+                service["max_output_tokens"] = cut
+                if wanted is None or wanted > cut:
+                    command = msgspec.structs.replace(command, max_output_tokens=cut)
+            if not step.extras and command.logprobs:
+                service["without"] = ["logprobs"]
+                command = msgspec.structs.replace(command, logprobs=False, top_logprobs=None)
         return msgspec.structs.replace(input, command=command, service=service or None)
 
 

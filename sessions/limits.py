@@ -16,7 +16,7 @@ Does not know: files, stores, doors. Token buckets: RFC 2697's in one colour.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checkable
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +28,7 @@ BUSY_RETRY_MS: Final = 1_000  # nobody knows when a turn of somebody's ends
 
 Count = Annotated[int, Meta(ge=1, le=10**15)]
 What = Literal["requests_per_minute", "tokens_per_minute", "concurrent_turns"]
+WHAT: Final[tuple[What, ...]] = get_args(What)  # in the order in which limiters count them
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,21 +54,13 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tenant's table: its own ceilings, those of each of its users, and its standing among tenants."""
 
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
-    concurrent_turns: Count | None = None
-    sessions: Count | None = None
-    stored_bytes: Count | None = None
+    kv_bytes: Count | None = None  # at each replica, on the device and in its tiers; users have none of their own
     weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of its share of an engine
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
-
-    @property
-    def ceilings(self) -> Ceilings:
-        return Ceilings(**{name: getattr(self, name) for name in Ceilings.__struct_fields__})
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -93,18 +86,31 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tpot_ms: Annotated[float, Meta(gt=0)] = 1_000.0
 
 
+class BrownoutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What answers do without at one step of brownout; each step says all that holds at it."""
+
+    output_tokens: Count | None = None  # answers have at most so many tokens
+    extras: bool = True  # False: no log probabilities, and no KV is warmed ahead of a turn
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole limits file. A tenant without a table of its own has `default`'s."""
 
     default: TenantLimits = TenantLimits()
     tenants: dict[str, TenantLimits] = {}
     targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: all are let in
-    brownout: tuple[Count, ...] = ()  # answers have at most so many tokens, step by step, while too many are refused
+    brownout: tuple[Count | BrownoutStep, ...] = ()  # step by step, while too many are refused; a number: output_tokens
     output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
     connections_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None  # WebSockets opened at one gateway
     reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
     store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
     local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`
+
+    def browned(self, level: int) -> tuple[int, BrownoutStep]:
+        """What holds at a level of brownout, which may be beyond the last step: the file has changed."""
+        level = min(level, len(self.brownout))
+        step = self.brownout[level - 1] if level else BrownoutStep()
+        return level, BrownoutStep(output_tokens=step) if isinstance(step, int) else step
 
     def target(self, priority: int) -> Target | None:
         return self.targets.get(str(priority), self.targets.get("default"))
@@ -246,6 +252,23 @@ class Tallies(Protocol):
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """Counts a tenant's sessions, or one end user's; `stored`: their bytes too, which reads much more."""
         ...
+
+
+class Holdings(Protocol):
+    """What each tenant's KV takes at one engine (`inference.kv.holdings`)."""
+
+    ceiling: Callable[[TenantId], int | None]
+    """Asked whenever something of a tenant is stored. None: as much as there is room for."""
+
+    def bytes_of(self, tenant: TenantId) -> int: ...
+
+
+@runtime_checkable
+class HoldsKV(Protocol):
+    """An engine that can bound it."""
+
+    @property
+    def holdings(self) -> Holdings: ...
 
 
 LimitsNow = Callable[[], Limits]

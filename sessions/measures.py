@@ -140,8 +140,8 @@ class Measures:
         self.families: dict[str, Family] = {}
         self.tracer: Tracer | None = None  # set where traces are wanted
         self.num_decoding = 0  # answers that have begun and not ended
-        self.ttft_target_s = TTFT_TARGET_S
-        self.tpot_target_s = TPOT_TARGET_S
+        # (TTFT, TPOT) in seconds that answers of a priority are to meet; replaced where a limits file names targets.
+        self.targets_s: Callable[[int], tuple[float, float]] = lambda priority: (TTFT_TARGET_S, TPOT_TARGET_S)
         counter, histogram, histograms = self.counter, self.histogram, self.histograms
 
         # -- answers ---------------------------------------------------------------------------------------------

@@ -20,13 +20,14 @@ ENDS_BY_ITSELF: Final = ("max_output_tokens",)
 
 
 class Pace:
-    __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_started_at", "_whole")
+    __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_priority", "_started_at", "_whole")
 
-    def __init__(self, measures: Measures, now: Callable[[], float], *, whole: bool) -> None:
-        """Begins now. `now` is the loop's time."""
+    def __init__(self, measures: Measures, now: Callable[[], float], *, whole: bool, priority: int = 5) -> None:
+        """Begins now. `now` is the loop's time; `priority` says which targets it is to meet."""
         self._measures = measures
         self._now = now
         self._whole = whole
+        self._priority = priority
         self._started_at = now()
         self._first_at = self._last_at = 0.0
         self._num_tokens = 0
@@ -71,7 +72,8 @@ class Pace:
         if self._num_tokens > 1:
             measures.tpot_s.observe(per_token_s)
         if self._whole:
-            met = self._first_at - self._started_at <= measures.ttft_target_s and per_token_s <= measures.tpot_target_s
+            ttft_s, tpot_s = measures.targets_s(self._priority)
+            met = self._first_at - self._started_at <= ttft_s and per_token_s <= tpot_s
             measures.in_target.add("true" if met else "false")
 
 

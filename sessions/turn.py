@@ -114,7 +114,7 @@ class Turn:
         self._seen = 0  # tokens that the engine made for this run
         self._unsaid = 0  # of them, those that it ended on in the middle of a character: nobody gets them
         self._filters_s = measures.filter_s.of("output")
-        self._pace = Pace(measures, self._loop.time, whole=not open_.tokens)
+        self._pace = Pace(measures, self._loop.time, whole=not open_.tokens, priority=self._share.priority)
 
     # -- the run -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ TOKENS: Final = {
     "restored_tokens": ("kv_restored_tokens", "Of these, tokens whose KV came from below the device."),
     "sheds": ("engine_sheds", "Generations refused because the engine's queue was full."),
     "aborts": ("engine_aborts", "Generations that were broken off."),
+    "tenant_evictions": ("kv_limit_evictions", "Snapshots and slots let go of: their tenant held more than it may."),
     "preemptions": ("num_preemptions", "Running answers that had to make room."),
 }
 ZERO: Final[Labels] = ()
@@ -116,6 +117,7 @@ def of_doors(measures: Measures, counters: Counter[str]) -> None:
     gauge("connections_refused", "WebSockets that found no room.", (), plain("connections_refused"), grows=True)
     gauge("connections_closed", "WebSockets that we closed, by code.", ("code",), ending("closed_"), grows=True)
     gauge("slow_readers", "Readers that left a full window unread.", (), plain("closed_4408"), grows=True)
+    gauge("connections_paced", "WebSockets told to come later.", (), plain("connections_paced"), grows=True)
     gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
     gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
     gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)

@@ -15,8 +15,8 @@ from actors.limits.lost import LossTolerant
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settling import Settler
 from sessions.admission import Admission
-from sessions.limits import Limiter, LimitsNow, Share, Tallies
-from sessions.measures import Measures
+from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
+from sessions.measures import TPOT_TARGET_S, TTFT_TARGET_S, Measures
 from sessions.ports import Engine, Published
 from sessions.types import Principal
 from transport.command_line.limits import LimitsFile
@@ -62,13 +62,31 @@ def told(limited: Limiting | None) -> Callable[[Published], None]:
 
 
 def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -> Admission | None:
-    """Who is let in where the file names targets."""
+    """Who is let in where the file names targets; and `measures` shows what limits do at a replica."""
     if limited is None:
         return None
+    measures.targets_s = targets_s(limited.now)
+    if isinstance(engine, HoldsKV):
+        engine.holdings.ceiling = lambda tenant: limited.now().of(tenant).kv_bytes
+    settler = limited.settler
+    about = "Reservations that ended and could not be settled."
+    measures.gauge("limits_not_settled", about, (), lambda: {(): settler.given_up}, grows=True)
     refused = measures.counter("admission_refused", "Turns that would have missed a target, by which.", "target")
     made = Admission(engine, limited.now, time.monotonic, refused.add)
     measures.gauge("brownout_level", "How far answers are cut short.", (), lambda: {(): made.brownout.level})
     return made
+
+
+def targets_s(limits: LimitsNow) -> Callable[[int], tuple[float, float]]:
+    """What answers of a priority are counted against: the file's targets, and those of `Measures` where it has none."""
+
+    def of(priority: int) -> tuple[float, float]:
+        target = limits().target(priority)
+        if target is None:
+            return TTFT_TARGET_S, TPOT_TARGET_S
+        return target.ttft_ms / 1000, target.tpot_ms / 1000
+
+    return of
 
 
 def _clock_ms() -> float:

@@ -108,8 +108,9 @@ class Quotas:
     async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
         tenant = self._limits().of(principal.tenant)
-        await self._check_room(principal, command, tenant.ceilings, tenant.user)
-        demand = self._demand(principal, command, tenant.ceilings, tenant.user)
+        text_bytes = begins(command)
+        await self._check_room(principal, command, text_bytes, tenant, tenant.user)
+        demand = self._demand(principal, command, text_bytes, tenant, tenant.user)
         if demand is None:
             return await execute(principal, command)
         grant = await self._limiter.reserve(demand)
@@ -137,10 +138,14 @@ class Quotas:
             log.warning("not_released", response=name, error=error.code)
 
     def _demand(
-        self, principal: Principal, command: cm.ActorCommand, tenant: Ceilings, user: Ceilings
+        self,
+        principal: Principal,
+        command: cm.ActorCommand,
+        text_bytes: int | None,
+        tenant: Ceilings,
+        user: Ceilings,
     ) -> Demand | None:
         """What a command asks for; None where it begins no response, or nothing of it is limited."""
-        text_bytes = begins(command)
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
         limits = self._limits()
@@ -161,12 +166,16 @@ class Quotas:
     # -- what is stored ---------------------------------------------------------------------------------------------
 
     async def _check_room(
-        self, principal: Principal, command: cm.ActorCommand, tenant: Ceilings, user: Ceilings
+        self,
+        principal: Principal,
+        command: cm.ActorCommand,
+        text_bytes: int | None,
+        tenant: Ceilings,
+        user: Ceilings,
     ) -> None:
         """Raises Limited (`quota_exceeded`) for a session or a text too many."""
         makes = cm.making(command) is not None
-        adds = makes or begins(command) is not None
-        if not adds:
+        if not makes and text_bytes is None:
             return
         for ceilings, whose in ((tenant, None), (user, principal.user)):
             if whose is None and ceilings is user:
@@ -180,7 +189,7 @@ class Quotas:
             if ceilings.stored_bytes is not None:
                 if tally.stored_bytes >= ceilings.stored_bytes:
                     raise self._full("stored_bytes", ceilings.stored_bytes, whose)
-                tally.stored_bytes += begins(command) or 0
+                tally.stored_bytes += text_bytes or 0
             tally.sessions += makes
 
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:

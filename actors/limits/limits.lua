@@ -134,7 +134,10 @@ if again or worst == 0 then
         scope.buckets.t.l = scope.buckets.t.l - tokens
       end
       redis.call('ZADD', prefix .. 'o:' .. scope.name, now + hold, name)
-      redis.call('PEXPIRE', prefix .. 'o:' .. scope.name, hold)
+      -- One that may take longer is not forgotten with one that may not.
+      if redis.call('PTTL', prefix .. 'o:' .. scope.name) < hold then
+        redis.call('PEXPIRE', prefix .. 'o:' .. scope.name, hold)
+      end
     end
     store(scope.name, scope.buckets)
   end

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
-from sessions.limits import BUSY_RETRY_MS, Bucket, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
+from sessions.limits import BUSY_RETRY_MS, WHAT, Bucket, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
 from sessions.types import ResponseId, SessionId, TenantId
 
 REMEMBERED_MS: Final = 3_600_000  # an ended reservation, so that a repeat is not charged again
 ENTRIES_MAX: Final = 200_000  # of each kind
+WHOSE: Final[tuple[Literal["tenant", "user"], ...]] = ("tenant", "user")
 
 
 class _Scope:
@@ -30,10 +31,15 @@ class _Scope:
     def look(self, ceilings: Ceilings, now_ms: float) -> None:
         self.requests = _looked(self.requests, ceilings.requests_per_minute, now_ms)
         self.tokens = _looked(self.tokens, ceilings.tokens_per_minute, now_ms)
-        self.turns = {name: until for name, until in self.turns.items() if until > now_ms}
+        turns = ceilings.concurrent_turns
+        if turns is not None and len(self.turns) >= turns:  # in any order: how long one may take can change
+            for name in [name for name, until in self.turns.items() if until <= now_ms]:
+                del self.turns[name]
+        while self.turns and self.turns[oldest := next(iter(self.turns))] <= now_ms:
+            del self.turns[oldest]
 
     def waits_ms(self, ceilings: Ceilings, tokens: int) -> list[tuple[int, int]]:
-        """Per limit, in the order of `_WHAT`: how long a turn of so many tokens would wait, and the limit."""
+        """Per limit, in the order of `WHAT`: how long a turn of so many tokens would wait, and the limit."""
         turns = ceilings.concurrent_turns
         return [
             (0, 0) if self.requests is None else (self.requests.wait_ms(1), self.requests.ceiling),
@@ -53,9 +59,6 @@ class _Scope:
             None if self.requests is None else self.requests.gauge,
             None if self.tokens is None else self.tokens.gauge,
         )
-
-
-_WHAT: Final = ("requests_per_minute", "tokens_per_minute", "concurrent_turns")
 
 
 class _Reserved:
@@ -87,21 +90,23 @@ class MemoryLimiter:
         self._forget(now)
         scopes = (pairs[0][0], pairs[1][0])
         name = (demand.tenant, demand.name)
-        if name in self._reserved:
+        known = self._reserved.get(name)
+        if known is not None and known.until_ms > now:
             return Grant(_standing(scopes))
         held = self._held.get((demand.tenant, demand.session), 0)
         tokens = held + demand.input_tokens + demand.output_tokens
         worst: Refusal | None = None
-        for (scope, ceilings), whose in zip(pairs, ("tenant", "user"), strict=True):
-            for (wait_ms, limit), what in zip(scope.waits_ms(ceilings, tokens), _WHAT, strict=True):
+        for (scope, ceilings), whose in zip(pairs, WHOSE, strict=True):
+            for (wait_ms, limit), what in zip(scope.waits_ms(ceilings, tokens), WHAT, strict=True):
                 if wait_ms > (worst.retry_after_ms if worst is not None else 0):
-                    worst = Refusal(what, whose, limit, wait_ms)  # type: ignore[arg-type]
+                    worst = Refusal(what, whose, limit, wait_ms)
         if worst is not None:
             return Grant(_standing(scopes), worst)
         for scope in scopes:
             scope.take(1, tokens)
             scope.turns[demand.name] = now + demand.hold_ms
         self._reserved[name] = _Reserved(tokens, scopes, now + demand.hold_ms)
+        self._reserved.move_to_end(name)
         return Grant(_standing(scopes))
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:

@@ -4,7 +4,8 @@ So it does not matter whether the gateway that reserved is still there, and afte
 What ends is noted without waiting and settled by one task in order; while the counts are away it is tried again until
 the reservation would have lapsed. What is lost with this process lapses by itself (`sessions.limits`).
 
-Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up, counted and logged: it lapses.
+Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. One log line
+says so at the first, and one every `SAY_EVERY`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sessions.types import ResponseId, SessionKey
 
 WAITING_MAX: Final = 50_000
 RETRY_S: Final = 0.5
+SAY_EVERY: Final = 1_000
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +41,8 @@ class Settler:
         self._some = asyncio.Event()
         self.quiet = asyncio.Event()  # set while nothing waits
         self.quiet.set()
-        self.given_up = 0
+        self.given_up = 0  # reservations that stay paid as they were made, and lapse
+        self._overflowed = 0
 
     def published(self, published: Published) -> None:
         for record in published.records:
@@ -49,10 +52,16 @@ class Settler:
                 tokens = int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
                 self._ended.append((published.key, event.response_id, tokens, self._clock()))
                 if len(self._ended) > WAITING_MAX:
-                    self._ended.popleft()
-                    self.given_up += 1
+                    self._overflow()
                 self._some.set()
                 self.quiet.clear()
+
+    def _overflow(self) -> None:
+        self._ended.popleft()
+        self.given_up += 1
+        if self._overflowed % SAY_EVERY == 0:
+            log.warning("not_settled", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
+        self._overflowed += 1
 
     async def run(self) -> None:
         while True:

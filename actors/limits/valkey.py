@@ -23,11 +23,10 @@ from actors.directory.address import client_for, parse
 from actors.directory.lane import Lost, NotSent, Word
 from actors.directory.servers import servers_for
 from sessions.errors import OutcomeUnknown, Unavailable
-from sessions.limits import Ceilings, Demand, Gauge, Grant, Refusal, Standing, What, nearest
+from sessions.limits import WHAT, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
 from sessions.types import ResponseId, SessionId, TenantId
 
 SCRIPT: Final = Path(__file__).parent / "limits.lua"
-WHAT: Final[tuple[What, ...]] = ("requests_per_minute", "tokens_per_minute", "concurrent_turns")
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from inference.kv.envelope import Manifest, Refused
 from inference.kv.seal import Head
 from sessions.errors import SessileError
 from sessions.ports import DataKey, Keys
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 
 ColdName = Literal["disk", "redis"]
 
@@ -76,6 +76,10 @@ class ColdTier(Protocol):
         """The session's snapshots, as far as they are known here without waiting."""
         ...
 
+    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
+        """Likewise, of all its sessions."""
+        ...
+
     def has(self, snapshot_id: Blob) -> bool: ...
 
     async def put(self, manifest: Manifest, payload: Path) -> bool:
@@ -87,6 +91,10 @@ class ColdTier(Protocol):
         ...
 
     def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[Blob]: ...
+
+    async def drop(self, snapshot: ColdSnapshot) -> None:
+        """Removes one."""
+        ...
 
     async def erase(self, key: SessionKey) -> None:
         """Removes everything of a session, also what is being written just now."""

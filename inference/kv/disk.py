@@ -40,7 +40,7 @@ from inference.kv.envelope import (
 from inference.kv.seal import Head, Stored, store, stored_bytes
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.ports import DataKey, Keys
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,9 @@ class DiskTier:
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._of.get(key, ()))
+
+    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
+        return [snapshot for key, held in self._of.items() if key.tenant == tenant for snapshot in held]
 
     def has(self, snapshot_id: bytes) -> bool:
         name = f"{snapshot_id.hex()}{_SUFFIX}"
@@ -225,6 +228,10 @@ class DiskTier:
         """Removes a snapshot that proved to be no good."""
         self.counters[f"refused_{reason}"] += 1
         log.warning("spilled KV refused (%s), it will be recomputed: %s", reason, snapshot.path.name)
+        await self._drop(snapshot)
+
+    async def drop(self, snapshot: ColdSnapshot) -> None:
+        assert isinstance(snapshot, DiskEntry)
         await self._drop(snapshot)
 
     async def erase(self, key: SessionKey) -> None:

@@ -36,7 +36,7 @@ from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, e
 from inference.kv.seal import Stored, store, stored_bytes
 from sessions.errors import SessileError
 from sessions.ports import DataKey, Keys
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -138,6 +138,9 @@ class RedisTier:
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._known.get(key, ()))
+
+    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
+        return [snapshot for key, held in self._known.items() if key.tenant == tenant for snapshot in held]
 
     def has(self, snapshot_id: bytes) -> bool:
         field = self._field(snapshot_id)
@@ -265,6 +268,12 @@ class RedisTier:
         yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
         for chunk in stored.chunks():
             yield chunk
+
+    async def drop(self, snapshot: ColdSnapshot) -> None:
+        assert isinstance(snapshot, RedisSnapshot)
+        key = snapshot.key
+        self._know(key, [known for known in self._known.get(key, []) if known.field != snapshot.field])
+        await self._drop(key, snapshot.field)
 
     async def erase(self, key: SessionKey) -> None:
         if key in self._writing:

@@ -11,10 +11,9 @@ and checked against its tags each time it is used, and `erase` leaves nothing of
 its way at the time.
 
 A session may have several snapshots (branches); one that another covers is dropped. What is saved is copied down soon
-after (write-behind), so that a process that is killed loses little and eviction is free. Order of eviction: parked
-sessions, then by expected return (`retention.py`) times what a return would save (`cost.py`), per byte. It does not
-know engines, nor when saving is worth it. What moves bytes runs in tasks of its own: cancelling a caller never leaves
-half a file.
+after (write-behind), so a process that is killed loses little. Order of eviction: parked sessions, then by expected
+return (`retention.py`) times what a return would save (`cost.py`), per byte. It does not know engines, nor when saving
+is worth it. What moves bytes runs in tasks of its own: cancelling a caller never leaves half a file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator, Set
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -35,11 +34,12 @@ from inference.kv.cold import ColdSnapshot, ColdTier, Ranked
 from inference.kv.cost import Choice, CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
+from inference.kv.holdings import Holdings
 from inference.kv.host import Flight, HostSnapshot
 from inference.kv.retention import Returns
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 
 if TYPE_CHECKING:
     from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it
@@ -67,6 +67,7 @@ class Tiers:
         shared: RedisTier | None = None,
         returns: Returns | None = None,
         cost: CostModel | None = None,
+        holdings: Holdings | None = None,
     ) -> None:
         self.identity = identity
         self.folder = folder
@@ -78,12 +79,14 @@ class Tiers:
         self.returns = returns or Returns(time.monotonic)
         self.cost = cost or CostModel()
         self.counters: Counter[str] = Counter()
+        self.holdings = holdings or Holdings()
+        self.holdings.tiers = self
         self._host: dict[SessionKey, list[HostSnapshot]] = {}
         self._last_used_s = 0.0
         self._promotions: dict[ColdSnapshot, asyncio.Task[HostSnapshot]] = {}
         self._flights: dict[SessionKey, set[Flight]] = {}
         if disk is not None:
-            disk.rank = self._worth
+            disk.rank = self.worth
         self._tasks: set[asyncio.Task[Any]] = set()
         self._copying = asyncio.Semaphore(1)
         self._freed = asyncio.Event()  # set whenever host memory may have become free
@@ -99,11 +102,11 @@ class Tiers:
         deadline = loop.time() + deadline_s
         await self._settle()
         if self.disk is not None:
-            for snapshot in sorted(self._all(), key=lambda s: -s.used_s):
+            for snapshot in sorted(self.host_snapshots(), key=lambda s: -s.used_s):
                 if loop.time() < deadline:
                     await self._spawn(self._demote(snapshot))
-        for snapshot in tuple(self._all()):
-            await self._drop(snapshot)
+        for snapshot in tuple(self.host_snapshots()):
+            await self.drop(snapshot)
         await self._settle()
         for tier in self.cold:
             await tier.close()
@@ -131,13 +134,6 @@ class Tiers:
             return KVPlace("none", 0)
         return KVPlace(best.tier, len(best.tokens))
 
-    def has_others(self, resident: Set[SessionKey | None]) -> bool:
-        """Whether host memory holds a session that is not parked and none of `resident`."""
-        return any(
-            key not in resident and not key.session.startswith(SHARED) and not all(snapshot.parked for snapshot in held)
-            for key, held in self._host.items()
-        )
-
     @property
     def num_host(self) -> int:
         return sum(map(len, self._host.values()))
@@ -151,30 +147,22 @@ class Tiers:
         """A turn of a session begins: what eviction learns from."""
         self.returns.turn(key, num_tokens)
 
-    def gauges(self) -> dict[str, float]:
-        """What each tier holds and may hold, and what it was measured to take."""
-        told = {
-            "host_bytes": float(self.host_bytes),
-            "host_bytes_max": float(self.host_bytes_max),
-            "host_snapshots": float(self.num_host),
-        }
-        for tier in self.cold:
-            told[f"{tier.name}_bytes"] = float(tier.bytes)
-            told[f"{tier.name}_bytes_max"] = float(tier.bytes_max)
-        return told | self.cost.described()
-
     # -- into host memory ------------------------------------------------------------------------------
 
     def new_path(self) -> Path:
         """A name in the staging folder that nothing has; its stem is the snapshot's id."""
         return self.folder / f"{os.urandom(16).hex()}.slot"
 
-    async def reserve(self, size: int) -> bool:
+    async def reserve(self, size: int, tenant: TenantId | None = None, *, grows: int | None = None) -> bool:
         """Makes room for `size` bytes in host memory. False when that is impossible or takes too long.
 
+        With a `tenant`, room below its ceiling too, for as much as what it holds `grows` (None: all of it).
         On True the bytes are counted: `adopt` or `unreserve` comes next."""
         if size > self.host_bytes_max:
             self.counters["host_too_large"] += 1
+            return False
+        if tenant is not None and not await self.holdings.make_room(tenant, size if grows is None else grows):
+            self.counters["tenant_full"] += 1
             return False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _ROOM_WAIT_S
@@ -202,12 +190,12 @@ class Tiers:
         snapshot.tagging = self._spawn(self._tag(snapshot))
         if self.host_bytes > self.host_bytes_max:
             self.counters["host_overrun"] += 1
-            self._spawn(self._drop(snapshot))
+            self._spawn(self.drop(snapshot))
 
     # -- out of it -------------------------------------------------------------------------------------
 
     async def prefetch(self, key: SessionKey) -> None:
-        """Begins to bring the session's KV into host memory: it is likely wanted soon."""
+        """Begins to bring the session's KV into host memory."""
         await self.look(key)
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
         if isinstance(best, ColdSnapshot):
@@ -258,7 +246,7 @@ class Tiers:
         """Drops a snapshot that a reader found to be no good."""
         self.counters[f"refused_{reason}"] += 1
         log.warning("saved KV refused (%s), it will be recomputed", reason)
-        await self._drop(snapshot)
+        await self.drop(snapshot)
 
     def park(self, key: SessionKey) -> None:
         """Its snapshots go first when room is wanted."""
@@ -271,7 +259,7 @@ class Tiers:
         for flight in self._flights.get(key, ()):
             flight.revoked = True
         await asyncio.gather(
-            *(self._drop(snapshot) for snapshot in tuple(self._host.get(key, ()))),
+            *(self.drop(snapshot) for snapshot in tuple(self._host.get(key, ()))),
             *(tier.erase(key) for tier in self.cold),
         )
 
@@ -301,7 +289,7 @@ class Tiers:
         manifest, rest = await transfer.begin(chunks, key, self.identity)
         begun, size = time.monotonic(), manifest.payload_bytes
         with self._flight(key) as flight:
-            if not await self.reserve(size):
+            if not await self.reserve(size, key.tenant):
                 raise Refused("no_room")
             path = self.new_path()
             try:
@@ -319,9 +307,15 @@ class Tiers:
         return len(manifest.ledger)
 
     # -- inside: the index -----------------------------------------------------------------------------
-
-    def _all(self) -> Iterator[HostSnapshot]:
+    def host_snapshots(self, key: SessionKey | None = None) -> Iterator[HostSnapshot]:
+        """Of one session, or all."""
+        if key is not None:
+            return iter(self._host.get(key, ()))
         return (snapshot for held in self._host.values() for snapshot in held)
+
+    def trim(self, tenant: TenantId) -> None:
+        if self.holdings.over(tenant) > 0:
+            self._spawn(self.holdings.make_room(tenant, 0))
 
     def _of(self, key: SessionKey) -> list[HostSnapshot | ColdSnapshot]:
         return [*self._host.get(key, ()), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
@@ -329,7 +323,7 @@ class Tiers:
     def _tier(self, snapshot: ColdSnapshot) -> ColdTier:
         return next(tier for tier in self.cold if tier.name == snapshot.tier)
 
-    def _worth(self, snapshot: Ranked) -> tuple[float, ...]:
+    def worth(self, snapshot: Ranked) -> tuple[float, ...]:
         """Seconds that a byte of a snapshot is expected to save, per second that it is kept; then the last use."""
         rate = self.returns.index(snapshot.key, snapshot.used_s, len(snapshot.tokens))
         saved_s = self.cost.saved_s(snapshot.bytes, len(snapshot.tokens), time.monotonic())
@@ -349,7 +343,8 @@ class Tiers:
         for older in covered:
             self._forget(older)
             if not older.users and not older.moving:  # else whoever uses its file drops it
-                self._spawn(self._drop(older))
+                self._spawn(self.drop(older))
+        self.trim(snapshot.key.tenant)
         if self.disk is not None and self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
 
@@ -391,7 +386,7 @@ class Tiers:
         except (OSError, ValueError) as exc:
             if not snapshot.gone:
                 log.warning("saved KV cannot be read again: %s", exc)
-                await self._drop(snapshot)
+                await self.drop(snapshot)
             return
         snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)
         if self.cold and not snapshot.gone:
@@ -414,6 +409,9 @@ class Tiers:
             for tier in self.cold:
                 if snapshot.gone or tier.has(manifest.snapshot_id):
                     continue
+                if self.holdings.over(manifest.key.tenant, manifest.payload_bytes) > 0:
+                    self.counters["tenant_not_copied"] += 1
+                    continue
                 snapshot.users += 1
                 try:
                     await tier.put(manifest, snapshot.path)
@@ -432,7 +430,7 @@ class Tiers:
     async def _promote(self, snapshot: ColdSnapshot) -> HostSnapshot:
         size = snapshot.bytes  # of all that is stored, so a little more than is needed
         with self._flight(snapshot.key) as flight:
-            if not await self.reserve(size):
+            if not await self.reserve(size, snapshot.key.tenant):
                 raise Refused("no_room")
             path, begun = self.new_path(), time.monotonic()
             try:
@@ -451,13 +449,13 @@ class Tiers:
 
     def _evict_one(self) -> None:
         """Starts to move or drop the snapshot that is wanted least, unless one is on its way."""
-        idle = [snapshot for snapshot in self._all() if not snapshot.users]
+        idle = [snapshot for snapshot in self.host_snapshots() if not snapshot.users]
         if not idle or any(snapshot.moving for snapshot in idle):
             return
-        victim = min(idle, key=lambda snapshot: (not snapshot.parked, *self._worth(snapshot)))
+        victim = min(idle, key=lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
         self.counters["host_evictions"] += 1
         victim.moving = True
-        self._spawn(self._drop(victim) if self.disk is None else self._demote(victim))
+        self._spawn(self.drop(victim) if self.disk is None else self._demote(victim))
 
     async def _demote(self, snapshot: HostSnapshot) -> None:
         """Moves a snapshot to disk. What cannot be stored there goes all the same: room is wanted."""
@@ -469,12 +467,14 @@ class Tiers:
             await self.disk.put(snapshot.manifest, snapshot.path)
         snapshot.moving = False
         if not snapshot.users:
-            await self._drop(snapshot)
+            await self.drop(snapshot)
         self._freed.set()
         if self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
 
-    async def _drop(self, snapshot: HostSnapshot) -> None:
+    async def drop(self, snapshot: HostSnapshot | ColdSnapshot) -> None:
+        if isinstance(snapshot, ColdSnapshot):
+            return await self._tier(snapshot).drop(snapshot)
         self._forget(snapshot)
         if not snapshot.freed:
             snapshot.freed = True
@@ -486,10 +486,10 @@ class Tiers:
         """One that uses a snapshot's file does so no more."""
         snapshot.users -= 1
         if snapshot.gone and not snapshot.users and not snapshot.freed:
-            self._spawn(self._drop(snapshot))
+            self._spawn(self.drop(snapshot))
 
     def _forget(self, snapshot: HostSnapshot) -> None:
-        """Takes it out of the index; its room is free once `_drop` has removed the file."""
+        """Takes it out of the index; its room is free once `drop` has removed the file."""
         if not snapshot.gone:
             snapshot.gone = True
             held = self._host[snapshot.key]

@@ -17,6 +17,8 @@ from typing import Final
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
+from inference.kv.gauges import gauges_of
+from inference.kv.holdings import Holdings
 from inference.kv.staging import StagingFolder
 from inference.kv.tiers import Tiers
 from inference.llama.completion import Completion
@@ -25,10 +27,11 @@ from inference.llama.http import HttpClient
 from inference.llama.openings import WORTH_TOKENS, Openings
 from inference.llama.options import LlamaOptions
 from inference.llama.residency import Residency, bytes_per_token
+from inference.llama.resident import Resident
 from inference.llama.sampling import HONOURED, completion_parameters
 from inference.llama.scheduling import Run, Scheduler, continued
 from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
-from inference.llama.server import BUILD, LlamaServer
+from inference.llama.server import BUILD, LlamaServer, piece_tokens
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
@@ -76,9 +79,11 @@ class LlamaEngine:
         self._cost = cost or CostModel()
         self._scheduler = Scheduler(SlotTable(options.slots, ranking=self._rank), options.waiting_max)
         self._table = self._scheduler.table
+        self._piece_tokens = piece_tokens(options)
         self._load = Load(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
         self._turns: dict[SessionKey, set[_Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        self.holdings = Holdings()
         self._counters = dict.fromkeys(
             ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
             0.0,
@@ -121,7 +126,7 @@ class LlamaEngine:
                 "preemptions": float(self._scheduler.num_preempted),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
-            gauges=tiers.gauges(),
+            gauges=gauges_of(tiers),
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast:
@@ -164,6 +169,7 @@ class LlamaEngine:
             bytes_per_token=bytes_per_token(model.metadata, model.architecture),
         )
         self._openings = Openings(http, self._residency)
+        Resident(self._table, self._residency, self._rank).join(self.holdings)
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,
             build=BUILD,
@@ -215,7 +221,9 @@ class LlamaEngine:
                 staging.path.parent,
                 host_bytes_max // 1_000_000,
             )
-        return Tiers(identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost)
+        return Tiers(
+            identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
+        )
 
     # -- generating ------------------------------------------------------------------------------------
 
@@ -237,8 +245,9 @@ class LlamaEngine:
                 if cached_tokens is None:
                     self._load.started(claim.claim, len(prompt) - common_prefix(slot.tokens, prompt))
                 run = await self._begin(turn, request.key, claim.prompt, request.shared_prefix, parameters)
-                item = await run.next()
-                while isinstance(item, Chunk):
+                turn.paused = run is None
+                item = await run.next() if run is not None else None
+                while run is not None and isinstance(item, Chunk):
                     if cached_tokens is None:
                         cached_tokens = item.cached_tokens
                         self._load.spoke(claim.claim)
@@ -259,6 +268,8 @@ class LlamaEngine:
                 self._leave(turn, request.key)
             if isinstance(item, Finish):
                 break
+            if not said:
+                continue
             claim.prompt = claim.prompt + said
             request = continued(request, said)
             parameters = completion_parameters(request, self._vocabulary_size)
@@ -278,7 +289,7 @@ class LlamaEngine:
         turn = self._enter(slot, key, claim)
         try:
             run = await self._begin(turn, key, tokens, 0, {"n_predict": 0})
-            while isinstance(await run.next(), Chunk):
+            while run is not None and isinstance(await run.next(), Chunk):
                 continue
         except SessileError:
             return  # a hint: the turn itself will be told
@@ -336,12 +347,20 @@ class LlamaEngine:
         prompt: array.array[int],
         shared_prefix: int,
         parameters: dict[str, Json],
-    ) -> Completion:
-        """Brings the KV up and starts the run. `_leave` comes next, also when this fails."""
+    ) -> Completion | None:
+        """Brings the KV up and starts the run; None: it is to make room first. `_leave` comes next in any case."""
         turn.preparing = asyncio.create_task(self._prepare(turn, key, prompt, shared_prefix))
         resident = await asyncio.shield(turn.preparing)
         if self._gone is not None:
             raise self._gone
+        while self._scheduler.gives_way(turn.claim):
+            if not await self._scheduler.turn_to_fill(turn.claim):
+                return None
+            if self._gone is not None:
+                raise self._gone
+            if len(prompt) - resident <= self._piece_tokens:
+                break
+            resident = await self._fill(turn, prompt[: resident + self._piece_tokens], resident)
         trial = self._schemas.wanted(parameters)
         if trial is not None:
             run = await self._run(turn, prompt, resident, trial)
@@ -350,6 +369,15 @@ class LlamaEngine:
             run.close()
             turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
         return await self._run(turn, prompt, resident, parameters)
+
+    async def _fill(self, turn: _Turn, piece: array.array[int], resident: int) -> int:
+        """Computes a prompt as far as `piece`, of which `resident` tokens are there. Returns how many are now."""
+        run = await self._run(turn, piece, resident, {"n_predict": 0})
+        while isinstance(await run.next(), Chunk):
+            continue
+        run.close()
+        turn.cached_max = min(turn.cached_max, run.cached_tokens)
+        return len(piece)
 
     async def _run(
         self, turn: _Turn, prompt: array.array[int], resident: int, parameters: dict[str, Json]
@@ -412,6 +440,7 @@ class LlamaEngine:
             self._scheduler.give_way(turn.claim, slot)
         else:
             self._scheduler.leave(turn.claim)
+        self._residency.tiers.trim(key.tenant)
         if self._gone is None and not slot.busy and self._others_wait() and self._residency.is_worth_saving(slot):
             self._residency.save_ahead(slot)  # this slot is wanted soon: spare whoever comes the wait
         elif self._gone is None and not slot.busy and self._residency.tiers.cold:
@@ -442,7 +471,7 @@ class LlamaEngine:
         """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
         if self._table.has_empty():
             return False
-        return self._scheduler.num_waiting > 0 or self._residency.tiers.has_others({slot.key for slot in self._table})
+        return self._scheduler.num_waiting > 0 or self._residency.has_others({slot.key for slot in self._table})
 
     def _count(self, turn: _Turn, run: Completion) -> None:
         counters = self._counters

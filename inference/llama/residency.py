@@ -17,7 +17,7 @@ import logging
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ import msgspec
 
 from inference.kv.cold import ColdSnapshot
 from inference.kv.envelope import Refused
-from inference.kv.tiers import HostSnapshot, Tiers
+from inference.kv.tiers import SHARED, HostSnapshot, Tiers
 from inference.llama.http import HttpClient
 from inference.llama.slots import Slot
 from inference.tokens import common_prefix
@@ -98,6 +98,20 @@ class Residency:
     def is_worth_saving(self, slot: Slot) -> bool:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
 
+    def has_others(self, resident: Set[SessionKey | None]) -> bool:
+        """Whether host memory holds a session that is not parked and none of `resident`."""
+        return any(
+            not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
+            for snapshot in self.tiers.host_snapshots()
+        )
+
+    def unsaved_bytes(self, slot: Slot) -> int:
+        """About what the slot holds beyond what a snapshot covers."""
+        return max(0, len(slot.tokens) - slot.saved_tokens) * self._bytes_per_token
+
+    def is_saving(self, slot: Slot) -> bool:
+        return slot in self._saving
+
     async def save(self, slot: Slot) -> None:
         """Saves the slot if that is worth it; a save that is under way is waited for."""
         if slot in self._saving:
@@ -137,7 +151,8 @@ class Residency:
 
         None when there is no room, the slot holds something else by now, or it is not wanted any more."""
         size = len(expected) * self._bytes_per_token + _SLACK_BYTES
-        if not await self.tiers.reserve(size):
+        leaves = self.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
+        if not await self.tiers.reserve(size, key.tenant, grows=max(0, size - leaves)):
             return None
         path = self.tiers.new_path()
         adopted = False

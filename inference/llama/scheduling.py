@@ -3,12 +3,18 @@
 A slot is handed to a waiter by the release that frees it, so nobody overtakes; a waiter that was cancelled in that
 moment gives it back at once. Where a waiter goes before somebody that runs, that one is told to make room
 (`Run.yields`) and does so behind its next token.
+
+That takes several steps of llama-server's: until it has said its next token, has noticed that we hung up, and the slot
+is saved. So with enough slots one is kept idle for whoever is around and has less than its share (`inference.fair`).
+And llama-server fills prompts in the order of its slots, each as far as a batch goes: so whoever gives way sends its
+prompt in pieces, and before each waits until nobody who goes first is being filled (`turn_to_fill`).
 """
 
 from __future__ import annotations
 
 import array
 import asyncio
+from typing import Final
 
 import msgspec
 
@@ -23,7 +29,7 @@ from sessions.types import SessionKey, Tokens
 class Run:
     """One run of an engine as the queue knows it: it may have several slots, one after another."""
 
-    __slots__ = ("claim", "future", "key", "pauses", "prompt", "slot", "yields")
+    __slots__ = ("claim", "filling", "future", "key", "pauses", "prompt", "slot", "yields")
 
     def __init__(
         self,
@@ -43,15 +49,21 @@ class Run:
         self.pauses = pauses  # it can be stopped and go on
         self.future: asyncio.Future[Slot] | None = None
         self.slot: Slot | None = None
+        self.filling = False  # it has a slot and has not said anything in it
         self.yields = False  # somebody is to have its slot: `give_way` comes next
+
+
+RESERVE_FROM_SLOTS: Final = 4  # with fewer an idle one costs too much
 
 
 class Scheduler:
     """`acquire` comes first, then `give_way` with `acquire` again any number of times, then `leave`."""
 
     def __init__(self, table: SlotTable, waiting_max: int) -> None:
+        slots = len(list(table))
         self.table = table
-        self.queue: FairQueue[Run] = FairQueue(len(list(table)), waiting_max)
+        self.queue: FairQueue[Run] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
+        self._gated: list[asyncio.Future[None]] = []
         self.num_shed = 0
         self.num_preempted = 0
 
@@ -64,7 +76,8 @@ class Scheduler:
         """A busy slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full, and the error of
         `refuse_all`; then, and cancelled, the run has left."""
         if not run.claim.arrival:
-            if not self.table.has_idle() and self.queue.is_full(run.key.tenant):
+            idle = self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight)
+            if not idle and self.queue.is_full(run.key.tenant):
                 self.num_shed += 1
                 raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)
             self.queue.join(run.claim)
@@ -79,7 +92,7 @@ class Scheduler:
 
     def try_acquire(self, run: Run) -> Slot | None:
         """A slot if one is idle and nobody waits; never queues."""
-        if self.num_waiting:
+        if self.num_waiting or not self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight):
             return None
         slot = self.table.acquire(run.key, run.prompt)
         if slot is not None:
@@ -91,26 +104,62 @@ class Scheduler:
     def spoke(self, run: Run, tokens: int) -> None:
         """The run has said something: from now on stopping it loses nothing."""
         self.queue.served(run.claim, tokens)
+        if run.filling:
+            run.filling = False
+            self._open_gates()
         if not run.claim.may_yield and run.pauses:
             run.claim.may_yield = True
             self._hand_out()
 
     def give_way(self, run: Run, slot: Slot) -> None:
         """The run's KV is in order, and its slot goes to who is next; it waits again."""
-        run.yields = False
+        run.yields = run.filling = False
         run.slot = None
         self.num_preempted += 1
         self.queue.make_room(run.claim)
         self.table.release(slot)
         self._hand_out()
+        self._open_gates()
 
     def leave(self, run: Run) -> None:
         """The run is over, wherever it was."""
         self.queue.leave(run.claim)
         slot, run.slot = run.slot, None
+        run.filling = False
         if slot is not None:
             self.table.release(slot)
         self._hand_out()
+        self._open_gates()
+
+    # -- whose prompt is computed first ------------------------------------------------------------------------
+
+    def gives_way(self, run: Run) -> bool:
+        """Whether its prompt is to be sent in pieces, `turn_to_fill` before each."""
+        return self.queue.gives_way(run.claim)
+
+    async def turn_to_fill(self, run: Run) -> bool:
+        """Waits until nobody who goes first has a prompt that is being computed. Whoever goes first of all passes, so
+        somebody always does; all look again when a prompt is done, and when somebody comes to its next piece. False:
+        the run is to make room now, between two pieces, where stopping it loses nothing either."""
+        if run.pauses and not run.claim.may_yield:
+            run.claim.may_yield = True
+            self._ask_for_room()
+        self._open_gates()
+        while not run.yields and any(
+            each.holder.filling and self.queue.is_before(each, run.claim)
+            for each in self.queue.running
+            if each is not run.claim
+        ):
+            gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._gated.append(gate)
+            await gate
+        return not run.yields
+
+    def _open_gates(self) -> None:
+        gates, self._gated = self._gated, []
+        for gate in gates:
+            if not gate.done():
+                gate.set_result(None)
 
     def refuse_all(self, error: SessileError) -> None:
         """Ends everybody's wait with `error`."""
@@ -121,24 +170,31 @@ class Scheduler:
 
     def _hand_out(self) -> None:
         """Gives idle slots to who is next; where none is left, asks somebody to make room for who is."""
-        while (claim := self.queue.first(_ready)) is not None:
+        while (claim := self.queue.first(self._may_start)) is not None:
             run = claim.holder
             slot = self.table.acquire(run.key, run.prompt)
-            if slot is None:
-                self._ask_for_room(claim)
-                break
+            assert slot is not None
             self.queue.start(claim)
             run.slot = slot
+            run.filling = True
             assert run.future is not None
             run.future.set_result(slot)
+        self._ask_for_room()
 
-    def _ask_for_room(self, claim: Claim[Run]) -> None:
+    def _may_start(self, claim: Claim[Run]) -> bool:
+        return _waits(claim.holder) and self.queue.num_idle_for(claim.tenant, claim.priority, claim.weight) > 0
+
+    def _ask_for_room(self) -> None:
         """One at a time: who is asked next depends on who has made room."""
         if any(each.holder.yields for each in self.queue.running):
             return
-        victim = self.queue.victim(claim)
+        first = self.queue.first(_ready)
+        victim = self.queue.victim(first) if first is not None and not self.table.has_idle() else None
+        if victim is None:
+            victim = self.queue.keeper()
         if victim is not None:
             victim.holder.yields = True
+            self._open_gates()
 
 
 def continued(request: GenerationRequest, said: Tokens) -> GenerationRequest:

@@ -12,7 +12,7 @@ import asyncio
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import xllamacpp
@@ -21,6 +21,7 @@ from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
 from sessions.errors import Unavailable
 
+PIECE_TOKENS_MIN: Final = 16
 BUILD = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
 
 
@@ -67,6 +68,17 @@ def _restore_signal_handlers() -> None:
             signal.signal(number, handler)
 
 
+def prefill_batch(options: LlamaOptions) -> int:
+    """How many tokens one step computes at most. On a CPU a batch of 64 is prefilled as fast as one of 512, and
+    everybody else waits less for it. With fewer, a long prompt takes up to twice as long."""
+    return options.batch_tokens or (512 if options.gpu_layers else 64)
+
+
+def piece_tokens(options: LlamaOptions) -> int:
+    """How long the pieces of a prompt are that is sent in pieces: about a step's worth, beside those that decode."""
+    return max(PIECE_TOKENS_MIN, prefill_batch(options) - options.slots)
+
+
 def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path) -> Any:
     p = xllamacpp.CommonParams()
     p.model.path = str(options.model_path)
@@ -75,9 +87,7 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_parallel = options.slots
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False
-    # On a CPU a batch of 64 is prefilled as fast as one of 512, and everybody else waits less for it. With fewer,
-    # a long prompt takes up to twice as long.
-    batch_tokens = options.batch_tokens or (512 if options.gpu_layers else 64)
+    batch_tokens = prefill_batch(options)
     p.n_batch = batch_tokens
     p.n_ubatch = min(batch_tokens, 512)
     p.n_gpu_layers = options.gpu_layers

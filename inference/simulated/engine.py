@@ -379,7 +379,7 @@ class SimulatedEngine:
                 stream.decoding = True
                 decoding += 1
         if len(filling) > 1:  # the chunk goes to who would be served first
-            filling.sort(key=lambda each: (each.claim.priority, self._queue.counter(each.claim.tenant)))
+            filling.sort(key=lambda each: self._queue.order(each.claim))
         for stream in filling:
             stream.prefill_now = min(stream.prefill_left, self.options.prefill_chunk_tokens - prefill_tokens)
             prefill_tokens += stream.prefill_now

@@ -24,6 +24,8 @@ from vllm import SamplingParams
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
+from inference.kv.gauges import gauges_of
+from inference.kv.holdings import Holdings
 from inference.kv.redis import RedisTier
 from inference.kv.staging import StagingFolder
 from inference.kv.tiers import Tiers
@@ -81,6 +83,7 @@ class VllmEngine:
         self._retire: list[str] = []
         self._resident: OrderedDict[SessionKey, int] = OrderedDict()  # tokens; what vLLM has evicted is a guess
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self.holdings = Holdings()
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         # Set by `start`:
         self._model: VllmModel
@@ -103,7 +106,7 @@ class VllmEngine:
         gauges: dict[str, float] = {}
         if self._spill is not None:
             tiers = self._spill.tiers
-            gauges = tiers.gauges()
+            gauges = gauges_of(tiers)
             for counted in (self._spill.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
                 counters |= {name: float(value) for name, value in counted.items()}
         return EngineStats(
@@ -190,7 +193,7 @@ class VllmEngine:
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
         host_bytes_max = min(options.host_bytes_max, staging.room_bytes())
-        tiers = Tiers(identity, staging.path, host_bytes_max, disk, shared=shared)
+        tiers = Tiers(identity, staging.path, host_bytes_max, disk, shared=shared, holdings=self.holdings)
         await tiers.open()
         spill = Spill(
             tiers,

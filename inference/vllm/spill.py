@@ -236,7 +236,7 @@ class Spill:
         size = (limit - plan.base_blocks) * self.block_bytes
         if size <= 0:
             return
-        if not await self.tiers.reserve(size):
+        if not await self.tiers.reserve(size, plan.key.tenant):
             self.counters["saves_without_room"] += 1
             return
         plan.reserved, plan.limit_blocks = size, limit
@@ -309,7 +309,7 @@ class Spill:
     ) -> None:
         """Puts bytes [start, end) of files together. A run's own file has a hole where its source has blocks."""
         size = sum(end - start for _, start, end in parts)
-        if not await self.tiers.reserve(size):
+        if not await self.tiers.reserve(size, key.tenant):
             self.counters["saves_without_room"] += 1
             return
         path = self.tiers.new_path()

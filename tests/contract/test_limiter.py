@@ -188,6 +188,27 @@ async def test_a_repeat_is_granted_and_charged_once(world: World) -> None:
     assert (await world.ask("r2", of_tenant=one)).refusal is not None
 
 
+async def test_a_reservation_that_has_lapsed_grants_nothing_any_more(world: World) -> None:
+    two = Ceilings(requests_per_minute=2)
+    for number in range(4):  # in front of it in the order of coming, and longer under way
+        assert (await world.ask(f"long{number}", user=f"u:{number}")).refusal is None
+    assert (await world.ask("r1", of_user=two, hold_ms=1_000)).refusal is None
+    await world.advance(1_001)
+    again = await world.ask("r1", of_user=two)
+    assert again.standing.requests is not None and again.standing.requests.remaining == 0, "it is paid for again"
+    assert (await world.ask("r1", of_user=two)).refusal is None
+
+
+async def test_turns_that_lapse_out_of_order_free_their_places(world: World) -> None:
+    two = Ceilings(concurrent_turns=2)
+    assert (await world.ask("long", of_user=two)).refusal is None
+    assert (await world.ask("short", of_user=two, hold_ms=1_000)).refusal is None
+    assert (await world.ask("r3", of_user=two)).refusal is not None
+    await world.advance(1_001)
+    assert (await world.ask("r3", of_user=two)).refusal is None
+    assert (await world.ask("r4", of_user=two)).refusal is not None
+
+
 async def test_turns_under_way_are_counted_until_they_end_or_lapse(world: World) -> None:
     two = Ceilings(concurrent_turns=2)
     for name in ("r1", "r2"):

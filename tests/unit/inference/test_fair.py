@@ -86,7 +86,7 @@ def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
             serve(queue, 1)
         queue.start(big)
         queue.leave(big)
-    assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + 5_000
+    assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
 
 
 def test_a_better_priority_is_next_whatever_was_served() -> None:
@@ -138,6 +138,115 @@ def test_who_has_more_than_its_share_makes_room_for_who_has_less_and_no_further(
     queue.check_integrity()
 
 
+def running(queue: Q, tenant: str, count: int, *, served: int = 0) -> list[Claim[str]]:
+    """So many of a tenant that have slots."""
+    made = [claim(tenant, name=f"{tenant}{number}") for number in range(count)]
+    joined(queue, *made)
+    for each in made:
+        queue.start(each)
+        queue.served(each, served)
+    return made
+
+
+def test_a_burst_of_one_that_takes_less_than_its_share_gets_more_slots_than_its_share() -> None:
+    queue = Q(4, 100)
+    running(queue, "flood", 4, served=10)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    burst = [claim("other", name=f"o{number}") for number in range(3)]
+    joined(queue, *burst)
+    for each in burst:  # its share is two slots
+        assert queue.first() is each
+        victim = queue.victim(each)
+        assert victim is not None and victim.tenant == "flood"
+        queue.make_room(victim)
+        queue.start(each)
+    queue.check_integrity()
+
+
+def test_who_runs_ahead_of_its_share_gets_a_credit_and_no_more() -> None:
+    queue = Q(4, 100)
+    running(queue, "flood", 4)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    (ahead,) = [claim("other", name="ahead")]
+    joined(queue, ahead)
+    assert queue.first() is ahead
+    queue.make_room(next(each for each in queue.running if each.tenant == "flood"))
+    queue.start(ahead)
+    queue.served(ahead, int(queue.credit))
+    late = claim("other", name="late")
+    joined(queue, late)
+    first = queue.first()
+    assert first is not None and first.tenant == "flood" and queue.victim(late) is None
+
+
+def test_a_flood_has_no_credit_beside_another_flood() -> None:
+    queue = Q(2, 1_000)
+    running(queue, "flood", 2, served=100)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(50)))
+    joined(queue, *(claim("other", name=f"o{number}") for number in range(50)))
+    first = queue.first()
+    assert first is not None and first.tenant == "other", "it was served less"
+    victim = queue.victim(first)
+    assert victim is not None
+    queue.make_room(victim)
+    queue.start(first)
+    queue.served(first, 200)
+    assert queue.victim(claim("other")) is None and queue.first() is not first
+
+
+# -- room that is kept ----------------------------------------------------------------------------------------
+
+
+def test_a_tenant_that_is_alone_leaves_nothing_idle() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "flood", 3)
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1
+    assert queue.keeper() is None
+
+
+def test_who_goes_first_has_every_slot_whoever_has_less() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "flood", 1, served=10)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    burst = running(queue, "other", 2)
+    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1, "the flood has less than its share, and goes behind"
+    burst += running(queue, "other", 1)
+    assert queue.keeper() is None, "nobody pauses for the flood"
+
+
+def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_around() -> None:
+    queue = Q(4, 100, reserve=1)
+    flood = running(queue, "flood", 3, served=10)
+    (once,) = running(queue, "other", 1)
+    assert queue.keeper() in flood, "none is idle, and it has more than its share"
+    queue.leave(once)
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 0
+    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1
+    assert queue.num_idle_for(TenantId("flood"), 1, 1.0) == 1, "a better priority leaves nothing for a worse one"
+    assert queue.keeper() is None
+    queue.served(flood[0], int(queue.credit))
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1, "it has been away for too long"
+    queue.check_integrity()
+
+
+def test_nobody_below_its_share_makes_room_to_keep_a_slot() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "one", 2)
+    running(queue, "two", 2)
+    assert queue.keeper() is None, "each has its share"
+
+
+def test_whose_prompt_is_computed_first_and_who_sends_it_in_pieces() -> None:
+    queue = Q(4, 100, reserve=1)
+    (flood, *_) = running(queue, "flood", 4, served=10)
+    assert not queue.gives_way(flood), "it is alone"
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(8)))
+    queue.make_room(next(each for each in queue.running if each is not flood))
+    (other,) = running(queue, "other", 1)
+    assert queue.gives_way(flood) and not queue.gives_way(other)
+    assert queue.is_before(other, flood) and not queue.is_before(flood, other)
+
+
 def test_one_tenant_never_fills_the_whole_queue() -> None:
     queue = Q(1, 100)
     while not queue.is_full(TenantId("flood")):
@@ -160,9 +269,11 @@ def test_an_answer_that_was_stopped_is_charged_for_its_prompt_once() -> None:
 class Books(RuleBasedStateMachine):
     """Claims come, start, pause and leave in any order."""
 
+    RESERVE = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.queue = Q(3, 1000)
+        self.queue = Q(3, 1000, reserve=self.RESERVE)
         self.claims: list[Claim[str]] = []
         self.before: dict[str, float] = {}
 
@@ -219,5 +330,21 @@ class Books(RuleBasedStateMachine):
             self.queue.start(again)
         raise AssertionError("fifty claims gave way to each other")
 
+    @invariant()
+    def keeping_room_comes_to_an_end(self) -> None:
+        for _ in range(20):
+            giver = self.queue.keeper()
+            if giver is None:
+                return
+            self.queue.make_room(giver)
+        raise AssertionError("twenty claims made room for nobody")
+
+
+class Kept(Books):
+    """The same where a slot is kept."""
+
+    RESERVE = 1
+
 
 TestBooks = Books.TestCase
+TestKept = Kept.TestCase

@@ -11,6 +11,7 @@ import pytest
 from inference.kv.cold import ColdSnapshot
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Manifest, Refused
+from inference.kv.gauges import gauges_of
 from inference.kv.retention import ReturnModel, Returns, kind_of
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
@@ -148,7 +149,7 @@ async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
     assert tiers.choose(snapshot, 0, 10).restore
     tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
     assert not tiers.choose(snapshot, 0, 10).restore
-    gauges = tiers.gauges()
+    gauges = gauges_of(tiers)
     assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
     assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
     await tiers.close(0.0)

@@ -238,3 +238,56 @@ async def test_one_that_runs_makes_room_for_a_better_priority_and_goes_on_afterw
     scheduler.leave(low)
     assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
     scheduler.queue.check_integrity()
+
+
+# -- who is computed first -----------------------------------------------------------------------------------
+
+
+def of(tenant: str, name: str) -> Run:
+    return Run(key(name, tenant), as_tokens([1]))
+
+
+async def placed(scheduler: Scheduler, run: Run) -> Run:
+    scheduler.table.assign(await scheduler.acquire(run), run.key)
+    return run
+
+
+async def test_a_slot_is_kept_for_another_tenant_and_given_to_it_at_once() -> None:
+    scheduler = Scheduler(SlotTable(4), 10)
+    flood = [await placed(scheduler, of("flood", f"f{number}")) for number in range(3)]
+    other = await placed(scheduler, of("other", "o1"))
+    for run in (*flood, other):
+        scheduler.spoke(run, 1)
+    assert sum(run.yields for run in flood) == 1, "no slot is idle: somebody gives one back behind its next token"
+    giver = next(run for run in flood if run.yields)
+    assert giver.slot is not None
+    scheduler.give_way(giver, giver.slot)
+    again = asyncio.create_task(scheduler.acquire(giver))
+    await turns()
+    assert not again.done() and scheduler.table.has_idle(), "it is kept"
+    second = asyncio.create_task(scheduler.acquire(of("other", "o2")))
+    await turns()
+    assert second.done(), "nobody had to be asked first"
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+
+
+async def test_prompts_of_who_goes_first_are_waited_for_piece_by_piece() -> None:
+    scheduler = Scheduler(SlotTable(4), 100)
+    flood = [await placed(scheduler, of("flood", f"f{number}")) for number in range(3)]
+    assert not scheduler.gives_way(flood[0]), "alone it sends its prompt whole"
+    other = await placed(scheduler, of("other", "o1"))
+    waiting = [asyncio.create_task(scheduler.acquire(of("flood", f"w{number}"))) for number in range(6)]
+    await turns()
+    assert all(map(scheduler.gives_way, flood)) and not scheduler.gives_way(other)
+    gates = [asyncio.create_task(scheduler.turn_to_fill(run)) for run in flood]
+    await turns()
+    gone = [run for run, gate in zip(flood, gates, strict=True) if gate.done()]
+    assert [run.yields for run in gone] == [True], "one makes room between two pieces, so that a slot is idle"
+    assert not await gates[flood.index(gone[0])]
+    assert await asyncio.wait_for(scheduler.turn_to_fill(other), 1), "it goes first"
+    scheduler.spoke(other, 1)
+    assert sorted(await asyncio.wait_for(asyncio.gather(*gates), 1)) == [False, True, True]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -10,7 +10,7 @@ import pytest
 from sessions import commands as cm
 from sessions.admission import CALM, RETRY_MAX_MS, STRETCH_S, Admission, Brownout, admitted
 from sessions.errors import BadInput, Overloaded
-from sessions.limits import Forecast, Limits, Share, Target, TenantLimits
+from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
 from sessions.steps import Command, Prepared
 from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
 
@@ -103,13 +103,49 @@ def test_brownout_goes_down_by_steps_while_too_many_are_refused_and_up_again_whe
     assert len(ups) == 2 and ups[1] - ups[0] == CALM, "no faster than that"
 
 
-def test_what_is_cut_short_is_told_so() -> None:
-    admission, engine, clock, _ = made(forecast(9.0), brownout=(200, 50))
+def test_a_silence_is_calm_too() -> None:
+    brownout, now = Brownout(), 0.0
+    for _ in range(5):
+        for _ in range(20):
+            brownout.seen(now, 3, refused=True)
+        now += STRETCH_S
+    assert brownout.level == 3
+    brownout.seen(now + 3600.0, 3, refused=False)
+    assert brownout.level == 0, "nobody was refused for an hour"
+
+
+def browned(*steps: int | BrownoutStep) -> tuple[Admission, FakeEngine]:
+    """An admission at its second step, and an engine that serves well again."""
+    admission, engine, clock, _ = made(forecast(9.0), brownout=steps)
     for _ in range(2):
         for _ in range(20):
             admitted(admission, KEY, say())
         clock[0] += STRETCH_S
     engine.told = forecast(0.1)
+    admitted(admission, KEY, say())
+    assert admission.brownout.level == 2
+    return admission, engine
+
+
+def test_extras_go_where_the_step_says_so_and_that_is_told() -> None:
+    admission, _ = browned(200, BrownoutStep(extras=False))
+    assert not admission.gives_extras
+    input = admitted(admission, KEY, say(logprobs=True, top_logprobs=5, max_output_tokens=400))
+    assert input.service == {"brownout": 2, "without": ["logprobs"]}, "and nothing is cut: the step does not say so"
+    assert isinstance(input.command, cm.MessageCreate) and input.command.max_output_tokens == 400
+    assert not input.command.logprobs and input.command.top_logprobs is None
+    assert admitted(admission, KEY, say()).service == {"brownout": 2}, "it asked for none"
+
+
+def test_a_step_that_has_gone_from_the_file_holds_no_more() -> None:
+    admission, _ = browned(BrownoutStep(extras=False), BrownoutStep(output_tokens=9, extras=False))
+    limits = Limits(targets=TARGETS, brownout=(BrownoutStep(extras=False),))
+    assert limits.browned(admission.brownout.level) == (1, BrownoutStep(extras=False))
+    assert Limits().browned(admission.brownout.level) == (0, BrownoutStep())
+
+
+def test_what_is_cut_short_is_told_so() -> None:
+    admission, _ = browned(200, 50)
     input = admitted(admission, KEY, say())
     assert input.service == {"brownout": 2, "max_output_tokens": 50}
     assert isinstance(input.command, cm.MessageCreate) and input.command.max_output_tokens == 50

@@ -80,10 +80,17 @@ def test_pace_measures_first_tokens_gaps_and_targets() -> None:
     assert measures.in_target.values["true",] == 1
     assert measures.num_decoding == 0
 
+    measures.targets_s = lambda priority: (0.4 if priority == 2 else 2.0, 1.0)
+    strict = Pace(measures, lambda: now[0], whole=True, priority=2)
+    now[0] = 1.2
+    strict.came(1)
+    strict.end()
+    assert measures.in_target.values["false",] == 1, "half a second is too late for its priority"
+
     again = Pace(measures, lambda: now[0], whole=False)  # goes on where another stopped: no first token of its own
     now[0] = 60.0
     again.came(1)
     again.end()
     Pace(measures, lambda: now[0], whole=True).end()  # never said anything
-    assert measures.ttft_s.count == 1
-    assert measures.in_target.total == 1
+    assert measures.ttft_s.count == 2
+    assert measures.in_target.total == 2

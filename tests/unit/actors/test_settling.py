@@ -1,0 +1,38 @@
+"""Settling: what cannot be kept is given up, counted and said."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+
+from actors.limits import settling
+from actors.limits.memory import MemoryLimiter
+from actors.limits.settling import Settler
+from sessions.events import Record, ResponseBody, ResponseCompleted
+from sessions.limits import Limits
+from sessions.ports import Published
+from sessions.types import Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+
+KEY = SessionKey(TenantId("acme"), SessionId("s"))
+
+
+def ended(number: int) -> Published:
+    name = ResponseId(f"r{number}")
+    body = ResponseBody(
+        id=name, model="m", status="completed", created_at=UnixMs(0), parent_id=None, usage={"input_tokens": 1}
+    )
+    event = ResponseCompleted(response_id=name, sequence_number=1, response=body)
+    return Published(KEY, Epoch("e"), (Record(offset=number + 1, at=UnixMs(0), event=event),))
+
+
+def test_beyond_the_bound_the_oldest_is_given_up_and_somebody_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "WAITING_MAX", 3)
+    settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
+    with structlog.testing.capture_logs() as said:
+        for number in range(3):
+            settler.published(ended(number))
+        assert not said and settler.given_up == 0
+        for number in range(3, 10):
+            settler.published(ended(number))
+    assert settler.given_up == 7
+    assert [(line["event"], line["log_level"]) for line in said] == [("not_settled", "warning")], "once, not each time"
