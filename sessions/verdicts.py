@@ -35,6 +35,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """As they may stand in a log."""
+    if not findings:
+        return ()
     return tuple(
         msgspec.structs.replace(each, kept="", text="") if each.kept or each.text else each for each in findings
     )

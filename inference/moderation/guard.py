@@ -46,6 +46,7 @@ class GuardClient:
         self._slots = asyncio.Semaphore(guard.at_once)
         self._asked: set[asyncio.Task[Judged]] = set()
         self._stretches = 0  # asked and not answered
+        self._trouble: str | None = None
 
     @property
     def version(self) -> str:
@@ -76,24 +77,36 @@ class GuardClient:
             async with asyncio.timeout(timeout_s):
                 found = await self._worst(stretches(text))
             how = "judged"
+            self._tell(None)
             return found
         except TimeoutError as error:
             how = "late"
+            self._tell(how)
             raise NotJudged("late") from error
         except _Busy:
             how = "busy"
             raise
         except SessileError as error:
-            log.warning("guard_failed", guard=self.version, error=error.code)
+            self._tell(error.code)
             raise NotJudged("the guard does not answer") from error
         except NotJudged as error:
-            log.warning("guard_failed", guard=self.version, error=str(error))
+            self._tell(str(error))
             raise
         except asyncio.CancelledError:
             how = "late"
             raise
         finally:
             self._observe(how, clock() - begun_at)
+
+    def _tell(self, trouble: str | None) -> None:
+        """Logs when it begins to fail and when it is well again, not every text between."""
+        if (trouble is None) is (self._trouble is None):
+            return
+        self._trouble = trouble
+        if trouble is None:
+            log.info("guard_well", guard=self.version)
+        else:
+            log.warning("guard_failed", guard=self.version, error=trouble)
 
     async def _worst(self, pieces: Sequence[str]) -> Judged:
         if len(pieces) > STRETCHES_MAX:

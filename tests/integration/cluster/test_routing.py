@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from sessions import commands as cm
 from sessions.errors import Conflict, Gone, NotFound
+from sessions.events import ReviewDecided
+from sessions.reviewing import telling
+from sessions.reviews import case_of
 from sessions.types import CommandId, SessionId
+from sessions.verdicts import Finding
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.virtual_time import virtual
 
@@ -56,6 +61,28 @@ async def test_an_error_arrives_as_it_was_raised() -> None:
         await gateway.router.execute(ALICE, cm.SessionDelete(id=CommandId("y"), session=key.session))
         with pytest.raises(Gone):
             await gateway.say(key)
+
+
+@virtual
+async def test_what_a_reviewer_decided_is_told_by_whichever_gateway_and_replica_and_once() -> None:
+    finding = Finding(category="pii/email", action="block", start=0, end=4)
+    async with cluster(replicas=2, gateways=2) as made:
+        near, far = made.gateways["g1"], made.gateways["g2"]
+        key = await near.create("one")
+        case = case_of(finding, key=key, subject="x", direction="output", user=None, offset=1, now=made.now_ms())
+        decided = msgspec.structs.replace(case, state="decided", outcome="overturned", decisions=1)
+        oks = await asyncio.gather(near.router.execute(*telling(decided)), far.router.execute(*telling(decided)))
+        assert oks[0] == oks[1] and not oks[0].noop
+        await parked(made, key)
+        principal, command = telling(decided)
+        late = msgspec.structs.replace(command, id=CommandId("long-after-its-record-was-purged"))
+        assert (await far.router.execute(principal, late)).noop
+        again = msgspec.structs.replace(decided, outcome="upheld", decisions=2)
+        assert not (await far.router.execute(*telling(again))).noop
+        records = made.store.read(key, 0, 100, 1 << 20)
+        assert records is not None
+        told = [each.event.outcome for each in records.records if isinstance(each.event, ReviewDecided)]
+        assert told == ["overturned", "upheld"]
 
 
 @virtual

@@ -31,7 +31,7 @@ review_text = {keep}
 phrases = {{ deny = ["project nightjar"], action = "{input}", review = {review} }}
 [policies.default.output]
 phrases = {{ deny = ["project nightjar"], action = "block", review = {review} }}
-pii = {{ kinds = ["email"], action = "flag" }}
+pii = {{ kinds = ["email"], action = "{pii}" }}
 """
 SECRET = "project nightjar"
 
@@ -98,9 +98,10 @@ async def running(
     review: bool = False,
     input: str = "block",
     mode: str = "window",
+    pii: str = "flag",
     engine: ScriptedEngine | None = None,
 ) -> AsyncIterator[Door]:
-    path.write_text(POLICY.format(keep=str(keep).lower(), review=str(review).lower(), input=input, mode=mode))
+    path.write_text(POLICY.format(keep=str(keep).lower(), review=str(review).lower(), input=input, mode=mode, pii=pii))
     filters = PolicyFilterSet(str(path))
     await filters.open()
     try:
@@ -186,6 +187,24 @@ async def test_an_appeal_against_an_answer_is_made_once_and_brings_no_text_back(
         assert (status, error["error"]["code"]) == (409, "not_withheld")
         status, error = await door.said("POST", f"/v1/sessions/{session}/responses/resp_none/appeal", {})
         assert (status, error["error"]["code"]) == (404, "response_not_found")
+
+
+@pytest.mark.parametrize(("mode", "pii"), [("async", "retract"), ("window", "redact"), ("strict", "redact")])
+async def test_what_was_taken_back_or_redacted_can_be_appealed_and_stays_away(
+    tmp_path: Path, mode: str, pii: str
+) -> None:
+    async with running(tmp_path / "p.toml", mode=mode, pii=pii) as door:
+        door.server.engine.script.append("Write to ana@example.org now please")
+        session, response = await door.ask("hello", " or not.")
+        door.server.engine.script.clear()
+        path = f"/v1/sessions/{session}/responses/{response['id']}/appeal"
+        status, made = await door.said("POST", path, {"note": "It is my own."})
+        assert status == 201, made
+        (case,) = await door.queue()
+        assert (case["action"], case["category"], case["id"]) == (pii, "pii/email", made["review_id"])
+        assert (await door.decide(case["id"], "overturned"))[0] == 200
+        assert "ana@example" not in (await door.http.get(f"/v1/sessions/{session}/export")).text
+        assert [type(event) for event in door.told(session)] == [ev.ReviewAppealed, ev.ReviewDecided]
 
 
 @pytest.mark.parametrize("keep", [False, True])
