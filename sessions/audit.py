@@ -50,6 +50,7 @@ Action = Literal[
     "retention.refused",
     "replica.drain_asked",
     "session.hand_off_asked",
+    "review.decided",
     "access.refused",
 ]
 

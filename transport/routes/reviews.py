@@ -201,12 +201,19 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         before = await found(principal, review_id)
         by = by_of(principal)
         command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        now = UnixMs(gateway.now_ms())
+        if gateway.auditor is not None and before.claimed_by == by and before.standing(now) == "claimed":
+            about = {"review": before.id, "category": before.category, "outcome": body.outcome}
+            tenant, session = before.key
+            await gateway.auditor.note(
+                tenant, "review.decided", by=principal, user=before.user, session=session, detail=about
+            )
         case = await kept().decide(
             before.id,
             by=by,
             outcome=body.outcome,
             remark=body.note,
-            now=UnixMs(gateway.now_ms()),
+            now=now,
             command=command_mark(command_id, by, "decide", before.id, body.outcome, body.note),
         )
         if case.decisions > before.decisions:

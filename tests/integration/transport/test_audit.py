@@ -13,7 +13,9 @@ import httpx
 from persistence import api_keys_of
 from persistence.memory import MemoryJournal
 from sessions.api_keys import Wanted
-from sessions.types import SCOPES
+from sessions.reviews import case_of
+from sessions.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
+from sessions.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
 from transport.access import Access, wall_ms
 from transport.keyring import KeyRing
@@ -171,3 +173,22 @@ async def test_everything_of_a_user_is_told_and_then_erased() -> None:
             async with bearing(server, key) as mary:
                 assert (await mary.get("/v1/sessions")).status_code == 401, "their keys end with them"
             assert (await boss.get("/v1/audit/verify")).json()["intact"]
+
+
+async def test_who_decided_a_review_case_and_how_is_written_down_once() -> None:
+    async with running() as (server, ring):
+        admin = await a_key(ring, role="service", scopes=SCOPES)
+        finding = Finding(category="pii/email", action="block", start=0, end=4)
+        key = SessionKey(TenantId("acme"), SessionId("s"))
+        case = case_of(finding, key=key, subject="x", direction="output", user="mary", offset=1, now=UnixMs(wall_ms()))
+        server.journal.store.reviews[case.id] = case
+        async with bearing(server, admin) as boss:
+            body, once = {"outcome": "upheld", "note": "a word of its own"}, {"idempotency-key": "d1"}
+            refused = await boss.post(f"/v1/reviews/{case.id}/decide", json=body)
+            assert refused.status_code == 409 and "review.decided" not in await actions(boss)
+            assert (await boss.post(f"/v1/reviews/{case.id}/claim")).status_code == 200
+            for _ in range(2):
+                assert (await boss.post(f"/v1/reviews/{case.id}/decide", json=body, headers=once)).status_code == 200
+            (row,) = [each for each in await rows(boss) if each["action"] == "review.decided"]
+            assert row["detail"] == {"review": case.id, "category": "pii/email", "outcome": "upheld"}
+            assert "a word of its own" not in json.dumps(row) and "mary" not in json.dumps(row)
