@@ -4,7 +4,8 @@
     python -m bench.fairness --engine llama        llama.cpp with the small model, in real time
 
 Bar: the other tenant's TTFT p95 <= 1.5 x what it is when it is alone. It asks at `--load` of its own share (half of
-what the engine can do), by a Poisson process; alone and beside the flood it asks the same at the same times. What is
+what the engine can do), by a Poisson process; alone and beside the flood it asks the same at the same times,
+on the same engine. Turns that have said nothing when the time is over do not count; both runs leave them. What is
 shown besides: that each tenant gets its share of tokens when both flood, and how often an answer had to make room.
 """
 
