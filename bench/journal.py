@@ -8,7 +8,8 @@ behind cannot hide it. A turn's first and last append carry a head patch, a comm
 they do in the server. CPU is that of this process (PostgreSQL's own comes on top), less what the same load costs on a
 journal that does nothing. `postgres` starts a server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
-share of the time, as a server's other work does. The interpreter is set as it is in a server (`app.settled_in`).
+share of the time, as a server's other work does. The interpreter is set as it is in a server
+(`transport.memory.settled_in`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from app import settled_in
 from bench.support import percentile, report
 from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
@@ -46,6 +46,7 @@ from sessions.types import (
     pack_tokens,
 )
 from tests.contract.postgres_server import PostgresServer
+from transport.memory import settled_in
 
 EVENTS_PER_TURN = 64
 

@@ -79,6 +79,8 @@ def router(gateway: Gateway) -> APIRouter:
         erasure = await people.personal.ask(wanted, row)
         await people.sweep()
         found = await people.personal.find(owner, user) or erasure
+        if found.done_at is not None and gateway.keys is not None:
+            await gateway.keys.refresh()  # theirs open nothing any more, here at once
         response.status_code = 202 if found.done_at is None else 200
         return status(found, user)
 

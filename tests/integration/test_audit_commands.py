@@ -1,0 +1,153 @@
+"""The audit log, export and erasure as an operator meets them: real processes, commands, a server that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from persistence import api_keys_of
+from persistence.audit import audit_of
+from persistence.sqlite import SqliteJournal
+from sessions.api_keys import Wanted
+from sessions.audit import verify
+from tests.contract.journals import ACME, key
+from transport.access import wall_ms
+from transport.keyring import KeyRing
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY = '[policies.default.input]\nphrases = { deny = ["project nightjar"] }\n'
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "app.py", *words]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "app.py", "serve", "--engine", "sim", "--port", "0", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"ready: (\S+)/", server.stdout.readline())
+            assert found
+            yield server, found[1]
+        finally:
+            server.kill()
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode in (0, 3), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+async def keys_of_acme(folder: Path) -> tuple[str, str]:
+    """An operator's key and Mary's, made while no server runs."""
+    journal = SqliteJournal(folder)
+    await journal.open()
+    try:
+        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        _, boss = await ring.create(Wanted(tenant="acme", role="operator"))
+        _, mary = await ring.create(Wanted(tenant="acme", user="mary"))
+        return boss, mary
+    finally:
+        await journal.close()
+
+
+def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    data = ("--data", str(folder))
+    (tmp_path / "p.toml").write_text(POLICY)
+    flags = ("--policy", str(tmp_path / "p.toml"), "--auth", "keys", *data)
+    boss, mary = asyncio.run(keys_of_acme(folder))
+    asked, administers = ({"authorization": f"Bearer {each}"} for each in (mary, boss))
+    with serving(*flags) as (server, url):
+        for text, status in (("hello", 200), ("about project nightjar", 400)):
+            body = {"model": "simulated", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+            assert httpx.post(f"{url}/v1/chat/completions", headers=asked, json=body).status_code == status
+        through = lines(run("audit", "list", "--json", "--url", url, SESSILE_API_KEY=boss))
+        assert [row["action"] for row in through] == ["key.created", "key.created", "verdict"]
+        server.send_signal(signal.SIGKILL)
+        server.wait(timeout=30)
+    found = through[2]["findings"][0]
+    assert found["action"] == "block" and len(found["text_hmac"]) == 64 and found["policy"]
+    assert through[2]["detail"] == {"direction": "input", "outcome": "content_filter"}
+    assert "nightjar" not in json.dumps(through) and "mary" not in json.dumps(through)
+    whole = run("audit", "verify", *data)
+    assert whole.returncode == 0 and "acme: 3 rows, all as they were written" in whole.stdout
+    assert "(installation): 1 rows" in whole.stdout, "the policy that was loaded"
+    asked_for = run("users", "erase", "mary", "--tenant", "acme", "--json", *data)
+    assert asked_for.returncode == 3 and lines(asked_for)[0]["status"] == "under_way"
+    with serving(*flags) as (_, url):
+        done = httpx.post(f"{url}/v1/users/mary/erase", headers=administers)
+        assert done.status_code == 200 and done.json()["status"] == "done", done.text
+        assert httpx.get(f"{url}/v1/sessions", headers=asked).status_code == 401, "her key is gone too"
+    with closing(sqlite3.connect(folder / "journal.db")) as file:
+        file.execute("DROP TRIGGER audit_is_not_changed")
+        file.execute("UPDATE audit SET at = at + 1 WHERE tenant = 'acme' AND seq = 2")
+        file.commit()
+    broken = run("audit", "verify", *data)
+    assert broken.returncode == 1 and "acme: row 2 was changed" in broken.stdout
+
+
+WRITING = """
+import asyncio, sys
+from pathlib import Path
+from persistence.sqlite import SqliteJournal
+from sessions.audit import Audited
+import msgspec
+from tests.contract.journals import NOW, an_append, grant, key
+
+async def one(journal, name):
+    found = await journal.head(key(name))
+    head = await grant(journal, key(name), found.fence if found else None)
+    top = head.top
+    while True:
+        row = Audited(action="verdict", at=NOW, session=name, detail={"offset": top + 1})
+        await journal.append(an_append(msgspec.structs.replace(head, top=top), 1, audit=(row,)))
+        top += 1
+        print(top, flush=True)
+
+async def main():
+    journal = SqliteJournal(Path(sys.argv[1]), checkpoint_pages=20)
+    await journal.open()
+    await asyncio.gather(*(one(journal, f"s{n}") for n in range(8)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_never_parts_an_append_from_its_row(tmp_path: Path) -> None:
+    for round_ in range(2):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITING, str(tmp_path), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        )
+        assert process.stdout is not None
+        for _ in range(150 + 83 * round_):
+            assert await process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        await process.stdout.read()
+        await process.wait()
+        journal = SqliteJournal(tmp_path)
+        await journal.open()
+        try:
+            audit = audit_of(journal)
+            tops = [head.top if (head := await journal.head(key(f"s{n}"))) else 0 for n in range(8)]
+            found = await verify(audit, ACME)
+            assert found.intact and found.rows == sum(tops) > 0
+        finally:
+            await journal.close()
