@@ -6,7 +6,7 @@ An erasure is durable when it is answered with 202, and 200 says that it is done
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Annotated, Final, Literal
 
 import msgspec
 import structlog
@@ -20,13 +20,31 @@ from sessions.personal import Erasure, exported, status
 from transport import errors
 from transport.gateway import Gateway
 from transport.openai.bodies import StrictRoute
-from transport.openai.documented import ERRORS
+from transport.openai.documented import ERRORS, Answers, Told
 from transport.personal import People
 from transport.routes.tickets import principal_of
 
 User = Annotated[str, Path(min_length=1, max_length=128)]
 Tenant = Annotated[str | None, Query(min_length=1, max_length=128)]
 JSON_LINES = "application/x-ndjson"
+_LINES: Final[Answers] = {
+    **ERRORS,
+    200: {"content": {JSON_LINES: {"itemSchema": {"type": "object"}}}, "description": "JSON lines"},
+}
+
+
+class ErasureTold(Told):
+    """`under_way` is written down and ends by itself."""
+
+    object: Literal["user.erasure"]
+    tenant: str
+    user: str
+    status: Literal["under_way", "done"]
+    asked_at: int
+    done_at: int | None
+
+
+_ERASED: Final[Answers] = {**ERRORS, 200: {"model": ErasureTold, "description": "Done"}}
 
 log = structlog.get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -40,7 +58,7 @@ def router(gateway: Gateway) -> APIRouter:
             raise Unavailable("audit_not_kept", "This server keeps no end users.", retryable=False)
         return gateway.people
 
-    @routes.get("/v1/users/{user:path}/export", responses=ERRORS)
+    @routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
     async def export(request: Request, user: User, tenant: Tenant = None) -> Response:
         """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them."""
         principal = principal_of(request, gateway)
@@ -67,8 +85,8 @@ def router(gateway: Gateway) -> APIRouter:
 
         return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})
 
-    @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=ERRORS)
-    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> dict[str, Any]:
+    @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
+    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureTold:
         """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
         usage, and revokes their keys. For good."""
         principal = principal_of(request, gateway)
@@ -82,15 +100,15 @@ def router(gateway: Gateway) -> APIRouter:
         if found.done_at is not None and gateway.keys is not None:
             await gateway.keys.refresh()  # theirs open nothing any more, here at once
         response.status_code = 202 if found.done_at is None else 200
-        return status(found, user)
+        return ErasureTold.model_validate(status(found, user))
 
     @routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
-    async def erasing(request: Request, user: User, tenant: Tenant = None) -> dict[str, Any]:
+    async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureTold:
         """How far the newest erasure is."""
         owner, people = demand_administrator(principal_of(request, gateway), tenant), known()
         found = await people.personal.find(owner, user)
         if found is None:
             raise NotFound("erasure_not_found", "Nobody has asked for that.", param="user")
-        return status(found, user)
+        return ErasureTold.model_validate(status(found, user))
 
     return routes
