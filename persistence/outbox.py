@@ -1,4 +1,4 @@
-"""Passes usage rows on to a stream, at least once each and in the order of their commits.
+"""Passes usage rows on to a stream, at least once each: of those that are there, the oldest number first.
 
     rows without `relayed_at` ─► sink ─► acknowledged ─► `relayed_at`
 
