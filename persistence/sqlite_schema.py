@@ -16,7 +16,7 @@ this opening, its top counts commits, its incarnation is the store's. Every tran
 that checks the sessions' fences, so a second process that got at the file in spite of the lock finds itself fenced.
 
 `updated_at` of a head moves with the appends that carry a head patch (a turn begins or ends, a title changes), not with
-every delta: it is indexed for listing. `usage.seq` is the commit order, and `relayed_at` stays NULL until an outbox
+every delta: it is indexed for listing. `usage.seq` numbers the rows, and `relayed_at` stays NULL until an outbox
 relay has passed the row on. Indexes that only purge and sweep need are partial.
 """
 

@@ -28,7 +28,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = ("day", "user", "model")
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """A row with its place in the order of commits and the session that it is of."""
+    """A row with its number and the session that it is of. Numbers are given as transactions begin to write: where
+    several write at once (PostgreSQL) a smaller one may come to light after a larger."""
 
     seq: int
     key: SessionKey
@@ -76,7 +77,7 @@ class UsageBooks(Protocol):
         ...
 
     async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
-        """Rows in commit order, seq > after. `by` means nothing here."""
+        """Rows by number, seq > after. `by` means nothing here."""
         ...
 
     async def of_session(self, key: SessionKey) -> list[UsageEntry]: ...
@@ -90,7 +91,7 @@ class UsageBooks(Protocol):
         ...
 
     async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
-        """Rows that no relay has passed on, in commit order, of all tenants."""
+        """Rows that no relay has passed on, by number, of all tenants: none is ever left out."""
         ...
 
     async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:

@@ -371,18 +371,23 @@ def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> 
     run(scenario())
 
 
+async def replaced(place: Place) -> tuple[Replica, Replica, cm.Ok]:
+    """An owner that nobody told of its end, its successor, and what was asked of that one."""
+    old = await place.replica("r1")
+    await old.create()
+    new = await place.replica("r2")
+    await new.runtime.recover(KEY, instead_of=old.runtime.ownership.owner(KEY))
+    reader = place.read(new)
+    asked = await new.say(QUESTION)
+    await reader.ended(asked.response_id)
+    return old, new, asked
+
+
 @virtual
 async def test_an_owner_that_was_replaced_refuses_nothing_by_what_it_remembers() -> None:
     """Refusals are written nowhere, so no fence speaks for them: an old owner that nobody told must ask."""
     async with Place(OPTIONS) as place:
-        old = await place.replica("r1")
-        await old.create()
-        lost = old.runtime.ownership.owner(KEY)
-        new = await place.replica("r2")
-        await new.runtime.recover(KEY, instead_of=lost)
-        reader = place.read(new)
-        asked = await new.say(QUESTION)
-        await reader.ended(asked.response_id)
+        old, _, asked = await replaced(place)
         assert old.runtime.ownership.certain(KEY), "nothing has told it"
         edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=asked.item_id, content="and the sea")  # type: ignore[arg-type]
         assert isinstance(await outcome(old.do(edit)), Moved)
@@ -392,14 +397,8 @@ async def test_an_owner_that_was_replaced_refuses_nothing_by_what_it_remembers()
 @virtual
 async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss() -> None:
     async with Place(OPTIONS) as place:
-        old = await place.replica("r1")
-        await old.create()
+        old, new, _ = await replaced(place)
         lost = old.runtime.ownership.owner(KEY)
-        new = await place.replica("r2")
-        await new.runtime.recover(KEY, instead_of=lost)
-        reader = place.read(new)
-        asked = await new.say(QUESTION)
-        await reader.ended(asked.response_id)
         source = new.runtime.actor(KEY)
         holder = new.runtime.ownership.owner(KEY)
         assert source is not None and holder is not None
