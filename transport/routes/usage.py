@@ -1,7 +1,7 @@
 """`/v1/usage`: what was used and what it cost, by day, user and model; and the rows themselves, one per response.
 
 Who may ask for what is decided in `sessions.metering.allowed_query`. Sums are paged by their group, rows by their
-numbers, so that rows that come meanwhile are at the end of the last page; on PostgreSQL one that was just being committed
+numbers, so that rows that come meanwhile are at the end of the last page; on PostgreSQL one that was being committed
 may be behind the cursor already (the stream of rows misses none).
 """
 
