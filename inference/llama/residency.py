@@ -106,8 +106,11 @@ class Residency:
         )
 
     def unsaved_bytes(self, slot: Slot) -> int:
-        """About what the slot holds beyond what a snapshot covers."""
-        return max(0, len(slot.tokens) - slot.saved_tokens) * self._bytes_per_token
+        """About what the slot holds beyond what a snapshot covers that is still there."""
+        covered = 0
+        if slot.key is not None and slot.saved_tokens:
+            covered = min(slot.saved_tokens, self.tiers.find(slot.key, slot.tokens)[1])
+        return max(0, len(slot.tokens) - covered) * self._bytes_per_token
 
     def is_saving(self, slot: Slot) -> bool:
         return slot in self._saving

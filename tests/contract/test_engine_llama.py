@@ -487,3 +487,12 @@ async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(sta
     assert engine.place(key("s1", "small")).tokens > 0
     for number in range(2):
         assert engine.place(key(f"o{number}", "other")).tier == "device"
+
+    engine.holdings.ceiling = lambda tenant: None
+    (slot,) = engine._table.of(key("s1", "small"))
+    await engine._residency.save(slot)
+    saved = engine.holdings.bytes_of(key("", "small").tenant)
+    assert saved < 1.5 * one, "what a snapshot covers counts once"
+    (snapshot,) = engine._residency.tiers.host_snapshots(key("s1", "small"))
+    await engine._residency.tiers.drop(snapshot)
+    assert engine.holdings.bytes_of(key("", "small").tenant) > one // 2, "and on the device again when that is gone"
