@@ -164,7 +164,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         assert engine.place(key("a")).tier == "host"
         await engine._residency.settle()
         (path,) = (tmp_path / "staging").rglob("*.slot")
-        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers._all()))
+        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers.host_snapshots()))
         good = path.read_bytes()
         path.write_bytes(damaged(good, round_ % 5, chance))
         answer = await ask(engine, key("a"), later, max_tokens=12)

@@ -268,7 +268,7 @@ async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(
     assert answers > 120 and counters["restores"] > 20
     assert counters.get("restores_failed", 0) == 0
     tiers = engine._spill.tiers
-    assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers._all())  # nothing leaked
+    assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers.host_snapshots())  # nothing leaked
 
 
 async def test_preempted_answers_are_what_they_would_have_been(world: VllmWorld) -> None:
