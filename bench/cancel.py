@@ -25,6 +25,7 @@ from bench.support import ROOT, Server, connected, filler, percentile, report
 from inference.llama.http import HttpClient
 
 ADDRESS = "llama.address"
+GOES_ON = {"max_output_tokens": 800, "logit_bias": {"0": -100.0, "2": -100.0}}  # the small model's ends are never said
 
 
 class _Slot(msgspec.Struct):
@@ -71,12 +72,12 @@ async def main(arguments: argparse.Namespace) -> None:
                 kind = ("decode", "prefill")[number % 2]
                 session = await wire.create()
                 on = await background.command(
-                    "message.create", session=other, content=f"A long story, number {number}.", max_output_tokens=800
+                    "message.create", session=other, content=f"A long story, number {number}.", **GOES_ON
                 )
                 while (await background.events.get())["event"]["type"] != "response.output_text.delta":
                     continue
                 words = filler(1500 if kind == "prefill" else 5, number)
-                answer = await wire.command("message.create", session=session, content=words, max_output_tokens=800)
+                answer = await wire.command("message.create", session=session, content=words, **GOES_ON)
                 if kind == "decode":
                     for _ in range(chance.randrange(4, 12)):
                         await wire.events.get()
