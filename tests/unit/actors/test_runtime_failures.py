@@ -409,6 +409,24 @@ async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss
         assert (taken.fence, taken.top) == (source.fence + 1, source.top)
 
 
+@virtual
+async def test_who_has_sealed_for_another_leaves_without_writing() -> None:
+    """The target was told where the log ends: whatever makes the source leave, nothing comes behind that."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.ended(answer.response_id)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.seal()
+        appends = replica.faults.calls.count("append")
+        await replica.runtime.passivate(KEY)
+        assert replica.runtime.actor(KEY) is None
+        assert replica.faults.calls.count("append") == appends
+
+
 def loaded_now(place: Place) -> Loaded:
     loaded = place.store.load(KEY, UnixMs(0))
     assert loaded is not None
