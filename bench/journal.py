@@ -47,6 +47,7 @@ from sessions.types import (
 )
 from tests.contract.postgres_server import PostgresServer
 from transport.memory import settled_in
+from transport.memory import settled_in
 
 EVENTS_PER_TURN = 64
 
