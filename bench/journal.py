@@ -47,7 +47,6 @@ from sessions.types import (
 )
 from tests.contract.postgres_server import PostgresServer
 from transport.memory import settled_in
-from transport.memory import settled_in
 
 EVENTS_PER_TURN = 64
 
