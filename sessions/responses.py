@@ -18,7 +18,7 @@ from sessions import events as ev
 from sessions import tree, writer
 from sessions.errors import SessileError
 from sessions.prices import PriceBook
-from sessions.reviews import opened
+from sessions.reviews import Subject, opened
 from sessions.state import Awaiting, Open, Queued, State, apply
 from sessions.steps import Activated, ArmToolDeadline, Broke, Finished, Left, Output, Prepared, Start, Step, Stop
 from sessions.stored import UsageRow
@@ -276,17 +276,16 @@ class Responses:
         of = state.open.get(name) or state.answers.get(name)
         if of is None:
             return
-        self._out.reviews += opened(
-            input.findings,
+        answer = Subject(
             key=state.key,
-            subject=name,
+            name=name,
             direction="output",
             user=state.user,
             offset=state.top,
             now=self._now,
             response_id=name,
-            known=of.findings,
         )
+        self._out.reviews += opened(input.findings, answer, known=of.findings)
 
     def _finished(self, input: Finished) -> None:
         self._review(input)

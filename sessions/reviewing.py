@@ -10,7 +10,7 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import BadInput, Conflict, Limited, NotFound
 from sessions.responses import Responses
-from sessions.reviews import APPEALS_MAX, Case, appealable, case_of, opened
+from sessions.reviews import APPEALS_MAX, Case, Subject, appealable, case_of, opened
 from sessions.steps import Command
 from sessions.types import CommandId, ItemId, Principal, ResponseId
 from sessions.verdicts import Finding
@@ -24,16 +24,16 @@ class Reviewing(Responses):
         if isinstance(input.command, cm.ReviewAppeal) or not any(each.review for each in input.findings):
             return
         state = self.state
-        self._out.reviews += opened(
-            input.findings,
+        message = Subject(
             key=state.key,
-            subject=f"{input.principal.id}\0{input.command.id}",
+            name=f"{input.principal.id}\0{input.command.id}",
             direction="input",
             user=state.user if state.info is not None else input.principal.user,
             offset=state.top,
             now=self._now,
             item_id=item_id,
         )
+        self._out.reviews += opened(input.findings, message)
 
     def _appeal(self, command: cm.ReviewAppeal, input: Command) -> cm.Ok:
         state = self.state
@@ -61,18 +61,16 @@ class Reviewing(Responses):
         raise NotFound("response_not_found", f"There is no response {response_id!r} here.", param="response_id")
 
     def _appealed(self, command: cm.ReviewAppeal, input: Command, finding: Finding) -> Case:
-        subject = command.response_id or f"{input.principal.id}\0{command.id}"
-        return case_of(
-            finding,
+        text = Subject(
             key=self.state.key,
-            subject=subject,
+            name=command.response_id or f"{input.principal.id}\0{command.id}",
             direction="output" if command.response_id is not None else "input",
             user=self.state.user,
             offset=self.state.top,
             now=self._now,
             response_id=command.response_id,
-            appeal=command.note,
         )
+        return case_of(finding, text, appeal=command.note)
 
     def _tell(self, command: cm.ReviewTell) -> cm.Ok:
         """Told once, however often it is asked for."""

@@ -159,19 +159,20 @@ def case_id(key: SessionKey, subject: str, finding: Finding) -> ReviewId:
     return ReviewId(f"rev_{b32encode(digest).decode()[:24].lower()}")
 
 
-def opened(
-    findings: Iterable[Finding],
-    *,
-    key: SessionKey,
-    subject: str,
-    direction: Literal["input", "output"],
-    user: str | None,
-    offset: int,
-    now: UnixMs,
-    response_id: ResponseId | None = None,
-    item_id: ItemId | None = None,
-    known: Sequence[Finding] = (),
-) -> list[Case]:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that findings are about, and where it is."""
+
+    key: SessionKey
+    name: str  # of the answer, or of who said the message and by which command
+    direction: Literal["input", "output"]
+    user: str | None
+    offset: int  # the log's end
+    now: UnixMs
+    response_id: ResponseId | None = None
+    item_id: ItemId | None = None
+
+
+def opened(findings: Iterable[Finding], of: Subject, *, known: Sequence[Finding] = ()) -> list[Case]:
     """The cases that findings marked for review open; not for what `known` ones of the same text have opened."""
     seen = {(each.about, each.action) for each in known if each.review}
     cases = []
@@ -179,56 +180,32 @@ def opened(
         if not finding.review or (finding.about, finding.action) in seen:
             continue
         seen.add((finding.about, finding.action))
-        cases.append(
-            case_of(
-                finding,
-                key=key,
-                subject=subject,
-                direction=direction,
-                user=user,
-                offset=offset,
-                now=now,
-                response_id=response_id,
-                item_id=item_id,
-            )
-        )
+        cases.append(case_of(finding, of))
     return cases
 
 
-def case_of(
-    finding: Finding,
-    *,
-    key: SessionKey,
-    subject: str,
-    direction: Literal["input", "output"],
-    user: str | None,
-    offset: int,
-    now: UnixMs,
-    response_id: ResponseId | None = None,
-    item_id: ItemId | None = None,
-    appeal: str | None = None,
-) -> Case:
+def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case:
     """`appeal` is the note of who appeals; None: nobody did."""
     return Case(
-        id=case_id(key, subject, finding),
-        key=key,
+        id=case_id(of.key, of.name, finding),
+        key=of.key,
         cause="policy" if appeal is None else "appeal",
-        direction=direction,
+        direction=of.direction,
         action=finding.action,
         category=finding.category,
         score=finding.score,
         model=finding.model,
         policy=finding.policy,
-        user=user,
-        response_id=response_id,
-        item_id=item_id,
-        offset=offset,
+        user=of.user,
+        response_id=of.response_id,
+        item_id=of.item_id,
+        offset=of.offset,
         start=finding.start,
         end=finding.end,
         kept=finding.kept[:KEPT_MAX],
         note=(appeal or "")[:NOTE_MAX],
-        opened_at=now,
-        appealed_at=None if appeal is None else now,
+        opened_at=of.now,
+        appealed_at=None if appeal is None else of.now,
     )
 
 

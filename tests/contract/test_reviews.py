@@ -20,6 +20,7 @@ from sessions.reviews import (
     Query,
     ReviewBooks,
     ReviewId,
+    Subject,
     case_of,
     command_mark,
     opened,
@@ -39,16 +40,10 @@ def books(journal: Journal) -> ReviewBooks:
 
 
 def a_case(session: str = "s", finding: Finding = FLAG, *, subject: str = "resp_1", **more: Any) -> Case:
-    given = {"tenant": ACME, "now": NOW, "user": "ü", **more}
-    return case_of(
-        finding,
-        key=key(session, given.pop("tenant")),
-        subject=subject,
-        direction="output",
-        offset=3,
-        response_id=ResponseId(subject),
-        **given,
-    )
+    given = {"tenant": ACME, "now": NOW, "user": "ü", "response_id": ResponseId(subject), **more}
+    appeal = given.pop("appeal", None)
+    at = key(session, given.pop("tenant"))
+    return case_of(finding, Subject(key=at, name=subject, direction="output", offset=3, **given), appeal=appeal)
 
 
 async def put(journal: Journal, *cases: Case) -> None:
@@ -107,16 +102,8 @@ async def test_what_is_found_again_opens_nothing(journal: Journal, books: Review
     await put(journal, again)
     case = await books.find(first.id)
     assert case is not None and case.opened_at == NOW and case.state == "claimed"
-    again = opened(
-        [FLAG, FLAG, BLOCK],
-        key=first.key,
-        subject="resp_1",
-        direction="output",
-        user=None,
-        offset=9,
-        now=NOW,
-        known=(FLAG,),
-    )
+    answer = Subject(key=first.key, name="resp_1", direction="output", user=None, offset=9, now=NOW)
+    again = opened([FLAG, FLAG, BLOCK], answer, known=(FLAG,))
     assert [case.category for case in again] == ["pii/email"]
 
 

@@ -11,7 +11,7 @@ from sessions import commands as cm
 from sessions.errors import Conflict, Gone, NotFound
 from sessions.events import ReviewDecided
 from sessions.reviewing import telling
-from sessions.reviews import case_of
+from sessions.reviews import Subject, case_of
 from sessions.types import CommandId, SessionId
 from sessions.verdicts import Finding
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
@@ -69,7 +69,7 @@ async def test_what_a_reviewer_decided_is_told_by_whichever_gateway_and_replica_
     async with cluster(replicas=2, gateways=2) as made:
         near, far = made.gateways["g1"], made.gateways["g2"]
         key = await near.create("one")
-        case = case_of(finding, key=key, subject="x", direction="output", user=None, offset=1, now=made.now_ms())
+        case = case_of(finding, Subject(key=key, name="x", direction="output", user=None, offset=1, now=made.now_ms()))
         decided = msgspec.structs.replace(case, state="decided", outcome="overturned", decisions=1)
         oks = await asyncio.gather(near.router.execute(*telling(decided)), far.router.execute(*telling(decided)))
         assert oks[0] == oks[1] and not oks[0].noop

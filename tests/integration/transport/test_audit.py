@@ -13,7 +13,7 @@ import httpx
 from persistence import api_keys_of
 from persistence.memory import MemoryJournal
 from sessions.api_keys import Wanted
-from sessions.reviews import case_of
+from sessions.reviews import Subject, case_of
 from sessions.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
 from sessions.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
@@ -180,7 +180,9 @@ async def test_who_decided_a_review_case_and_how_is_written_down_once() -> None:
         admin = await a_key(ring, role="service", scopes=SCOPES)
         finding = Finding(category="pii/email", action="block", start=0, end=4)
         key = SessionKey(TenantId("acme"), SessionId("s"))
-        case = case_of(finding, key=key, subject="x", direction="output", user="mary", offset=1, now=UnixMs(wall_ms()))
+        case = case_of(
+            finding, Subject(key=key, name="x", direction="output", user="mary", offset=1, now=UnixMs(wall_ms()))
+        )
         server.journal.store.reviews[case.id] = case
         async with bearing(server, admin) as boss:
             body, once = {"outcome": "upheld", "note": "a word of its own"}, {"idempotency-key": "d1"}

@@ -23,7 +23,7 @@ from inference.simulated import SimulatedOptions
 from persistence import api_keys_of
 from persistence.memory import MemoryJournal
 from sessions.api_keys import Wanted, make
-from sessions.reviews import case_of
+from sessions.reviews import Subject, case_of
 from sessions.types import SCOPES, Authority, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
 from sessions.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
@@ -128,17 +128,11 @@ class World:
     def a_review(self, key: SessionKey, response: ResponseId) -> str:
         """A case of hers, with what she says of it."""
         finding = Finding(category="keyword", action="block", start=0, end=5)
-        case = case_of(
-            finding,
-            key=key,
-            subject=response,
-            direction="output",
-            user="ana",
-            offset=1,
-            now=UnixMs(wall_ms()),
-            response_id=response,
-            appeal=f"{self.canary} note",
+        now = UnixMs(wall_ms())
+        answer = Subject(
+            key=key, name=response, direction="output", user="ana", offset=1, now=now, response_id=response
         )
+        case = case_of(finding, answer, appeal=f"{self.canary} note")
         self.assembly.journal.store.reviews[case.id] = case
         return case.id
 
