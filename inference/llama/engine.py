@@ -24,8 +24,8 @@ from inference.kv.tiers import Tiers
 from inference.llama.completion import Completion
 from inference.llama.gguf import Model, read_model
 from inference.llama.http import HttpClient
-from inference.llama.openings import WORTH_TOKENS, Openings
 from inference.llama.options import LlamaOptions
+from inference.llama.prefill import Prefill, Turn
 from inference.llama.residency import Residency, bytes_per_token
 from inference.llama.resident import Resident
 from inference.llama.sampling import HONOURED, completion_parameters
@@ -41,7 +41,7 @@ from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
-from sessions.types import INTEGER_MAX, Json, ResponseId, SessionKey, TenantId, Tokens
+from sessions.types import ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
@@ -50,23 +50,7 @@ log = logging.getLogger(__name__)
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
 _WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
-_MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
-
-
-class _Turn:
-    """A run of a session, from the moment it has its slot."""
-
-    __slots__ = ("cached_max", "claim", "forgotten", "paused", "preparing", "run", "slot")
-
-    def __init__(self, slot: Slot, claim: Run) -> None:
-        self.slot = slot
-        self.claim = claim
-        self.paused = False  # it makes room, and goes on later
-        self.run: Completion | None = None
-        self.preparing: asyncio.Task[int] | None = None
-        self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
-        self.forgotten = False  # the session was deleted: nothing of it stays
 
 
 class LlamaEngine:
@@ -81,7 +65,7 @@ class LlamaEngine:
         self._table = self._scheduler.table
         self._piece_tokens = piece_tokens(options)
         self._load = Load(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
-        self._turns: dict[SessionKey, set[_Turn]] = {}
+        self._turns: dict[SessionKey, set[Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self.holdings = Holdings()
         self._counters = dict.fromkeys(
@@ -95,9 +79,8 @@ class LlamaEngine:
         self._server: LlamaServer | None = None
         self._http: HttpClient
         self._residency: Residency
-        self._openings: Openings
+        self._prefill: Prefill
         self._tokenizer: LlamaTokenizer
-        self._schemas: SchemaTrials
         self._info: EngineInfo
 
     @property
@@ -159,7 +142,6 @@ class LlamaEngine:
             await tokenizer.start()
             letter = (await tokenizer.text(IMPOSSIBLE))[0]
             undo.pop_all()
-        self._schemas = SchemaTrials(letter)
         self._model, self._vocabulary, self._staging, self._server = model, vocabulary, staging, server
         self._http, self._tokenizer = http, tokenizer
         self._residency = Residency(
@@ -168,7 +150,17 @@ class LlamaEngine:
             worth_tokens=self.options.spill_tokens_min,
             bytes_per_token=bytes_per_token(model.metadata, model.architecture),
         )
-        self._openings = Openings(http, self._residency)
+        self._prefill = Prefill(
+            self._scheduler,
+            http,
+            self._residency,
+            tokenizer,
+            vocabulary.fragments,
+            SchemaTrials(letter),
+            self._piece_tokens,
+            always=not self.options.gpu_layers,
+            check=self._check_alive,
+        )
         Resident(self._table, self._residency, self._rank).join(self.holdings)
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,
@@ -244,7 +236,7 @@ class LlamaEngine:
             try:
                 if cached_tokens is None:
                     self._load.started(claim.claim, len(prompt) - common_prefix(slot.tokens, prompt))
-                run = await self._begin(turn, request.key, claim.prompt, request.shared_prefix, parameters)
+                run = await self._prefill.begin(turn, claim.prompt, request.shared_prefix, parameters)
                 turn.paused = run is None
                 item = await run.next() if run is not None else None
                 while run is not None and isinstance(item, Chunk):
@@ -288,7 +280,7 @@ class LlamaEngine:
             return
         turn = self._enter(slot, key, claim)
         try:
-            run = await self._begin(turn, key, tokens, 0, {"n_predict": 0})
+            run = await self._prefill.begin(turn, tokens, 0, {"n_predict": 0})
             while run is not None and isinstance(await run.next(), Chunk):
                 continue
         except SessileError:
@@ -323,9 +315,12 @@ class LlamaEngine:
     def _vocabulary_size(self) -> int:
         return len(self._model.metadata.get("tokenizer.ggml.tokens", ()))
 
-    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
+    def _check_alive(self) -> None:
         if self._gone is not None:
             raise self._gone
+
+    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
+        self._check_alive()
         if not prompt:
             raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
         if len(prompt) + bool(max_tokens) > self._info.context_window:
@@ -335,96 +330,19 @@ class LlamaEngine:
                 " the answer.",
             )
 
-    def _enter(self, slot: Slot, key: SessionKey, claim: Run) -> _Turn:
-        turn = _Turn(slot, claim)
+    def _enter(self, slot: Slot, key: SessionKey, claim: Run) -> Turn:
+        turn = Turn(slot, claim)
         self._turns.setdefault(key, set()).add(turn)
         return turn
 
-    async def _begin(
-        self,
-        turn: _Turn,
-        key: SessionKey,
-        prompt: array.array[int],
-        shared_prefix: int,
-        parameters: dict[str, Json],
-    ) -> Completion | None:
-        """Brings the KV up and starts the run; None: it is to make room first. `_leave` comes next in any case."""
-        turn.preparing = asyncio.create_task(self._prepare(turn, key, prompt, shared_prefix))
-        resident = await asyncio.shield(turn.preparing)
-        if self._gone is not None:
-            raise self._gone
-        while self._scheduler.gives_way(turn.claim):
-            if not await self._scheduler.turn_to_fill(turn.claim):
-                return None
-            if self._gone is not None:
-                raise self._gone
-            if len(prompt) - resident <= self._piece_tokens:
-                break
-            resident = await self._fill(turn, prompt[: resident + self._piece_tokens], resident)
-        trial = self._schemas.wanted(parameters)
-        if trial is not None:
-            run = await self._run(turn, prompt, resident, trial)
-            self._schemas.judge(trial["json_schema"], await run.next())
-            await run.next()  # its Finish
-            run.close()
-            turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
-        return await self._run(turn, prompt, resident, parameters)
-
-    async def _fill(self, turn: _Turn, piece: array.array[int], resident: int) -> int:
-        """Computes a prompt as far as `piece`, of which `resident` tokens are there. Returns how many are now."""
-        run = await self._run(turn, piece, resident, {"n_predict": 0})
-        while isinstance(await run.next(), Chunk):
-            continue
-        run.close()
-        turn.cached_max = min(turn.cached_max, run.cached_tokens)
-        return len(piece)
-
-    async def _run(
-        self, turn: _Turn, prompt: array.array[int], resident: int, parameters: dict[str, Json]
-    ) -> Completion:
-        slot = turn.slot
-        slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
-        slot.saved_tokens = min(slot.saved_tokens, resident)
-        turn.run = Completion(
-            self._http,
-            self._vocabulary.fragments,
-            self._tokenizer.text,
-            slot.number,
-            prompt,
-            resident,
-            turn.cached_max,
-        )
-        await turn.run.open(parameters)
-        return turn.run
-
-    async def _prepare(self, turn: _Turn, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> int:
-        """Makes the slot `key`'s and restores its KV. Returns how many tokens of `prompt` it holds then.
-
-        Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
-        slot = turn.slot
-        if slot.key != key:
-            await self._residency.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
-        resident = 0
-        if slot.key is not None:
-            shared = common_prefix(slot.tokens, prompt)
-            alike = shared_prefix + len(self._tokenizer.turn_opening)  # nothing that anybody said
-            if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
-                resident = shared
-        self._table.assign(slot, key)
-        resident = await self._residency.bring_up(slot, key, prompt, resident)
-        if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
-            return resident
-        laid, turn.cached_max = await self._openings.lay(slot, key.tenant, prompt[:shared_prefix])
-        return laid
-
-    def _leave(self, turn: _Turn, key: SessionKey) -> None:
+    def _leave(self, turn: Turn, key: SessionKey) -> None:
         """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
         if turn.preparing is not None and not turn.preparing.done():
             turn.preparing.add_done_callback(lambda _: self._give_back(turn, key))
         else:
             self._give_back(turn, key)
 
-    def _give_back(self, turn: _Turn, key: SessionKey) -> None:
+    def _give_back(self, turn: Turn, key: SessionKey) -> None:
         slot, run = turn.slot, turn.run
         turns = self._turns[key]
         turns.remove(turn)
@@ -473,7 +391,7 @@ class LlamaEngine:
             return False
         return self._scheduler.num_waiting > 0 or self._residency.has_others({slot.key for slot in self._table})
 
-    def _count(self, turn: _Turn, run: Completion) -> None:
+    def _count(self, turn: Turn, run: Completion) -> None:
         counters = self._counters
         reused = min(run.cached_tokens, turn.cached_max)
         counters["prefilled_tokens"] += run.evaluated_tokens + run.cached_tokens - reused
@@ -481,10 +399,7 @@ class LlamaEngine:
         counters["decoded_tokens"] += run.emitted_tokens
         counters["guessed_tokens"] += run.ids_guessed
         counters["aborts"] += not run.finished
-        if run.finished and run.evaluated_tokens >= _MEASURED_TOKENS_MIN:
-            self._residency.tiers.cost.prefilled(
-                run.cached_tokens, run.cached_tokens + run.evaluated_tokens, run.prefill_s
-            )
+        self._prefill.learn(run)
         counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
 
 

@@ -12,7 +12,7 @@ import asyncio
 import signal
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import xllamacpp
@@ -21,7 +21,6 @@ from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
 from sessions.errors import Unavailable
 
-PIECE_TOKENS_MIN: Final = 16
 BUILD = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
 
 
@@ -68,15 +67,12 @@ def _restore_signal_handlers() -> None:
             signal.signal(number, handler)
 
 
-def prefill_batch(options: LlamaOptions) -> int:
-    """How many tokens one step computes at most. On a CPU a batch of 64 is prefilled as fast as one of 512, and
-    everybody else waits less for it. With fewer, a long prompt takes up to twice as long."""
-    return options.batch_tokens or (512 if options.gpu_layers else 64)
-
-
 def piece_tokens(options: LlamaOptions) -> int:
-    """How long the pieces of a prompt are that is sent in pieces: about a step's worth, beside those that decode."""
-    return max(PIECE_TOKENS_MIN, prefill_batch(options) - options.slots)
+    """How many tokens of a prompt one step computes, and how long the pieces are that prompts are sent in.
+
+    On a CPU 64 are computed as fast as 512, and everybody else waits less; below 64 llama.cpp takes another way through
+    attention, on which a long prompt takes up to twice as long."""
+    return options.batch_tokens or (512 if options.gpu_layers else 64)
 
 
 def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path) -> Any:
@@ -87,9 +83,8 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_parallel = options.slots
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False
-    batch_tokens = prefill_batch(options)
-    p.n_batch = batch_tokens
-    p.n_ubatch = min(batch_tokens, 512)
+    p.n_batch = piece_tokens(options) + options.slots  # a piece stays whole beside those that decode
+    p.n_ubatch = min(piece_tokens(options), 512)
     p.n_gpu_layers = options.gpu_layers
     p.cpuparams.n_threads = options.threads
     p.cpuparams_batch.n_threads = options.threads

@@ -450,27 +450,6 @@ async def test_closing_in_mid_answer_still_saves_what_is_idle(start: Start) -> N
 # -- beside another tenant ---------------------------------------------------------------------------------
 
 
-async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(start: Start) -> None:
-    engine = await start(slots=4, context_window=512, disk_folder=None)
-    prompts = [await prompt_of(engine, f"{number}. {STORY} {STORY}") for number in range(7)]
-    expected = [await ask(engine, key(f"alone{number}", "other"), prompts[number], max_tokens=6) for number in range(7)]
-    pieces: list[int] = []
-    fill = engine._fill
-
-    async def counted(turn: Any, piece: Any, resident: int) -> int:
-        pieces.append(len(piece) - resident)
-        return await fill(turn, piece, resident)  # type: ignore[no-any-return]
-
-    engine._fill = counted  # type: ignore[method-assign]
-    before = engine.stats().counters["prefilled_tokens"]
-    flood = [ask(engine, key(f"f{number}", "flood"), prompts[number], max_tokens=6) for number in range(7)]
-    answers = await asyncio.gather(*flood)
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
-    assert pieces and all(answer.finish.cached_tokens == 0 for answer in answers)
-    counted_tokens = engine.stats().counters["prefilled_tokens"] - before
-    assert sum(map(len, prompts)) <= counted_tokens <= 1.2 * sum(map(len, prompts))
-
-
 async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(start: Start) -> None:
     engine = await start(slots=4, disk_folder=None)
     prompt = await prompt_of(engine, STORY)

@@ -1,0 +1,161 @@
+"""How a turn that has its slot comes to its first token: its KV is brought up, the rest of the prompt computed.
+
+A step of a CPU takes half a second, and llama-server would notice only after the next one that nobody wants an answer
+any more: it looks when it has something to say. So there a prompt is sent in pieces of a step each, and whoever is
+cancelled does not begin the next. Whoever gives way (`Scheduler.gives_way`) sends pieces on any machine.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from inference.llama.completion import Completion
+from inference.llama.http import HttpClient
+from inference.llama.openings import WORTH_TOKENS, Openings
+from inference.llama.residency import Residency
+from inference.llama.scheduling import Run, Scheduler
+from inference.llama.schemas import SchemaTrials
+from inference.llama.slots import Slot
+from inference.llama.tokenizer import LlamaTokenizer
+from inference.llama.vocabulary import Fragments
+from inference.tokens import common_prefix
+from sessions.ports import Chunk
+from sessions.types import INTEGER_MAX, Json
+
+_MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
+
+
+class Turn:
+    """A run of a session, from the moment it has its slot."""
+
+    __slots__ = ("cached_max", "claim", "forgotten", "paused", "preparing", "run", "slot")
+
+    def __init__(self, slot: Slot, claim: Run) -> None:
+        self.slot = slot
+        self.claim = claim
+        self.paused = False  # it makes room, and goes on later
+        self.run: Completion | None = None
+        self.preparing: asyncio.Task[Any] | None = None
+        self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
+        self.forgotten = False  # the session was deleted: nothing of it stays
+
+
+class Prefill:
+    """`begin` once for each turn; the caller gives the slot back afterwards, however it ended."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        http: HttpClient,
+        residency: Residency,
+        tokenizer: LlamaTokenizer,
+        fragments: Fragments,
+        schemas: SchemaTrials,
+        piece_tokens: int,
+        *,
+        always: bool,
+        check: Callable[[], None],
+    ) -> None:
+        """`always`: all prompts go in pieces. `check`: raises once the engine is gone."""
+        self._scheduler = scheduler
+        self._residency = residency
+        self._http = http
+        self._openings = Openings(residency)
+        self._tokenizer = tokenizer
+        self._fragments = fragments
+        self._schemas = schemas
+        self._piece_tokens = piece_tokens
+        self._always = always
+        self._check = check
+
+    async def begin(
+        self, turn: Turn, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
+    ) -> Completion | None:
+        """Brings the KV up and starts the run; None: it is to make room first."""
+        slot, key = turn.slot, turn.claim.key
+        turn.preparing = asyncio.create_task(self._prepare(turn, prompt, shared_prefix))
+        resident = await asyncio.shield(turn.preparing)
+        if shared_prefix - resident >= WORTH_TOKENS and slot.key == key:
+            if await self._fill(turn, prompt[:shared_prefix], resident, leave=0) is None:
+                return None
+            resident = shared_prefix
+            turn.preparing = asyncio.create_task(self._openings.keep(slot, key.tenant, prompt[:shared_prefix]))
+            await asyncio.shield(turn.preparing)
+        filled = await self._fill(turn, prompt, resident, leave=self._piece_tokens)
+        if filled is None:
+            return None
+        resident = filled
+        trial = self._schemas.wanted(parameters)
+        if trial is not None:
+            run = await self._run(turn, prompt, resident, trial)
+            self._schemas.judge(trial["json_schema"], await run.next())
+            await run.next()  # its Finish
+            run.close()
+            turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
+        return await self._run(turn, prompt, resident, parameters)
+
+    def learn(self, run: Completion) -> None:
+        """What a run that is over tells of the engine's pace."""
+        if run.finished and run.evaluated_tokens >= _MEASURED_TOKENS_MIN:
+            self._residency.tiers.cost.prefilled(
+                run.cached_tokens, run.cached_tokens + run.evaluated_tokens, run.prefill_s
+            )
+
+    async def _fill(self, turn: Turn, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
+        """Computes what is not `resident` of a prompt, in pieces where it is to go in pieces, until no more than
+        `leave` tokens are left. Returns how many are there then; None: the run is to make room first."""
+        while True:
+            self._check()
+            gives_way = self._scheduler.gives_way(turn.claim)
+            if gives_way:
+                if not await self._scheduler.turn_to_fill(turn.claim):
+                    return None
+                self._check()
+            in_pieces = gives_way or self._always
+            if len(prompt) - resident <= leave or (leave and not in_pieces):
+                return resident
+            piece = prompt[: resident + self._piece_tokens] if in_pieces else prompt
+            run = await self._run(turn, piece, resident, {"n_predict": 0})
+            while isinstance(await run.next(), Chunk):
+                continue
+            run.close()
+            self.learn(run)
+            turn.cached_max = min(turn.cached_max, run.cached_tokens)
+            resident = len(piece)
+
+    async def _run(
+        self, turn: Turn, prompt: array.array[int], resident: int, parameters: dict[str, Json]
+    ) -> Completion:
+        slot = turn.slot
+        slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
+        slot.saved_tokens = min(slot.saved_tokens, resident)
+        turn.run = Completion(
+            self._http, self._fragments, self._tokenizer.text, slot.number, prompt, resident, turn.cached_max
+        )
+        await turn.run.open(parameters)
+        return turn.run
+
+    async def _prepare(self, turn: Turn, prompt: array.array[int], shared_prefix: int) -> int:
+        """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
+
+        Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
+        slot, key = turn.slot, turn.claim.key
+        if slot.key != key:
+            await self._residency.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
+        resident = 0
+        if slot.key is not None:
+            shared = common_prefix(slot.tokens, prompt)
+            alike = shared_prefix + len(self._tokenizer.turn_opening)  # nothing that anybody said
+            if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
+                resident = shared
+        self._scheduler.table.assign(slot, key)
+        resident = await self._residency.bring_up(slot, key, prompt, resident)
+        if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
+            return resident
+        if not await self._openings.lay(slot, key.tenant, prompt[:shared_prefix]):
+            return resident
+        turn.cached_max = shared_prefix
+        return shared_prefix
