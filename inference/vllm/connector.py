@@ -67,7 +67,7 @@ def nothing() -> None:
 class _Tracked:
     """A request that the front sent with a Transfer."""
 
-    __slots__ = ("forgotten", "loading", "request", "resident_tokens", "saved", "transfer")
+    __slots__ = ("forgotten", "into", "loading", "refused", "request", "resident_tokens", "saved", "transfer")
 
     def __init__(self, request: Any, transfer: Transfer) -> None:
         self.request = request
@@ -75,6 +75,8 @@ class _Tracked:
         self.saved = transfer.first_block  # blocks before this one are in the file, or need not be
         self.resident_tokens = 0
         self.loading = False
+        self.into: frozenset[int] = frozenset()  # blocks that the load writes
+        self.refused = False  # what was loaded is no good: it is not offered again
         self.forgotten = False
 
 
@@ -116,7 +118,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     @contained(lambda: _NO_MATCH)
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracked = self._tracked.get(request.request_id)
-        if tracked is None or tracked.transfer.source is None:
+        if tracked is None or tracked.transfer.source is None or tracked.refused:
             return 0, False
         # The last token is always computed: what is sampled comes from it, and no loaded block is written to.
         usable = min(tracked.transfer.source.num_blocks, (request.num_tokens - 1) // self._block_tokens)
@@ -133,7 +135,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         first = tracked.resident_tokens // self._block_tokens
         count = num_external_tokens // self._block_tokens
         block_ids = list(blocks.get_block_ids()[0][first : first + count])
-        tracked.loading = True
+        tracked.loading, tracked.into = True, frozenset(block_ids)
         name, resident = tracked.transfer.name, tracked.resident_tokens
         self._loads.append(Load(request.request_id, name, source, first, block_ids, resident))
 
@@ -162,6 +164,10 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
 
     @contained(nothing)
     def update_connector_output(self, connector_output: Any) -> None:
+        bad = connector_output.invalid_block_ids
+        if bad:  # vLLM asks again where nothing of the prompt is left, and would be given the same for ever
+            for held in self._tracked.values():
+                held.refused = held.refused or (held.loading and not held.into.isdisjoint(bad))
         for request_id in connector_output.finished_recving or ():
             tracked = self._tracked.get(request_id)
             if tracked is not None:

@@ -16,6 +16,7 @@ import vllm
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -60,8 +61,10 @@ class VllmCore:
         self._prepare()
         arguments = self._arguments(context_window, connector_folder)
         try:
-            self._llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
-        except (ValueError, TypeError) as exc:
+            llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
+            self._llm = llm
+            await llm.get_supported_tasks()  # which the first run would wait for
+        except (ValueError, TypeError, VLLMClientError) as exc:
             raise BadInput("invalid_setting", f"vLLM refuses its settings: {exc}", param="engine_args") from exc
         except (RuntimeError, OSError, MemoryError) as exc:
             raise Unavailable(
@@ -91,7 +94,10 @@ class VllmCore:
         if self._llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
         ends = set(params.stop_token_ids or ())
-        stream = self._llm.generate({"prompt_token_ids": prompt, "cache_salt": salt}, params, name, priority=priority)
+        # In the form that vLLM's own renderer gives it, a prompt needs no thread of vLLM's and no `await` on its way to
+        # the scheduler: a run is cancelled before it was sent or after, never in between.
+        rendered = {"type": "token", "prompt_token_ids": prompt, "cache_salt": salt}
+        stream = self._llm.generate(rendered, params, name, priority=priority)
         cached: int | None = None
         try:
             async for output in stream:
@@ -112,7 +118,7 @@ class VllmCore:
                     return
         except EngineDeadError as exc:
             raise Unavailable("engine_unavailable", "The model's engine has died.") from exc
-        except ValueError as exc:
+        except (ValueError, VLLMClientError) as exc:
             raise _refused(params, str(exc)) from exc
         finally:
             await stream.aclose()

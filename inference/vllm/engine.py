@@ -18,7 +18,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from vllm import SamplingParams
 
@@ -39,7 +39,7 @@ from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer
-from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
 from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
@@ -326,18 +326,28 @@ class VllmEngine:
     ) -> AsyncGenerator[Chunk | Ended, None]:
         """`_leave` comes next, also when this fails."""
         tag = self._tags.setdefault(turn.key, secrets.token_hex(16))
+        told: dict[str, Any] = {}
         if self._spill is not None:
             self._spill.tiers.turn(turn.key, len(prompt))
             turn.plan = await self._spill.plan(turn.name, turn.key, prompt, shared_prefix, params.max_tokens or 1)
             if self._gone is not None:
                 raise self._gone
-            params.extra_args = {"kv_transfer_params": self._transfer(turn.plan, tag)}
+            told = self._transfer(turn.plan, tag)
+            params.extra_args = {"kv_transfer_params": told}
         turn.started = self._tags.get(turn.key) == tag
         async with contextlib.aclosing(self._core.run(turn.name, prompt.tolist(), tag, params, priority)) as run:
-            async for item in run:
-                if turn.plan is not None:
-                    await self._spill_begun(turn.plan)
-                yield item
+            try:
+                async for item in run:
+                    if turn.plan is not None:
+                        await self._spill_begun(turn.plan)
+                    yield item
+            except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
+                plan, turn.plan = turn.plan, None
+                if plan is not None and self._spill is not None:
+                    self._forget += told["forget"]
+                    self._retire += told["retire"]
+                    await self._spill.abandon(plan)
+                raise
 
     async def _spill_begun(self, plan: Plan) -> None:
         if plan.source is not None and self._spill is not None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -36,7 +36,9 @@ from sessions.types import (
     Usage,
     pack_tokens,
 )
-from tests.contract.postgres_server import PostgresServer
+
+if TYPE_CHECKING:  # where vLLM's tests run there is no PostgreSQL
+    from tests.contract.postgres_server import PostgresServer
 
 NOW = UnixMs(1_750_000_000_000)
 DAY_MS = 24 * 3600 * 1000
@@ -115,6 +117,8 @@ class PostgresBed:
 @functools.cache
 def postgres() -> PostgresServer:
     """The server that all tests share; made by the first that asks."""
+    from tests.contract.postgres_server import PostgresServer
+
     server = PostgresServer()
     server.start()
     return server

@@ -22,6 +22,7 @@ from tests.contract.engines import SLOTS, WINDOW, World
 MODEL = Path(__file__).resolve().parents[2] / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 BLOCK_TOKENS = 32  # the least that vLLM can do on a CPU
 BLOCKS = 1 + 8 * WINDOW // BLOCK_TOKENS  # vLLM keeps one for itself
+FEW = 1 + WINDOW // BLOCK_TOKENS  # of a device under pressure: the least with which vLLM starts
 
 
 def vllm_options(folder: Path, **others: Any) -> VllmOptions:
@@ -114,3 +115,18 @@ class VllmWorld(World):
         await super().close()
         assert list(self.staging.iterdir()) == [], "an engine left something in memory"
         self.staging.rmdir()
+
+
+async def start(world: VllmWorld, **options: Any) -> VllmEngine:
+    """One more engine that is closed with its world."""
+    engine = world.make(**options)
+    world._engines.append(engine)
+    await engine.start()
+    return engine
+
+
+async def settled(engine: VllmEngine) -> None:
+    """Everything that ran is in the tiers' hands, and they have copied it down."""
+    assert engine._spill is not None
+    await engine._spill.settled()
+    await engine._spill.tiers._settle()
