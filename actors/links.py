@@ -145,6 +145,10 @@ class PeerLink(Protocol):
         """Has the session activated there. Raises SessileError or Moved."""
         ...
 
+    async def holds(self, key: SessionKey) -> Owner | None:
+        """The owner of a session that is in memory there, and certainly owned. Raises SessileError."""
+        ...
+
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
         """Begins a watch; its number ends it. What happens is told to `watcher`, unless the link goes down."""
         ...

@@ -14,7 +14,7 @@ After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -44,6 +44,9 @@ class Moved(Exception):
         self.owner = owner
 
 
+Holder = Callable[[SessionKey, Head], Awaitable[Owner | None]]
+
+
 class Taken(msgspec.Struct, frozen=True):
     """A session that is ours: the directory's entry, the granted head, its state and what was loaded."""
 
@@ -66,8 +69,10 @@ class Ownership:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         must_confirm: Callable[[], bool],
+        holder: Holder | None = None,
     ) -> None:
-        """`must_confirm`: the lease has run out by our own clock (`actors.membership`)."""
+        """`must_confirm`: the lease has run out by our own clock (`actors.membership`). `holder`: who has a session
+        according to its last owner itself (`actors.keepers`); None: nobody is asked."""
         self.replica = replica
         self.incarnation = incarnation
         self._journal = journal
@@ -75,6 +80,7 @@ class Ownership:
         self._now_ms = now_ms
         self._new_id = new_id
         self._must_confirm = must_confirm
+        self._holder = holder
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
         self._unreleased: dict[SessionKey, Owner] = {}  # entries that could not be given back
@@ -90,14 +96,18 @@ class Ownership:
     async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> Taken:
         """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
 
+        The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
+        names is asked first.
+
         `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
         fails after the claim gives the claim back.
         """
         owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
         doubts = self._doubts
+        await self._spare(key, head, instead_of)
         await self._claim(key, owner, head, instead_of)
         try:
-            granted = await self._grant(key, owner, head)
+            granted = await self._grant(key, owner, head, instead_of)
             state, loaded = await self._load(key, granted)
         except BaseException:
             self._unclaimed.pop(key, None)
@@ -140,7 +150,17 @@ class Ownership:
             return True
         return instead_of is not None and head.owner == described(instead_of)
 
-    async def _grant(self, key: SessionKey, owner: Owner, head: Head | None) -> Head:
+    async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
+        """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
+        if self._holder is None or head is None or head.top == 0:
+            return
+        if instead_of is not None and head.owner == described(instead_of):
+            return
+        holder = await self._holder(key, head)
+        if holder is not None:
+            raise Moved(holder)
+
+    async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
         """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
         for _ in range(ATTEMPTS):
             try:
@@ -152,9 +172,11 @@ class Ownership:
                     now_ms=self._now_ms(),
                 )
             except (Fenced, OutcomeUnknown):
-                head = await self._journal.head(key)
+                before, head = head, await self._journal.head(key)
                 if head is not None and head.owner == described(owner):
                     return head  # it had been granted
+                if before is None or head is None or head.owner != before.owner:
+                    await self._spare(key, head, instead_of)
         raise changing_hands()
 
     async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:

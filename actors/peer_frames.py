@@ -319,6 +319,14 @@ class Move(Frame, frozen=True, tag=44):
     to: str = ""
 
 
+class Holds(Frame, frozen=True, tag=45):
+    """Is `key` in memory there, and yours? Answered by `Taken` with this id, or `MovedTo`. From a replica that is to
+    take the session, because the directory names nobody."""
+
+    id: int
+    key: SessionKey
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -352,6 +360,7 @@ AnyFrame = (
     | Survey
     | Surveyed
     | Move
+    | Holds
 )
 
 HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort

@@ -222,6 +222,8 @@ class Guest:
                     self._request(frame.id, self._take_over(frame))
                 case pf.Reserve() | pf.Chunk() | pf.Prefill() | pf.Sealed() | pf.Abort() if self._visit is not None:
                     self._visit.arrive(frame)
+                case pf.Holds():
+                    self._request(frame.id, self._holds(frame))
                 case pf.Drain() if self.host.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.host.drainer))
                 case pf.Survey() if self.host.surveyor is not None:
@@ -264,6 +266,12 @@ class Guest:
         owner = await self.host.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
         if owner is None:
             raise changing_hands()
+        self.post(pf.Taken(frame.id, owner))
+
+    async def _holds(self, frame: pf.Holds) -> None:
+        owner = await self.host.runtime.holder(frame.key)
+        if owner is None:
+            raise Moved(None)
         self.post(pf.Taken(frame.id, owner))
 
     async def _drain(self, number: int, drainer: Drainer) -> None:

@@ -91,6 +91,15 @@ class Link:
         assert isinstance(answer, pf.Taken)
         return answer.owner
 
+    async def holds(self, key: SessionKey) -> Owner | None:
+        number = self._number()
+        try:
+            answer = await self._ask(number, pf.Holds(number, key))
+        except Moved:
+            return None
+        assert isinstance(answer, pf.Taken)
+        return answer.owner
+
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers

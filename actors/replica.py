@@ -20,6 +20,7 @@ import structlog
 
 from actors.directory import Leases, partition_of
 from actors.drain import Drain, DrainLimits, Report
+from actors.keepers import Keepers
 from actors.kinship import check_kinship
 from actors.links import Connect, LinkLimits, Links
 from actors.membership import Change, Membership
@@ -105,8 +106,11 @@ class Replica:
             must_confirm=lambda: self.membership.must_confirm,
             measures=measures,
             prices=prices,
+            holder=lambda key, head: self.keepers.holder(key, head),
         )
         self.links = Links(connect, spawn=self._spawn, limits=limits.links)
+        self.keepers = Keepers(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
+        self.links.tell(self.keepers)
         self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)
         self._drain = Drain(self.runtime, engine, self.membership, self.migration, placement, limits=limits.drain)
         self.rebalancer = Rebalancer(
@@ -161,7 +165,7 @@ class Replica:
             await self.runtime.__aexit__(None, None, None)
             raise
         self._unlisten = self.membership.listen(self._changed)
-        self.links.update(self.membership.view.members)
+        self.keepers.update(self.membership.view)
         for work in (self.membership.run(), self.upkeep.run(), self.rebalancer.run()):
             self._spawn(work)
         return self
@@ -196,10 +200,11 @@ class Replica:
             await self.runtime.__aexit__(None, None, None)
 
     def _changed(self, change: Change) -> None:
-        self.links.update(change.view.members)
+        self.keepers.update(change.view)
         if change.lapsed:
             self.runtime.doubt("lease_lapsed")
         if change.rejoined:
+            self.keepers.forgot()
             self._spawn(self._reclaim(change.rejoined))
 
     async def _reclaim(self, partitions: frozenset[int]) -> None:

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from actors.orphans import Orphans
-from actors.ownership import TICK_S, Moved, Ownership, came, cause_of, changing_hands, last_replica
+from actors.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
 from actors.single_flight import SingleFlight
@@ -79,8 +79,10 @@ class Runtime:
         must_confirm: Callable[[], bool] = lambda: False,
         measures: Measures | None = None,
         prices: PriceBook | None = None,
+        holder: Holder | None = None,
     ) -> None:
-        """`must_confirm`: our lease has run out (`actors.membership`): answers need the journal's word first."""
+        """`must_confirm`: our lease has run out (`actors.membership`): answers need the journal's word first. `holder`
+        asks who still has a session that the directory may have forgotten (`actors.keepers`)."""
         self.measures = measures or Measures()
         self._prices = prices
         self.replica = replica
@@ -101,6 +103,7 @@ class Runtime:
             now_ms=now_ms,
             new_id=new_id,
             must_confirm=must_confirm,
+            holder=holder,
         )
         self._actors: dict[SessionKey, Actor] = {}
         self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
@@ -270,6 +273,13 @@ class Runtime:
     @property
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
+
+    async def holder(self, key: SessionKey) -> Owner | None:
+        """Our ownership of a session in memory here, by the journal's word where it is in doubt. Raises Unavailable."""
+        actor = self._actors.get(key)
+        if actor is None or not (self.ownership.certain(key) or await self._confirm(actor)):
+            return None
+        return self.ownership.owner(key)
 
     @property
     def num_present(self) -> int:

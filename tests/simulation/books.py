@@ -19,6 +19,9 @@ from tests.simulation.oracle import Expected, expected, message_tokens, whole_br
 from tests.simulation.rules import Broken, Response, Rules, need
 from tests.simulation.world import World
 
+# Faults after which no replica may take another for dead that is not.
+SPARING = {"directory_flushed", "directory_away", "directory_loses", "kill_replica", "kill_gateway", "pause_gateway"}
+SPARING |= {"cut_clients", "silence_clients"}
 BAD = "cancelled", "session_deleted", "tool_timeout"
 
 
@@ -56,6 +59,7 @@ class Books:
         self.traps: dict[str, Callable[[], None]] = {}  # what happens right after a process's next append
         self.on_seal: Callable[[str, str], None] | None = None  # what happens with the next seal: (source, target)
         self.unread: Callable[[SessionKey], bool] = lambda key: False  # may it be an orphan?
+        self.spared: Callable[[str, str, SessionKey, str], bool] = lambda taker, writer, key, owner: False
         self._world = world
         self._handoffs: dict[tuple[str, str, int], SessionKey] = {}
 
@@ -80,6 +84,9 @@ class Books:
         if account.writer and account.writer != writer:
             world.count("moves")
         seal = account.sealed
+        if seal is None and account.writer != writer and world.faults <= SPARING:
+            robbed = self.spared(writer, account.writer, key, account.owner)
+            world.check(not robbed, f"{key}: {writer} takes it from {account.writer}, which lives and has it in memory")
         if seal is not None and seal.target == writer:
             world.count("handed_off_open" if account.rules.open else "handed_off_idle")
         account.fence, account.owner, account.writer, account.epoch = head.fence, head.owner, writer, head.epoch

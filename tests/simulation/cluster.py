@@ -15,6 +15,7 @@ import msgspec
 
 from actors.drain import DrainLimits
 from actors.links import LinkLimits
+from actors.ownership import described
 from actors.rebalance import RebalanceLimits
 from actors.recovery import RecoveryGate
 from actors.replica import ReplicaLimits
@@ -111,6 +112,7 @@ class Cluster:
         self.config = configured(rng)
         self.books = Books(world)
         self.books.unread = self._unread
+        self.books.spared = self._spared
         self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
         self.store = Store(self.books, new_id=world.new_id)
         self.directory = Directory(world, self.books, self.directory_trouble)
@@ -251,6 +253,16 @@ class Cluster:
         left_s = now - self.books.account(key).read_at
         alone = not read and left_s > runtime.orphan_after_s - ORPHAN_SLACK_S
         return runtime.orphan_policy == "cancel" and (alone or not self.world.faultless)
+
+    def _spared(self, taker: str, writer: str, key: SessionKey, owner: str) -> bool:
+        """Whether a replica that nobody has reason to replace has the session in memory, under this very grant. (Who
+        has just started knows nobody that an emptied directory does not name.)"""
+        node = self.replicas.get(writer)
+        if self.replicas[taker].born_at > self.world.loop.now - LEASE_S or node is None or not node.up or node.draining:
+            return False
+        runtime = node.replica.runtime
+        held = runtime.ownership.owner(key)
+        return held is not None and runtime.actor(key) is not None and described(held) == owner
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""

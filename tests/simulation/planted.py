@@ -246,6 +246,14 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.responses.Responses, "_activated", activated)
 
 
+@planted(20, "directory_flushed")
+def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> None:
+    async def spare(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
+        return None
+
+    patch.setattr(actors.ownership.Ownership, "_spare", spare)
+
+
 @planted(40, "kill_replica")
 def recovery_slots_are_lost(patch: pytest.MonkeyPatch) -> None:
     def done(self: Any, key: SessionKey) -> None:

@@ -30,6 +30,12 @@ def test_no_seed_breaks_a_promise() -> None:
     assert [name for name in wanted if not seen[name]] == [], "a scenario that never came"
 
 
+def test_an_emptied_directory_costs_no_living_replica_a_session() -> None:
+    for bent_on in (("directory_flushed",), ("directory_flushed", "kill_replica", "drain")):
+        for outcome in run_seeds(0, 50, bent_on=bent_on):
+            assert not outcome.problems, f"seed {outcome.seed}, {bent_on}: {outcome.problems[0]}"
+
+
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Whatever the hash seed and the addresses are."""
     digests = set()

@@ -1,0 +1,130 @@
+"""An emptied directory fills again one replica at a time: who looks in between takes nothing from the living."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.ownership import Moved
+from sessions import commands as cm
+from sessions.errors import Unavailable
+from sessions.types import SessionKey
+from tests.integration.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
+from tests.integration.cluster.test_failover import migrations
+from tests.support.virtual_time import outcome, virtual
+
+
+async def unread_answer(made: Cluster, *, tokens: int = 300) -> tuple[SessionKey, ReplicaNode, ReplicaNode]:
+    """A session in mid-answer that nobody reads, its owner, and the other replica, which knows the owner."""
+    gateway = made.gateways["g1"]
+    key = await gateway.create("one")
+    await gateway.say(key, tokens=tokens)
+    await made.writes(key, 5)
+    owner = made.replicas[made.owner(key)]
+    (other,) = (node for node in made.replicas.values() if node is not owner)
+    await until(lambda: len(other.replica.membership.view.members) == 2)
+    return key, owner, other
+
+
+async def emptied(made: Cluster, first: ReplicaNode) -> None:
+    """The directory forgets everything; `first` alone has announced itself since."""
+    made.directory_store.empty()
+    first.replica.membership.change(weight=1.0)
+    await until(lambda: [member.replica for member in first.replica.membership.view.members] == [first.name])
+
+
+@virtual
+async def test_who_sweeps_first_leaves_a_living_owner_its_answers() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made)
+        await emptied(made, other)
+        assert await other.replica.upkeep.recover() == 0
+        assert made.owner(key) == owner.name
+        await made.at_rest(key)
+        assert migrations(made, key) == []
+
+
+@virtual
+async def test_who_is_sent_a_living_owners_session_says_where_it_is() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made)
+        await emptied(made, other)
+        runtime = other.replica.runtime
+        command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
+        with pytest.raises(Moved) as moved:
+            await runtime.execute(ALICE, command)
+        assert moved.value.owner == owner.replica.runtime.ownership.owner(key)
+        await made.gateways["g1"].router.execute(ALICE, command)
+        assert made.owner(key) == owner.name
+
+
+@virtual
+async def test_an_idle_session_stays_too() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made, tokens=5)
+        await made.at_rest(key)
+        await emptied(made, other)
+        command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
+        assert isinstance(await outcome(other.replica.runtime.execute(ALICE, command)), Moved)
+        assert made.owner(key) == owner.name
+
+
+@virtual
+async def test_a_dead_owner_is_replaced_without_waiting() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made)
+        await owner.kill()
+        await emptied(made, other)
+        began = asyncio.get_running_loop().time()
+        assert await other.replica.upkeep.recover() == 1
+        assert asyncio.get_running_loop().time() - began < 0.2
+        assert made.owner(key) == other.name
+
+
+@virtual
+async def test_an_owner_that_stands_still_is_replaced_within_a_second_of_the_sweep() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made)
+        owner.stop()
+        await emptied(made, other)
+        began = asyncio.get_running_loop().time()
+        assert await other.replica.upkeep.recover() == 1
+        assert asyncio.get_running_loop().time() - began < 1.2
+        owner.wake()
+        await made.at_rest(key)
+        assert migrations(made, key) == ["failover"]
+
+
+@virtual
+async def test_an_owner_that_does_not_reach_the_journal_after_its_lease_is_replaced() -> None:
+    """It lives and is linked, but it can show nothing: that is as good as dead."""
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made)
+        ownership = owner.replica.runtime.ownership
+
+        async def away(key: SessionKey, fence: int) -> bool:
+            raise Unavailable("journal_unavailable", "away")
+
+        ownership.doubt()
+        ownership.confirm = away  # type: ignore[method-assign]
+        await emptied(made, other)
+        assert await other.replica.upkeep.recover() == 1
+        assert made.owner(key).split(",").count(other.name) == 1
+
+
+@virtual
+async def test_a_session_of_a_replica_that_was_never_met_waits_a_lease_and_no_longer() -> None:
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made, tokens=2_000)
+        keepers = other.replica.keepers
+        keepers._members.clear()
+        keepers._vanished.clear()
+        await owner.kill()
+        await emptied(made, other)
+        keepers._gone.clear()  # as if it had come and gone between two looks
+        head = made.store.head(key)
+        assert head is not None
+        assert isinstance(await outcome(keepers.holder(key, head)), Unavailable)
+        await advance(made.lease_ttl_s)
+        assert await outcome(keepers.holder(key, head)) is None
