@@ -12,10 +12,9 @@ from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 from inference.moderation.normal import plain_of
+from inference.moderation.stretches import cut, distinct, spread
 
-STRETCH: Final = 240  # code points
 _WORD: Final = re.compile(r"\b\w\w+\b")
-_BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
 
 
 class Model(Protocol):
@@ -28,23 +27,6 @@ def load(name: str) -> Model:
     """Takes seconds the first time. Raises ImportError, or KeyError for a name that is none."""
     made: dict[str, type[Model]] = {"toxicity": Toxicity, "prompt_injection": Injection, "entities": Entities}
     return made[name]()
-
-
-def stretches(text: str) -> list[str]:
-    """Each sentence (a long one is cut), and sentences laid together up to a length: what is bad may be a few words
-    or how some follow each other."""
-    sentences = [
-        sentence[at : at + STRETCH]
-        for sentence in _BREAK.split(text)
-        for at in range(0, max(len(sentence), 1), STRETCH)
-    ]
-    together: list[str] = []
-    for sentence in sentences:
-        if together and len(together[-1]) + len(sentence) < STRETCH:
-            together[-1] += " " + sentence
-        else:
-            together.append(sentence)
-    return sentences if len(sentences) == 1 else [*sentences, *together]
 
 
 class Toxicity:
@@ -72,22 +54,17 @@ class Toxicity:
 
     def judge(self, texts: Sequence[str]) -> list[float]:
         np, places = self._np, self._places
-        pieces = [stretches(text) for text in texts]
-        flat = [piece for each in pieces for piece in each]
-        found = [
-            [at for word in _WORD.findall(piece.lower()) if (at := places.get(word)) is not None] for piece in flat
-        ]
-        row = np.repeat(np.arange(len(flat)), [len(each) for each in found])
-        pairs, counts = np.unique(
-            row * len(places) + np.fromiter((at for each in found for at in each), dtype=np.int64), return_counts=True
-        )
+        known = cut(texts, lambda sentence: [word for word in _WORD.findall(sentence.lower()) if word in places])
+        column_of = np.fromiter(map(places.__getitem__, known.words), dtype=np.int64, count=len(known.words))
+        row, index = spread(known.first, known.behind)
+        pairs, counts = distinct(row * len(places) + column_of[index])
         row, column = np.divmod(pairs, len(places))
-        squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=len(flat))
-        sums = np.zeros((len(flat), len(self._bias)))
-        np.add.at(sums, row, self._weights[column] * counts[:, None])
+        stretches = len(known.text)
+        squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=stretches)
+        weights = self._weights[column] * counts[:, None]
+        sums = np.stack([np.bincount(row, each, minlength=stretches) for each in weights.T], axis=1)
         raw = sums / np.sqrt(np.maximum(squares, 1e-12))[:, None] + self._bias
-        scores = iter((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1).tolist())
-        return [max(next(scores) for _ in each) for each in pieces]
+        return known.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
 
 
 class Injection:
@@ -97,12 +74,12 @@ class Injection:
         from inference.moderation.injection import model
 
         self._model = model.Linear.load()
+        self._words_of = model.words_of
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        pieces = [stretches(plain_of(text).lower()) for text in texts]
-        scores = iter(self._model.scores([piece for each in pieces for piece in each]))
-        return [max(next(scores) for _ in each) for each in pieces]
+        found = cut([plain_of(text).lower() for text in texts], self._words_of)
+        return found.worst(self._model.scores(found.words, found.first, found.behind))
 
 
 class Entities:

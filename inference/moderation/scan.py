@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from inference.moderation.normal import folded_of, plain_of
 from inference.moderation.patterns import (
+    AROUND_NUMBER,
     HINTS,
     NUMBER_MAX,
     NUMBERED,
@@ -144,17 +145,26 @@ class Scanner:
         if not self._patterns:
             return
         text, shift = before + plain, len(before)
-        lower = folded_of(text)
-        has_number = NUMBERS.search(text) is not None
+        numbers = [each.span() for each in NUMBERS.finditer(text)]
         for category, action, pattern in self._patterns:
-            hints = HINTS.get(pattern.kind)
-            if hints is not None and not any(map(lower.__contains__, hints)):
-                continue
-            if not has_number and pattern.kind in NUMBERED:
-                continue
-            for found in pattern.regex.finditer(text, shift):
+            for found in _matches(pattern, text, shift, numbers):
                 if pattern.check is None or pattern.check(found[0]):
                     yield Hit(found.start() - shift, found.end() - shift, category, pattern.kind, action)
+
+
+def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
+    """All of a pattern's from `start` on; where it cannot have any it is not tried."""
+    if pattern.kind in NUMBERED:
+        for first, last in numbers:
+            begin = max(start, first - AROUND_NUMBER)
+            yield from pattern.regex.finditer(text, begin, min(len(text), last + AROUND_NUMBER))
+        return
+    match HINTS.get(pattern.kind):
+        case tuple() as hints if not any(map(text.__contains__, hints)):
+            return
+        case re.Pattern() as hint if hint.search(text) is None:
+            return
+    yield from pattern.regex.finditer(text, start)
 
 
 def decoded(word: str) -> Iterator[str]:

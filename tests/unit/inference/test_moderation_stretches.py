@@ -1,0 +1,96 @@
+"""What is read once and by ranges says what reading each stretch by itself says."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.moderation import models
+from inference.moderation.injection import model as injection
+from inference.moderation.normal import plain_of
+from inference.moderation.patterns import HINTS, NUMBERED, PII, SECRETS
+from inference.moderation.policy import Kinds, Side
+from inference.moderation.scan import Scanner
+from inference.moderation.stretches import STRETCH, neighbours, sentences_of
+
+WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
+TEXTS = st.lists(st.sampled_from([f"{word}{end}" for word in WORDS for end in (" ", ". ", "?\n")]), max_size=60).map(
+    "".join
+)
+
+
+def all_stretches(text: str) -> list[str]:
+    sentences = sentences_of(text)
+    return [*sentences, *(" ".join(sentences[first:end]) for first, end in neighbours(sentences))]
+
+
+def score(linear: injection.Linear, text: str) -> float:
+    """The model by its definition: a set of places, a vector of length 1."""
+    words = [word.encode() for word in re.findall(r"[^\W_]+", text)]
+    triples = zip(words, words[1:], words[2:], strict=False)
+    grams = [*words, *(b" ".join(each) for each in pairwise(words)), *(b" ".join(each) for each in triples)]
+    places = {zlib.crc32(each) % injection.PLACES for each in grams}
+    raw = sum(float(linear.weights[place]) for place in places) / math.sqrt(len(places)) if places else 0.0
+    return 1 / (1 + math.exp(-raw - linear.intercept))
+
+
+@given(TEXTS)
+def test_stretches_are_the_text(text: str) -> None:
+    sentences = sentences_of(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    for first, end in neighbours(sentences):
+        assert end - first > 1
+        assert len(" ".join(sentences[first:end])) < STRETCH + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+def test_injection_says_of_a_text_what_it_says_of_its_worst_stretch(texts: list[str]) -> None:
+    model = models.load("prompt_injection")
+    linear = injection.Linear.load()
+    plain = [plain_of(text).lower() for text in texts]
+    expected = [max(score(linear, stretch) for stretch in all_stretches(text)) for text in plain]
+    assert model.judge(texts) == pytest.approx(expected, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+def test_toxicity_says_of_a_text_what_its_package_says_of_the_worst_stretch(texts: list[str]) -> None:
+    package = pytest.importorskip("profanity_check")
+    expected = [max(package.predict_prob(all_stretches(text)).tolist()) for text in texts]
+    assert models.load("toxicity").judge(texts) == pytest.approx(expected)
+
+
+FRAGMENTS = [
+    "4111 1111 1111 1111", "+49 30 12345678", "(212) 555-0187", "078-05-1120", "123456789012", "555.123.4567",
+    "DE89 3704 0044 0532 0130 00", "8.8.8.8", "2001:db8::1", "a@b.example.org", "AKIAABCDEFGHIJKLMNOP",
+    "ghp_" + "aB3" * 12, "eyJhbGciOiJI.eyJzdWIiOiIx.sig", "https://me:hunter22@host.example",
+    "PassWord=hunter2hunter2", "api_key: 'qwertyuiop12'", '"token":"zxcvbnmasd99"', "secret='abc123def456'",
+    "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7", "v1.2.3.", "0", "1-", "word", "-", ".", ":", "=",
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(["", " ", ", ", "x", "-"])), max_size=8))
+def test_what_is_looked_for_first_hides_nothing(parts: list[tuple[str, str]]) -> None:
+    text = "".join(fragment + behind for fragment, behind in parts)
+    rule = Kinds(action="flag")
+    scanner = Scanner(Side(pii=rule, secrets=rule))
+    expected = {
+        (found.start(), found.end(), pattern.kind)
+        for pattern in (*PII, *SECRETS)
+        for found in pattern.regex.finditer(text)
+        if pattern.check is None or pattern.check(found[0])
+    }
+    hits = {(hit.start, hit.end, hit.kind) for hit in scanner.find(text, text.lower()) if "encoded" not in hit.kind}
+    assert hits == expected
+
+
+def test_every_hint_is_of_a_kind_that_there_is() -> None:
+    assert {*HINTS, *NUMBERED} <= {pattern.kind for pattern in (*PII, *SECRETS)}
