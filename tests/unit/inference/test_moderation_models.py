@@ -49,6 +49,20 @@ def test_injection_sees_an_attack_in_a_long_text() -> None:
     assert attack > 0.5 > harmless
 
 
+def test_short_and_odd_messages_are_no_attacks() -> None:
+    """Whatever little is in a stretch is no evidence: numbers, single letters, the head of a list."""
+    model = models.load("prompt_injection")
+    lists = [
+        f"{letter}. {word} {n}: write a long story."
+        for letter in "abiosuyz"
+        for word in ("the", "so")
+        for n in range(9)
+    ]
+    short = ["", "?", "j", "w.", "17", "n. 8", "yes please", "f) 9", "the 44: whistle", "shorter, please"]
+    scores = dict(zip([*lists, *short], model.judge([*lists, *short]), strict=True))
+    assert {text: score for text, score in scores.items() if score >= 0.5} == {}
+
+
 def test_names_are_found_with_their_places() -> None:
     text = "Yesterday Maria Gonzalez flew to London."
     (found,) = models.load("entities").judge([text])
