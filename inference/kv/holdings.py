@@ -6,7 +6,7 @@ the device. Nothing that is being used goes, so a tenant is above its ceiling by
 below again when they rest. What cannot fit is not stored: KV is a cache (I6), and costs tokens to compute again.
 
 Counted per engine, as KV is: a tenant whose sessions lie on two replicas may hold as much on each. In Redis only what
-this replica knows of is counted. What vLLM holds on its device is not: its blocks belong to no tenant there.
+this replica knows of is counted. On vLLM's device it is what the front knows of, an upper bound: vLLM evicts untold.
 
 Invariant: without a ceiling nothing is counted and nothing goes. Does not know limits files or engines.
 """

@@ -7,6 +7,7 @@ of the engine is ever on that loop. Token ids go in: vLLM tokenises nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator
@@ -23,7 +24,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.vllm.link import Ready
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import public_logprobs
+from inference.vllm.sampling import prefill_params, public_logprobs
 from sessions.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.ports import Chunk
 
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
 _CPU_KV_BYTES: Final = 1 << 30
+_FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
 class Ended:
@@ -63,7 +65,7 @@ class VllmCore:
         try:
             llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
             self._llm = llm
-            await llm.get_supported_tasks()  # which the first run would wait for
+            await self._first_run()
         except (ValueError, TypeError, VLLMClientError) as exc:
             raise BadInput("invalid_setting", f"vLLM refuses its settings: {exc}", param="engine_args") from exc
         except (RuntimeError, OSError, MemoryError) as exc:
@@ -96,7 +98,9 @@ class VllmCore:
         ends = set(params.stop_token_ids or ())
         # In the form that vLLM's own renderer gives it, a prompt needs no thread of vLLM's and no `await` on its way to
         # the scheduler: a run is cancelled before it was sent or after, never in between.
-        rendered = {"type": "token", "prompt_token_ids": prompt, "cache_salt": salt}
+        rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
+        if salt:
+            rendered["cache_salt"] = salt
         stream = self._llm.generate(rendered, params, name, priority=priority)
         cached: int | None = None
         try:
@@ -132,6 +136,14 @@ class VllmCore:
         return self._llm is not None and bool(await self._llm.reset_prefix_cache())
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    async def _first_run(self) -> None:
+        """What is made at the first use, here and in vLLM's processes, is made before anybody waits for it."""
+        assert self._llm is not None
+        await self._llm.get_supported_tasks()
+        async with contextlib.aclosing(self.run("first", [0] * _FIRST_TOKENS, "", prefill_params({}), 0)) as run:
+            async for _ in run:
+                pass
 
     def _prepare(self) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""

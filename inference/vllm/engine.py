@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Ready, Report, Unfit
 from inference.vllm.model import VllmModel, read_vllm_model
 from inference.vllm.options import VllmOptions
+from inference.vllm.resident import Resident
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer
@@ -78,10 +78,7 @@ class VllmEngine:
         self._core = core or VllmCore(options)
         self._gate = Gate(options.slots, options.waiting_max)
         self._turns: dict[str, _Turn] = {}
-        self._tags: dict[SessionKey, str] = {}
-        self._forget: list[str] = []
-        self._retire: list[str] = []
-        self._resident: OrderedDict[SessionKey, int] = OrderedDict()  # tokens; what vLLM has evicted is a guess
+        self._resident = Resident(options.block_tokens, self._is_busy)
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self.holdings = Holdings()
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
@@ -107,6 +104,11 @@ class VllmEngine:
         if self._spill is not None:
             tiers = self._spill.tiers
             gauges = gauges_of(tiers)
+            each = self._spill.block_bytes / self._spill.block_tokens
+            gauges |= {
+                "device_bytes": self._resident.total_tokens * each,
+                "device_bytes_max": self._resident.device_tokens * each,
+            }
             for counted in (self._spill.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
                 counters |= {name: float(value) for name, value in counted.items()}
         return EngineStats(
@@ -125,7 +127,7 @@ class VllmEngine:
 
     def place(self, key: SessionKey) -> KVPlace:
         kept = self._spill.tiers.place(key) if self._spill is not None else KVPlace("none", 0)
-        resident = self._resident.get(key, 0)
+        resident = self._resident.tokens(key)
         return KVPlace("device", resident) if resident and resident >= kept.tokens else kept
 
     # -- life ----------------------------------------------------------------------------------------
@@ -169,6 +171,7 @@ class VllmEngine:
         if staging is None:
             undo.callback(self._core.close)
             await self._core.start(window, None)
+            self._resident.device_tokens = self._core.device_tokens
             return None
         undo.push_async_callback(asyncio.to_thread, staging.close)
         reports: asyncio.Queue[Ready | Unfit] = asyncio.Queue()
@@ -182,6 +185,7 @@ class VllmEngine:
         undo.callback(Listener(staging.path, heard).close)
         undo.callback(self._core.close)
         await self._core.start(window, str(staging.path))
+        self._resident.device_tokens = self._core.device_tokens
         ready = self._core.kv_shape = self._core.kv_shape or await _all_ready(reports)
         if isinstance(ready, str):
             log.warning("this engine runs without spilled KV: %s", ready)
@@ -203,6 +207,7 @@ class VllmEngine:
             answer_tokens=self.options.answer_tokens_saved,
             saves=self.options.write_through,
         )
+        self._resident.join(self.holdings, spill.block_bytes / spill.block_tokens, lambda key: tiers.place(key).tokens)
         undo.push_async_callback(tiers.close, _CLOSE_S)
         undo.push_async_callback(spill.stop)
         return spill
@@ -273,10 +278,7 @@ class VllmEngine:
             await self._leave(turn, tokens, cached, finished=True)
 
     async def release(self, key: SessionKey) -> None:
-        self._resident.pop(key, None)
-        tag = self._tags.pop(key, None)
-        if tag is not None:
-            self._forget.append(tag)
+        self._resident.forget(key)
         for turn in self._turns.values():
             if turn.key == key:
                 turn.started = False  # nothing of it counts as resident
@@ -287,9 +289,7 @@ class VllmEngine:
             await self._spill.tiers.erase(key)
 
     async def park(self, key: SessionKey) -> None:
-        tag = self._tags.get(key)
-        if tag is not None:
-            self._retire.append(tag)
+        self._resident.park(key)
         if self._spill is not None:
             self._spill.tiers.park(key)
 
@@ -325,7 +325,7 @@ class VllmEngine:
         self, turn: _Turn, prompt: array.array[int], params: SamplingParams, shared_prefix: int, priority: int
     ) -> AsyncGenerator[Chunk | Ended, None]:
         """`_leave` comes next, also when this fails."""
-        tag = self._tags.setdefault(turn.key, secrets.token_hex(16))
+        tag = self._resident.tag(turn.key)
         told: dict[str, Any] = {}
         if self._spill is not None:
             self._spill.tiers.turn(turn.key, len(prompt))
@@ -334,7 +334,7 @@ class VllmEngine:
                 raise self._gone
             told = self._transfer(turn.plan, tag)
             params.extra_args = {"kv_transfer_params": told}
-        turn.started = self._tags.get(turn.key) == tag
+        turn.started = self._resident.stays(turn.key, tag)
         async with contextlib.aclosing(self._core.run(turn.name, prompt.tolist(), tag, params, priority)) as run:
             try:
                 async for item in run:
@@ -344,8 +344,7 @@ class VllmEngine:
             except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
                 plan, turn.plan = turn.plan, None
                 if plan is not None and self._spill is not None:
-                    self._forget += told["forget"]
-                    self._retire += told["retire"]
+                    self._resident.not_told(told["forget"], told["retire"])
                     await self._spill.abandon(plan)
                 raise
 
@@ -355,9 +354,7 @@ class VllmEngine:
 
     def _transfer(self, plan: Plan, tag: str) -> dict[str, Json]:
         assert self._spill is not None
-        forget, self._forget = self._forget, []
-        retire, self._retire = [tag_ for tag_ in self._retire if tag_ != tag], []
-        return self._spill.transfer(plan, tag, forget, retire)
+        return self._spill.transfer(plan, tag, *self._resident.to_tell(tag))
 
     def _cached(self, turn: _Turn, told: int) -> int:
         """A load that failed was counted before it did."""
@@ -377,16 +374,14 @@ class VllmEngine:
             self._counters["prefilled_tokens"] += len(prompt) - cached
             self._counters["decoded_tokens"] += len(turn.emitted)
             if turn.started:
-                self._note_resident(turn.key, max(0, len(known) - bool(turn.emitted)))
+                self._resident.note(turn.key, max(0, len(known) - bool(turn.emitted)))
         if turn.plan is not None and self._spill is not None:
             self._spill.settle(turn.plan, known)
 
-    def _note_resident(self, key: SessionKey, tokens: int) -> None:
-        self._resident[key] = tokens - tokens % self.options.block_tokens
-        self._resident.move_to_end(key)
-        total = sum(self._resident.values())
-        while total > self._core.device_tokens and len(self._resident) > 1:
-            total -= self._resident.popitem(last=False)[1]
+    def _is_busy(self, key: SessionKey) -> bool:
+        return (self._spill is not None and self._spill.is_settling(key)) or any(
+            turn.key == key for turn in self._turns.values()
+        )
 
 
 async def _all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:

@@ -170,9 +170,14 @@ class Spill:
         tasks.discard(task)
         if not tasks:
             del self._settling[key]
+            self.tiers.trim(key.tenant)  # what the run left on the device counts from now on
         if not task.cancelled() and task.exception() is not None:
             self.counters["saves_failed"] += 1
             log.error("a session's KV could not be kept: it will be recomputed", exc_info=task.exception())
+
+    def is_settling(self, key: SessionKey) -> bool:
+        """Something that ran of a session is on its way into the tiers."""
+        return key in self._settling
 
     async def settled(self, key: SessionKey | None = None) -> None:
         """Waits until what ran of a session (None: of all) is in the tiers' hands."""

@@ -108,6 +108,56 @@ async def test_an_edit_restores_the_common_prefix(world: VllmWorld) -> None:
     assert again.tokens == (await ask(engine, key("b"), edited, max_tokens=10)).tokens
 
 
+async def test_warming_loads_what_was_saved_and_the_turn_loads_nothing(world: VllmWorld) -> None:
+    engine = await start(world)
+    first = await prompt_of(engine, STORY)
+    answer = await ask(engine, key("a"), first, max_tokens=20)
+    later = await follow_up(engine, first, answer, "What became of them?")
+    await settled(engine)
+    assert await engine._core.reset()  # nothing is on the device
+    await engine.warm(key("a"), later)
+    assert engine.stats().counters["restores"] == 1
+    warmed = await ask(engine, key("a"), later, max_tokens=20)
+    assert warmed.finish.cached_tokens == world.whole(len(later) - 1)
+    assert engine.stats().counters["restores"] == 1
+    assert warmed.tokens == (await ask(engine, key("b"), later, max_tokens=20)).tokens
+
+
+async def test_a_deleted_session_is_gone_from_every_tier_at_once(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, STORY)
+    await ask(engine, key("a"), prompt, max_tokens=4)
+    await settled(engine)
+    stored = [path for path in (world.folder / "kv").rglob("*") if path.stat().st_size > engine._spill.block_bytes]
+    assert payloads(world) and stored
+    await engine.release(key("a"))
+    assert payloads(world) == [] and not any(path.exists() for path in stored)
+    assert engine.place(key("a")).tier == "none"
+    await engine.close()
+    again = await start(world)
+    assert again.place(key("a")).tier == "none"
+    assert (await ask(again, key("a"), prompt, max_tokens=4)).finish.cached_tokens == 0
+
+
+async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWorld) -> None:
+    engine = await start(world, write_through=False)  # what there is lies on the device alone
+    prompt = await prompt_of(engine, STORY)
+    for session, tenant in (("s0", "small"), ("o0", "other"), ("s1", "small")):
+        await ask(engine, key(session, tenant), prompt, max_tokens=4)
+    await settled(engine)
+    small = key("", "small").tenant
+    held = engine.holdings.bytes_of(small)
+    assert held == 2 * world.whole(len(prompt) + 3) // BLOCK_TOKENS * engine._spill.block_bytes
+    engine.holdings.ceiling = {small: held}.get
+    await ask(engine, key("s2", "small"), prompt, max_tokens=4)
+    await settled(engine)
+    await until(lambda: engine.holdings.bytes_of(small) <= held)
+    assert engine.place(key("s0", "small")).tier == "none", "the one that was used longest ago"
+    for kept in (key("s1", "small"), key("s2", "small"), key("o0", "other")):
+        assert engine.place(kept).tier == "device"
+    assert (await ask(engine, key("s0", "small"), prompt, max_tokens=4)).finish.cached_tokens == 0
+
+
 async def test_a_registered_opening_is_kept_once_for_its_tenant_and_for_nobody_else(world: VllmWorld) -> None:
     engine = await start(world)
     opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea. " * 6, ()))

@@ -14,6 +14,7 @@ from inference.kv.tiers import Tiers
 from inference.llama.resident import Resident
 from inference.llama.slots import Slot, SlotTable, least_recently_used
 from inference.tokens import as_tokens
+from inference.vllm.resident import Resident as VllmResident
 from sessions.types import SessionKey, TenantId
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
@@ -141,3 +142,28 @@ async def test_sessions_at_rest_on_the_device_count_and_go_last(tiers: Tiers) ->
     books.saving.clear()
     assert not await tiers.holdings.make_room(SMALL, 0)
     assert [slot.key and slot.key.session for slot in table] == [None, None, "l0", "busy"]
+
+
+async def test_what_vllm_has_on_the_device_counts_where_no_snapshot_covers_it(tiers: Tiers) -> None:
+    busy: set[SessionKey] = set()
+    covered: dict[SessionKey, int] = {}
+    device = VllmResident(16, busy.__contains__)
+    device.device_tokens = 1_000
+    device.join(tiers.holdings, 1_000.0, lambda of: covered.get(of, 0))
+    names = [key(name, tenant) for name, tenant in (("s0", SMALL), ("s1", SMALL), ("l0", LARGE), ("busy", SMALL))]
+    tags = {name: device.tag(name) for name in names}
+    for name in names:
+        device.note(name, 50)  # three whole blocks
+    busy.add(names[3])
+    covered[names[1]] = 32
+    assert tiers.holdings.bytes_of(SMALL) == 48_000 + 16_000
+    tiers.holdings.ceiling = {SMALL: 20_000}.get
+    assert await tiers.holdings.make_room(SMALL, 0)
+    assert [device.tokens(name) for name in names] == [0, 48, 48, 48], "the one used longest ago"
+    assert device.to_tell(tags[names[1]]) == ([tags[names[0]]], [])
+    assert not device.stays(names[0], tags[names[0]]) and device.tag(names[0]) != tags[names[0]]
+    tiers.holdings.ceiling = {SMALL: 10_000}.get
+    assert await tiers.holdings.make_room(SMALL, 0)
+    assert [device.tokens(name) for name in names] == [0, 0, 48, 48], "what runs stays, and another tenant's"
+    device.note(names[0], 960)
+    assert [device.tokens(name) for name in names] == [960, 0, 0, 0], "no more than the device has room for"

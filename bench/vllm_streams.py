@@ -1,0 +1,90 @@
+"""vLLM with everything resident: tokens/s through our engine against vLLM's own server, in vLLM's own environment:
+
+    .venv-vllm/bin/python -m bench.vllm_streams --pairs 10 --streams 1 8 32
+
+Both stand side by side and answer in turns, never at once; the same prompts, all of them on the device already, the
+same number of answer tokens. Bar: the 95% lower bound of the ratio is 0.95 or more at each number of streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from bench.support import lower_bound, report
+from bench.vllm_support import BLOCK, Turn, ask, endings, options, peer, running, served, settle, words
+
+BAR = 0.95
+PROMPT = 96
+WINDOW = 2048
+
+
+async def compare(folder: Path, pairs: int, streams: list[int], tokens: int) -> None:
+    most = max(streams)
+    blocks = 1 + 2 * most * (PROMPT + tokens + BLOCK) // BLOCK
+    chance = random.Random(7)
+    prompts = [words(chance, PROMPT) for _ in range(most)]
+    blocks = max(blocks, 1 + WINDOW // BLOCK)
+    wanted = options(folder, "bfloat16", disk_folder=None, device_blocks=blocks, context_window=WINDOW, slots=most)
+    async with running(wanted) as engine, peer(blocks, most, WINDOW) as client:
+        never = endings(engine)
+
+        async def ours(count: int) -> float:
+            begun = time.perf_counter()
+            turns = await asyncio.gather(*(ask(engine, f"s{n}", prompts[n], tokens, never) for n in range(count)))
+            rate = _rate(turns, time.perf_counter() - begun, tokens)
+            await settle(engine)
+            return rate
+
+        async def theirs(count: int) -> float:
+            begun = time.perf_counter()
+            turns = await asyncio.gather(*(served(client, prompts[n], tokens, never) for n in range(count)))
+            return _rate(turns, time.perf_counter() - begun, tokens)
+
+        for count in streams:
+            for side in (ours, theirs):
+                await side(count)  # every prompt is resident from here on
+            ratios, rates = [], []
+            for number in range(pairs):
+                order = (ours, theirs) if number % 2 else (theirs, ours)
+                got = {side: await side(count) for side in order}
+                ratios.append(got[ours] / got[theirs])
+                rates.append((got[ours], got[theirs]))
+            bound = lower_bound(ratios)
+            report(
+                "vllm streams",
+                {
+                    "streams": count,
+                    "pairs": pairs,
+                    "tokens_each": tokens,
+                    "ours_tokens_per_s": sum(one for one, _ in rates) / pairs,
+                    "vllm_tokens_per_s": sum(other for _, other in rates) / pairs,
+                    "ratio_mean": sum(ratios) / pairs,
+                    "ratio_lower_bound": bound,
+                    "bar": BAR,
+                    "met": bound >= BAR,
+                },
+            )
+
+
+def _rate(turns: list[Turn], elapsed_s: float, tokens: int) -> float:
+    assert all(len(turn.tokens) == tokens for turn in turns), "an answer ended early"
+    return len(turns) * tokens / elapsed_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--answer", type=int, default=64, help="tokens of each answer")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sessile-bench-") as scratch:
+        asyncio.run(compare(Path(scratch), arguments.pairs, arguments.streams, arguments.answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What the benches of vLLM share: our engine as it is measured, and vLLM's own server beside it.
+
+The server is `vllm.entrypoints.openai.api_server` with prefix caching, as many blocks and one engine thread; it is
+given the same token ids and gives token ids back, so that both compute the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from inference.vllm.core import VllmCore
+from inference.vllm.engine import VllmEngine, VllmOptions
+from sessions.ports import Chunk, Finish, GenerationRequest
+from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
+
+MODEL = Path(__file__).resolve().parent.parent / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
+BLOCK = 32
+VOCABULARY = 40_000
+
+
+def options(folder: Path, dtype: str, **others: Any) -> VllmOptions:
+    settings: dict[str, Any] = {
+        "model_path": MODEL,
+        "slots": 8,
+        "block_tokens": BLOCK,
+        "device_kv_bytes": 1 << 30,
+        "host_bytes_max": 6 << 30,
+        "disk_folder": folder / "kv",
+        "engine_args": {"dtype": dtype},
+    }
+    return VllmOptions(**(settings | others))
+
+
+@contextlib.asynccontextmanager
+async def running(wanted: VllmOptions) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(wanted)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+class Turn:
+    """One answer: its tokens, when the first came, how long all took, and what was not computed."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.ttft_s = 0.0
+        self.total_s = 0.0
+        self.cached = 0
+
+
+def words(chance: random.Random, count: int) -> list[int]:
+    """Tokens that nobody else's prompt begins with."""
+    return [chance.randrange(100, VOCABULARY) for _ in range(count)]
+
+
+async def ask(
+    engine: VllmEngine, session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
+) -> Turn:
+    """Greedy. `banned`: `endings`, to keep an answer from ending before it has all its tokens."""
+    request = GenerationRequest(
+        key=SessionKey(TenantId("bench"), SessionId(session)),
+        response_id=ResponseId("r"),
+        generation=1,
+        prompt=tuple(prompt),
+        sampling=Sampling(temperature=0, logit_bias=banned),
+        seed=1,
+        max_tokens=max_tokens,
+    )
+    turn, begun = Turn(), time.perf_counter()
+    async for item in engine.generate(request):
+        match item:
+            case Chunk():
+                turn.ttft_s = turn.ttft_s or time.perf_counter() - begun
+                turn.tokens.extend(item.tokens)
+            case Finish():
+                turn.cached = item.cached_tokens
+    turn.total_s = time.perf_counter() - begun
+    turn.ttft_s = turn.ttft_s or turn.total_s
+    return turn
+
+
+def endings(engine: VllmEngine) -> dict[str, float]:
+    return {str(token): -100.0 for token in engine._ends}
+
+
+async def settle(engine: VllmEngine) -> None:
+    assert engine._spill is not None
+    await engine._spill.settled()
+    await engine._spill.tiers._settle()
+
+
+async def empty(engine: VllmEngine) -> None:
+    assert isinstance(engine._core, VllmCore)
+    assert await engine._core.reset()
+
+
+# -- vLLM's own server -----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.AsyncClient]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager", "--block-size", str(BLOCK)]
+    command += ["--num-gpu-blocks-override", str(blocks), "--kv-cache-memory-bytes", str(1 << 30)]
+    command += [
+        "--max-model-len",
+        str(window),
+        "--max-num-seqs",
+        str(slots),
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+    ]
+    command += ["--distributed-executor-backend", "uni", "--served-model-name", "m", "--disable-log-stats"]
+    log_path = Path(tempfile.gettempdir()) / f"bench-vllm-{port}.log"
+    with log_path.open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
+            deadline = time.monotonic() + 150
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get("/health")).status_code == 200:
+                        break
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"vLLM's own server did not start: {log_path.read_text()[-2000:]}")
+                await asyncio.sleep(0.5)
+            yield client
+    finally:
+        server.terminate()
+        server.wait(20)
+        log_path.unlink(missing_ok=True)
+
+
+async def served(
+    client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
+) -> Turn:
+    body = {
+        "model": "m",
+        "prompt": list(prompt),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "return_token_ids": True,
+        "ignore_eos": False,
+        "logit_bias": banned,
+        "stream_options": {"include_usage": True},
+    }
+    turn, begun = Turn(), time.perf_counter()
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: ") or line.endswith("[DONE]"):
+                continue
+            event = msgspec.json.decode(line[6:])
+            for choice in event.get("choices", ()):
+                turn.ttft_s = turn.ttft_s or time.perf_counter() - begun
+                turn.tokens.extend(choice.get("token_ids") or ())
+            usage = event.get("usage") or {}
+            turn.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    turn.total_s = time.perf_counter() - begun
+    return turn
