@@ -4,11 +4,12 @@
     .venv-vllm/bin/python -m bench.vllm_kv write-through  # tokens/s with writing through against without
     .venv-vllm/bin/python -m bench.vllm_kv fleet          # more sessions than the device holds, against vLLM itself
 
-`restore` runs cold and restored turns alternately on one engine whose device cache is emptied before each; then engines
-that have just started, one that finds the session on disk and one that does not (bar: 10 times sooner). `fleet` runs the
-same prompts, token for token, through the engine and through `vllm.entrypoints.openai.api_server` with prefix caching and
-as many blocks, a quarter of what all tokens need, one after the other (bars: follow-ups' first token 8 times sooner at the
-median, 4 times at the 95th percentile, twice the tokens/s, 5% of reusable tokens computed again).
+`restore` runs cold and restored turns alternately on one engine whose device cache is emptied before each; then
+engines that have just started, one that finds the session on disk and one that does not (bar: 10 times sooner).
+
+`fleet` runs the same prompts, token for token, through the engine and through `vllm.entrypoints.openai.api_server` with
+prefix caching and as many blocks, a quarter of what all tokens need, one after the other. Bars for follow-ups: first
+token 8 times sooner at the median, 4 times at the 95th percentile, twice the tokens/s, 5% of reusable tokens computed.
 """
 
 from __future__ import annotations
