@@ -4,9 +4,10 @@
 
 Each session appends one delta at a time, as an answer does, `rate` times a second (0: as fast as it can), and waits for
 each append before its next. A latency is measured from the moment when the event was due: a journal that falls
-behind cannot hide it. A turn's first and last append carry a head patch, a command and a usage row, as
-they do in the server. CPU is that of this process (PostgreSQL's own comes on top), less what the same load costs on a
-journal that does nothing. `postgres` starts a server of its own from its wheel.
+behind cannot hide it. A turn's first and last append carry a head patch, a command and a usage row, as they do in the
+server; each session is somewhere in a turn when the clock starts, as people are. CPU is that of this process
+(PostgreSQL's own comes on top), less what the same load costs on a journal that does nothing. `postgres` starts a
+server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
 share of the time, as a server's other work does. The interpreter is set as it is in a server
 (`transport.memory.settled_in`).
@@ -91,8 +92,8 @@ class Load:
         period_s = 1 / self.arguments.rate if self.arguments.rate else 0.0
         due_s = start_s + self.rng.random() * period_s
         head = await self.journal.grant(key, expected_fence=None, owner="bench", new_epoch=Epoch("e"), now_ms=UnixMs(0))
-        number = 0
-        response = ""
+        number = self.rng.randrange(EVENTS_PER_TURN)
+        response = self.response()
         while True:
             if period_s:
                 wait_s = due_s - loop.time()
@@ -104,7 +105,7 @@ class Load:
                 return
             number %= EVENTS_PER_TURN
             if number == 0:
-                response = f"resp_{self.rng.getrandbits(96):024x}"
+                response = self.response()
             top = self.tops[key]
             beside = self.beside(key, response, number) if number in (0, EVENTS_PER_TURN - 1) else {}
             record = a_delta(self.rng, response, top, number)
@@ -115,6 +116,9 @@ class Load:
             self.tops[key] = top + 1
             number += 1
             due_s += period_s
+
+    def response(self) -> str:
+        return f"resp_{self.rng.getrandbits(96):024x}"
 
     def beside(self, key: SessionKey, response: str, number: int) -> dict[str, Any]:
         now = UnixMs(time.time_ns() // 1_000_000)
