@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.reviews import Outcome, ReviewId
+from sessions.reviews import NOTE_MAX, Outcome, ReviewId
 from sessions.types import (
     SESSION_ID_PATTERN,
     CallId,
@@ -115,6 +115,17 @@ class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm")
     session: SessionName
 
 
+class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
+    """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
+    what it said, for nothing of it is stored. Exactly one of the two."""
+
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId | None = None
+    content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    note: Annotated[str, msgspec.Meta(max_length=NOTE_MAX)] = ""
+
+
 # -- what doors of our own ask for, and no client says in these words -------------------------------------------------
 
 
@@ -180,17 +191,6 @@ class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.era
     response_id: ResponseId
 
 
-class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
-    """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
-    what it said, for nothing of it is stored. Exactly one of the two."""
-
-    id: Ulid
-    session: SessionName
-    response_id: ResponseId | None = None
-    content: str | None = None
-    note: str = ""
-
-
 class ReviewTell(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
     """What a reviewer decided, for the log."""
 
@@ -213,10 +213,11 @@ ClientCommand = (
     | SessionUpdate
     | SessionDelete
     | SessionWarm
+    | ReviewAppeal
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 
-ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewAppeal | ReviewTell
+ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewTell
 """What an actor answers."""
 
 

@@ -194,7 +194,8 @@ def apply(state: State, record: ev.Record) -> None:
             if open_ is not None and private is not None:
                 _found(open_, private.findings)
         case ev.ReviewAppealed():
-            _review(state, event).appealed = True
+            review = _review(state, event)
+            review.appealed, review.outcome = True, None  # what was decided before is open again
         case ev.ReviewDecided():
             review = _review(state, event)
             review.outcome, review.decision = event.outcome, event.decision

@@ -20,7 +20,7 @@ import msgspec
 
 from sessions.access import demand, may_see
 from sessions.audit import AuditLog
-from sessions.commands import ActorCommand, Ok
+from sessions.commands import ActorCommand, Ok, ReviewAppeal
 from sessions.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.measures import Measures
 from sessions.metering import UsageBooks
@@ -127,6 +127,8 @@ class Gateway:
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
         self.measures.commands.add()
+        if isinstance(command, ReviewAppeal):
+            self.reviews_kept()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
@@ -145,6 +147,12 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    def reviews_kept(self) -> ReviewBooks:
+        """Raises Unavailable where there are none: an appeal that nobody sees would be a lie."""
+        if self.reviews is None:
+            raise Unavailable("reviews_not_kept", "This server keeps no review cases.", retryable=False)
+        return self.reviews
 
     async def tell(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""

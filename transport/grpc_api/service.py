@@ -78,6 +78,9 @@ class SessionsService(made.SessionsServicer):
     async def Warm(self, request: pb.SessionWarm, context: Context) -> pb.Ok:
         return await self._command("session_warm", request, context)
 
+    async def Appeal(self, request: pb.ReviewAppeal, context: Context) -> pb.Ok:
+        return await self._command("review_appeal", request, context)
+
     async def _command(self, field: str, request: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()

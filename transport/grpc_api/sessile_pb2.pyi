@@ -141,8 +141,22 @@ class SessionWarm(_message.Message):
     session: str
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
+class ReviewAppeal(_message.Message):
+    __slots__ = ("id", "session", "response_id", "content", "note")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    response_id: str
+    content: str
+    note: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ..., content: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm")
+    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal")
     SESSION_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EDIT_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +166,7 @@ class Command(_message.Message):
     SESSION_UPDATE_FIELD_NUMBER: _ClassVar[int]
     SESSION_DELETE_FIELD_NUMBER: _ClassVar[int]
     SESSION_WARM_FIELD_NUMBER: _ClassVar[int]
+    REVIEW_APPEAL_FIELD_NUMBER: _ClassVar[int]
     session_create: SessionCreate
     message_create: MessageCreate
     message_edit: MessageEdit
@@ -161,7 +176,8 @@ class Command(_message.Message):
     session_update: SessionUpdate
     session_delete: SessionDelete
     session_warm: SessionWarm
-    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ...) -> None: ...
+    review_appeal: ReviewAppeal
+    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id")

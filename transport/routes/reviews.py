@@ -15,14 +15,13 @@ from pydantic import Field
 
 from sessions import commands as cm
 from sessions.access import allows, demand_reviewer, may_see
-from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.errors import BadInput, SessileError
 from sessions.reviews import (
     NOTE_MAX,
     Case,
     CaseState,
     Outcome,
     Place,
-    ReviewBooks,
     ReviewId,
     command_mark,
     review_not_found,
@@ -124,15 +123,10 @@ class Appealed(Told):
 def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
 
-    def kept() -> ReviewBooks:
-        if gateway.reviews is None:
-            raise Unavailable("reviews_not_kept", "This server keeps no review cases.", retryable=False)
-        return gateway.reviews
-
     async def found(principal: Principal, review_id: str) -> Case:
         """Another tenant's case is like none at all."""
         tenant = demand_reviewer(principal)
-        case = await kept().find(ReviewId(review_id))
+        case = await gateway.reviews_kept().find(ReviewId(review_id))
         if case is None or tenant not in (None, case.key.tenant):
             raise review_not_found(review_id)
         return case
@@ -168,7 +162,9 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             appealed=appealed,
             opened_before=None if older_than_s is None else UnixMs(now - older_than_s * 1000),
         )
-        cases = await kept().page(wanted, after=None if after is None else place_of(after), limit=limit + 1)
+        cases = await gateway.reviews_kept().page(
+            wanted, after=None if after is None else place_of(after), limit=limit + 1
+        )
         page = cases[:limit]
         return ReviewList(
             object="list",
@@ -192,7 +188,9 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         command = command_mark(
             doorway.command_id(principal, DOOR, asked(request).idempotency_key), by, "claim", case.id
         )
-        return whole(await kept().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal)
+        return whole(
+            await gateway.reviews_kept().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal
+        )
 
     @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
     async def decide(request: Request, review_id: Name, body: Decision) -> WholeReview:
@@ -208,7 +206,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             await gateway.auditor.note(
                 tenant, "review.decided", by=principal, user=before.user, session=session, detail=about
             )
-        case = await kept().decide(
+        case = await gateway.reviews_kept().decide(
             before.id,
             by=by,
             outcome=body.outcome,
@@ -240,7 +238,6 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         return await begun(request, principal, session, content=body.content, note=body.note)
 
     async def begun(request: Request, principal: Principal, session: str, **said: Any) -> Appealed:
-        kept()
         command = cm.ReviewAppeal(
             id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
             session=key_of(principal, session).session,

@@ -90,6 +90,11 @@ const thread = new Thread(find("thread"), {
     void send(pending.text);
   },
   discard,
+  appeal: (about) => void attempt(async () => {
+    if ("responseId" in about) return void (await session?.appeal(about));
+    await (session ?? (await begun({}))).appeal({ content: about.pending.text });
+    discard(about.pending);
+  }),
 });
 
 const sidebar = new Sidebar(find("list"), { open: (id) => go(id), more: () => void loadList(true) });
@@ -111,7 +116,7 @@ function drawNow() {
   const queued = session?.view.open.filter((response) => response.status === "queued") ?? [];
   const pending = pendings();
   const stay = isFollowing;
-  thread.render(entries, queued, pending);
+  thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])]);
   const isGone = session?.phase === "gone" || session?.phase === "deleted";
   const isEmpty = entries.length + queued.length + pending.length === 0;
   const isKnown = session === null || session.phase === "live";
@@ -216,6 +221,19 @@ function keepDraft() {
   else storage.setItem(key, message.value);
 }
 
+/** Makes the conversation that the page shows from now on. @param {{ title?: string }} settings */
+async function begun(settings) {
+  const made = await client.create(settings);
+  creating = "";
+  if (session === null) {
+    history.replaceState(null, "", `?session=${encodeURIComponent(made.id)}`);
+    session = made; // already open
+    leave.push(made.on("change", draw));
+  }
+  void loadList(false);
+  return made;
+}
+
 /** @param {string} text */
 async function send(text) {
   isFollowing = true;
@@ -223,14 +241,7 @@ async function send(text) {
     if (session === null) {
       creating = text;
       draw();
-      const made = await client.create({ title: shortTitle(text) });
-      creating = "";
-      if (session === null) {
-        history.replaceState(null, "", `?session=${encodeURIComponent(made.id)}`);
-        session = made; // already open
-        leave.push(made.on("change", draw));
-      }
-      void loadList(false);
+      const made = await begun({ title: shortTitle(text) });
       await made.send(text);
     } else {
       const chosen = tip === null ? undefined : session.view.thread(tip).findLast((entry) => entry.item !== undefined)?.id;
@@ -242,7 +253,7 @@ async function send(text) {
   } catch (error) {
     const id = session?.id ?? "";
     creating = "";
-    failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error) }]);
+    failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
     find("urgent").textContent = `Not sent: ${explain(error)}`;
   }
   draw();
@@ -250,8 +261,7 @@ async function send(text) {
 
 /** @param {Pending} pending */
 function discard(pending) {
-  const id = session?.id ?? "";
-  failed.set(id, (failed.get(id) ?? []).filter((each) => each.id !== pending.id));
+  for (const [id, list] of failed) failed.set(id, list.filter((each) => each.id !== pending.id));
   message.focus();
   draw();
 }

@@ -10,7 +10,8 @@ import { itemText } from "./sessile.js";
 
 /** @typedef {import("./sessile.js").Entry} Entry */
 /** @typedef {import("./sessile.js").ResponseRecord} ResponseRecord */
-/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", error?: string }} Pending */
+/** @typedef {import("./sessile.js").ReviewRecord} ReviewRecord */
+/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", error?: string, refused?: boolean }} Pending */
 /**
  * @typedef {object} Actions
  * @property {(itemId: string, text: string) => void} edit
@@ -19,6 +20,7 @@ import { itemText } from "./sessile.js";
  * @property {(responseId: string) => void} cancel
  * @property {(pending: Pending) => void} retry
  * @property {(pending: Pending) => void} discard
+ * @property {(about: { responseId: string } | { pending: Pending }) => void} appeal
  */
 
 /** @type {{ [reason: string]: string }} */
@@ -31,6 +33,13 @@ const REASONS = {
   orphaned: "Ended because nobody was reading.",
   quarantined: "Ended because it failed repeatedly.",
 };
+
+/** What came of asking that a person looks at something. @param {ReviewRecord | undefined} review */
+function standing(review) {
+  if (review?.outcome === "overturned") return "A person has looked at it: it need not have been withheld. You may ask again.";
+  if (review?.outcome === "upheld") return "A person has looked at it: it stays withheld.";
+  return review?.appealed ? "A person will look at it." : "";
+}
 
 /** @param {ResponseRecord | undefined} response */
 function isWriting(response) {
@@ -54,8 +63,8 @@ class Message {
     this.shown = null;
   }
 
-  /** @param {Entry} entry @param {boolean} isLastOfResponse */
-  update(entry, isLastOfResponse) {
+  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response */
+  update(entry, isLastOfResponse, review) {
     const before = this.shown;
     this.entry = this.shown = entry;
     const { item, response } = entry;
@@ -64,11 +73,12 @@ class Message {
     this.element.classList.toggle("writing", writing);
     this.element.classList.toggle("empty", writing && (item === undefined || itemText(item) === ""));
     this.body.setAttribute("aria-busy", String(writing));
-    this.fillNote(isLastOfResponse ? response : undefined);
-    const barKey = JSON.stringify([writing, isLastOfResponse, entry.siblings, entry.index, response?.status]);
+    this.fillNote(isLastOfResponse ? response : undefined, review);
+    const withheld = isLastOfResponse && response?.reason === "content_filter" && !review?.appealed ? response.id : null;
+    const barKey = JSON.stringify([writing, isLastOfResponse, entry.siblings, entry.index, response?.status, withheld]);
     if (barKey !== this.barKey) {
       this.barKey = barKey;
-      this.fillBar(writing, isLastOfResponse);
+      this.fillBar(writing, isLastOfResponse, withheld);
     }
   }
 
@@ -80,8 +90,8 @@ class Message {
     else this.markdown.update(itemText(item));
   }
 
-  /** @param {ResponseRecord | undefined} response */
-  fillNote(response) {
+  /** @param {ResponseRecord | undefined} response @param {ReviewRecord} [review] */
+  fillNote(response, review) {
     const parts = [];
     if (response?.dropped) {
       const what = response.dropped === 1 ? "oldest message was" : `${response.dropped} oldest messages were`;
@@ -89,14 +99,15 @@ class Message {
     }
     if (response?.status === "failed") parts.push(`No answer: ${response.error?.message ?? "the server failed"}`);
     if (response?.status === "incomplete") parts.push(REASONS[response.reason ?? ""] ?? `Ended early${response.reason ? ` (${response.reason})` : ""}.`);
+    if (response !== undefined && standing(review) !== "") parts.push(standing(review));
     const text = parts.join(" ");
     if (this.note.textContent !== text) this.note.textContent = text;
     this.note.hidden = text === "";
     this.note.classList.toggle("bad", response?.status === "failed");
   }
 
-  /** @param {boolean} writing @param {boolean} isLastOfResponse */
-  fillBar(writing, isLastOfResponse) {
+  /** @param {boolean} writing @param {boolean} isLastOfResponse @param {string | null} withheld a response that may be appealed against */
+  fillBar(writing, isLastOfResponse, withheld) {
     const { entry, actions } = this;
     const children = [];
     if (entry.siblings.length > 1) {
@@ -117,6 +128,7 @@ class Message {
         children.push(copy);
       }
       children.push(iconButton("again", "Answer again", () => actions.regenerate(this.entry)));
+      if (withheld !== null) children.push(reviewButton(() => actions.appeal({ responseId: withheld })));
     }
     // The same button again keeps the focus that the old one had.
     const label = this.bar.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
@@ -169,6 +181,14 @@ class Message {
   }
 }
 
+/** @param {() => void} ask */
+function reviewButton(ask) {
+  const title = "A person looks at what was withheld; you see here what they decide";
+  /** @type {HTMLButtonElement} */
+  const button = el("button", { class: "plain", type: "button", title, click: () => ((button.disabled = true), ask()) }, "Ask for a review");
+  return button;
+}
+
 /** @param {string} text @param {string} label */
 function toolCall(text, label) {
   return el("figure", { class: "code" }, el("figcaption", {}, label), el("pre", { tabindex: 0 }, el("code", {}, text)));
@@ -199,13 +219,15 @@ export class Thread {
     this.root.replaceChildren();
   }
 
-  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending */
-  render(entries, queued, pending) {
+  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] */
+  render(entries, queued, pending, reviews = []) {
     const kept = new Map();
     entries.forEach((entry, index) => {
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
-      message.update(entry, after === undefined || after.response?.id !== entry.response?.id);
+      const isLast = after === undefined || after.response?.id !== entry.response?.id;
+      const review = reviews.findLast((each) => each.responseId !== null && each.responseId === entry.response?.id);
+      message.update(entry, isLast, review);
       kept.set(entry.id, message);
     });
     this.messages = kept;
@@ -216,6 +238,10 @@ export class Thread {
       extras.set(response.id, this.extra(response.id, `queued ${text}`, () => this.queued(response.id, text)));
     }
     for (const each of pending) extras.set(each.id, this.extra(each.id, `${each.state} ${each.error} ${each.text}`, () => this.pending(each)));
+    for (const each of reviews.filter((review) => review.responseId === null && standing(review) !== "")) {
+      const note = `A message that was refused. ${standing(each)}`;
+      extras.set(each.id, this.extra(each.id, note, () => el("li", { class: "message review" }, el("p", { class: "note" }, note))));
+    }
     this.extras = extras;
     arrange(this.root, [...nodes, ...[...extras.values()].map((extra) => extra.element)]);
   }
@@ -239,7 +265,8 @@ export class Thread {
     }
     const again = el("button", { class: "plain", type: "button", click: () => this.actions.retry(pending) }, icon("again"), "Try again");
     const drop = el("button", { class: "plain", type: "button", click: () => this.actions.discard(pending) }, "Discard");
-    return waiting(pending.text, `Not sent: ${pending.error}`, [again, drop], "failed");
+    const review = pending.refused ? [reviewButton(() => this.actions.appeal({ pending }))] : [];
+    return waiting(pending.text, `Not sent: ${pending.error}`, [again, drop, ...review], "failed");
   }
 }
 

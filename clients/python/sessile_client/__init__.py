@@ -11,7 +11,7 @@
 """
 
 from ._fields import Changes, Sampling, Settings
-from ._items import Item, ResponseState
+from ._items import Item, ResponseState, Review
 from ._notices import Disconnected, GoingAway, Link, Ready, Stopped, Warned
 from ._policy import Limits
 from ._track import Event, Phase, Snapshot
@@ -76,6 +76,7 @@ __all__ = [
     "Response",
     "ResponseFailed",
     "ResponseState",
+    "Review",
     "Sampling",
     "Screen",
     "ServerError",

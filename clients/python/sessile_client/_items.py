@@ -7,6 +7,7 @@ strings do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "ended"})
@@ -76,6 +77,24 @@ class Item:
 
     def __repr__(self) -> str:
         return f"Item({self.id!r}, {self.type!r}, {self.role!r}, {self.text[:40]!r})"
+
+
+@dataclass
+class Review:
+    """A case in which a person looks at what was withheld, as far as its user is told. Only the view writes."""
+
+    id: str
+    category: str = ""
+    #: None: it is about a message that was refused
+    response_id: str | None = None
+    appealed: bool = False
+    #: "upheld" or "overturned", once it is decided
+    outcome: str | None = None
+
+    @property
+    def standing(self) -> str:
+        """``open``, ``appealed``, ``upheld`` or ``overturned``."""
+        return self.outcome or ("appealed" if self.appealed else "open")
 
 
 class ResponseState:

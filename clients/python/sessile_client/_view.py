@@ -12,7 +12,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from ._items import Item, ResponseState, dicts, difference, number_of, text_of
+from ._items import Item, ResponseState, Review, dicts, difference, number_of, text_of
 
 State = dict[str, Any]
 #: events that may change what was already said, beside adding to it
@@ -38,6 +38,8 @@ class View:
         #: every item in log order
         self.items: dict[str, Item] = {}
         self.responses: dict[str, ResponseState] = {}
+        #: by case: what a person was asked to look at, and what was decided
+        self.reviews: dict[str, Review] = {}
         self.head: str | None = None
         self.title: str | None = None
         self.metadata: dict[str, Any] = {}
@@ -115,6 +117,16 @@ class View:
             "head": self.head,
             "title": self.title,
             "metadata": copy.deepcopy(self.metadata),
+            "reviews": [
+                {
+                    "review_id": review.id,
+                    "category": review.category,
+                    "response_id": review.response_id,
+                    "appealed": review.appealed,
+                    "outcome": review.outcome,
+                }
+                for review in self.reviews.values()
+            ],
             "responses": [
                 {
                     "id": r.id,
@@ -140,6 +152,8 @@ class View:
         view.head = head if isinstance(head, str) else None
         view.title = title if isinstance(title, str) else None
         view.metadata = copy.deepcopy(metadata) if isinstance(metadata, dict) else {}
+        for raw in dicts(state.get("reviews")):
+            view._review(raw, appealed=raw.get("appealed") is True, outcome=raw.get("outcome"))
         made_by = state.get("made_by")
         if isinstance(made_by, dict):
             for item_id, response_id in made_by.items():
@@ -234,6 +248,10 @@ class View:
                 self._end(event, str(name).partition(".")[2])
             case "content.retracted":
                 self._retract(event)
+            case "review.appealed":
+                self._review(event, appealed=True, outcome=None)
+            case "review.decided":
+                self._review(event, appealed=None, outcome=event.get("outcome"))
             case "context.fitted":
                 if isinstance(event.get("response_id"), str):
                     self._response(event["response_id"]).dropped = number_of(event.get("dropped"))
@@ -329,6 +347,17 @@ class View:
         field = "refusal" if part.get("type") == "refusal" else "text"
         text = text_of(part.get(field))
         part[field] = text[:start] + replacement + text[end:]
+
+    def _review(self, told: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
+        """Takes what a snapshot or an event says of a case. ``appealed`` None: as it was."""
+        review_id, response_id = told.get("review_id"), told.get("response_id")
+        if not isinstance(review_id, str):
+            return
+        review = self.reviews.setdefault(review_id, Review(review_id))
+        review.category = text_of(told.get("category"))
+        review.response_id = response_id if isinstance(response_id, str) else None
+        review.appealed = review.appealed if appealed is None else appealed
+        review.outcome = outcome if isinstance(outcome, str) else None
 
     def _describe(self, event: Mapping[str, Any]) -> None:
         info = event.get("info")

@@ -199,6 +199,23 @@ class Session:
             response=self.response(response_id) if isinstance(response_id, str) else None,
         )
 
+    async def appeal(
+        self,
+        response_id: str | None = None,
+        *,
+        content: str | None = None,
+        note: str = "",
+        command_id: str | None = None,
+    ) -> str:
+        """Ask that a person looks again at what was withheld of a response, or at a message that was refused
+        (``content`` says it again, for nothing of it is stored). Returns the id of the case; ``view.reviews`` tells its
+        outcome."""
+        fields: dict[str, Any] = {"session": self.id}
+        given = {"response_id": response_id, "content": content, "note": note or None}
+        fields |= {name: value for name, value in given.items() if value is not None}
+        ok = await self._client.command("review.appeal", command_id=command_id, **fields)
+        return str(ok.get("review_id", ""))
+
     async def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
         """Change ``title``, ``metadata``, ``instructions`` or ``tools``; null clears."""
         await self._client.command("session.update", command_id=command_id, session=self.id, **fields)

@@ -270,6 +270,16 @@ class Session:
         answer = self._loop.run(self._session.tool_output(call_id, output, is_error=is_error, command_id=command_id))
         return None if answer.response is None else Response(self._loop, answer.response)
 
+    def appeal(
+        self,
+        response_id: str | None = None,
+        *,
+        content: str | None = None,
+        note: str = "",
+        command_id: str | None = None,
+    ) -> str:
+        return self._loop.run(self._session.appeal(response_id, content=content, note=note, command_id=command_id))
+
     def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
         self._loop.run(self._session.update(command_id=command_id, **fields))
 

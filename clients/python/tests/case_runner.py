@@ -246,6 +246,8 @@ class CaseRun:
                 return _asked(session.regenerate(**fields))
             case "cancel":
                 return _cancelled(session.cancel(fields.get("response_id")))
+            case "appeal":
+                return _appealed(session.appeal(**fields))
             case "tool_output":
                 return _answered(session.tool_output(fields.pop("call_id"), fields.pop("output"), **fields))
             case "update":
@@ -309,6 +311,7 @@ class CaseRun:
             "status": lambda i: session.response(i).status,
             "item_text": lambda i: view.items[i].text,
             "arguments": lambda i: view.items[i].arguments,
+            "reviews": lambda i: view.reviews[i].standing,
         }
         for key, read in reads.items():
             seen[key] = {play(name): read(play(name)) for name in asked.get(key, {})}
@@ -327,6 +330,10 @@ async def _asked(response: Any) -> dict[str, Any]:
 
 async def _cancelled(work: Coroutine[Any, Any, bool]) -> dict[str, Any]:
     return {"noop": not await work}
+
+
+async def _appealed(work: Coroutine[Any, Any, str]) -> dict[str, Any]:
+    return {"review_id": await work}
 
 
 async def _answered(work: Coroutine[Any, Any, Any]) -> dict[str, Any]:

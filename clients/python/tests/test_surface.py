@@ -32,7 +32,9 @@ def test_parameters_are_the_same(with_async: type, without: type) -> None:
             assert wanted <= offered, name
 
 
-@pytest.mark.parametrize("method", ["cancel", "delete", "edit", "regenerate", "send", "tool_output", "update"])
+@pytest.mark.parametrize(
+    "method", ["appeal", "cancel", "delete", "edit", "regenerate", "send", "tool_output", "update"]
+)
 def test_every_command_on_a_session_takes_an_idempotency_key(method: str) -> None:
     for cls in (Session, sync.Session):
         assert "command_id" in inspect.signature(getattr(cls, method)).parameters

@@ -88,10 +88,20 @@ export interface SessionState {
   queued?: { response_id: string; item?: Item | null; [key: string]: unknown }[];
   /** Item id → id of the response that made it. */
   made_by?: { [itemId: string]: string };
+  reviews?: ReviewTold[];
   head?: string | null;
   title?: string | null;
   metadata?: Metadata | null;
   [key: string]: unknown;
+}
+
+/** What a snapshot says of a review case, and events of it. */
+export interface ReviewTold {
+  review_id: string;
+  category?: string;
+  response_id?: string | null;
+  appealed?: boolean;
+  outcome?: "upheld" | "overturned" | null;
 }
 
 export interface ReadyFrame {

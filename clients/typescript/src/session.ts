@@ -181,6 +181,15 @@ export class Session extends Emitter<SessionEvents> {
     return this.sent(await this.link.command("tool.output", { call_id: callId, output, ...(isError ? { is_error: true } : {}) }));
   }
 
+  /**
+   * Ask that a person looks again at what was withheld of an answer, or at a message that was refused: then `content` says it
+   * again, for nothing of it is stored. The id of the case; `view.reviews` tells what came of it.
+   */
+  async appeal(about: { responseId: string } | { content: string }, note = ""): Promise<string> {
+    const what = "content" in about ? { content: about.content } : { response_id: about.responseId };
+    return String((await this.link.command("review.appeal", { ...what, ...(note === "" ? {} : { note }) }))["review_id"]);
+  }
+
   async update(fields: { title?: string | null; metadata?: Metadata | null; [key: string]: Json | undefined }): Promise<void> {
     await this.link.command("session.update", fields);
   }

@@ -9,7 +9,7 @@
  * Invariants: applying the events 1…n, and loading a snapshot at k and applying k+1…n, show the same. Items are replaced,
  * never changed in place, so `===` tells whether one must be drawn again. Order and exactly-once are the caller's (core.ts).
  */
-import type { ContentPart, Item, LogEvent, Metadata, SessionState, Usage, WireError } from "./protocol.js";
+import type { ContentPart, Item, LogEvent, Metadata, ReviewTold, SessionState, Usage, WireError } from "./protocol.js";
 
 export type ResponseStatus = "queued" | "in_progress" | "completed" | "incomplete" | "failed";
 
@@ -27,6 +27,17 @@ export interface ResponseRecord {
   readonly dropped?: number;
   /** While queued: the message that waits with it. */
   readonly waiting?: Item;
+}
+
+/** A case in which a person looks at what was withheld, as far as its user is told. */
+export interface ReviewRecord {
+  readonly id: string;
+  readonly category: string;
+  /** null: it is about a message that was refused. */
+  readonly responseId: string | null;
+  readonly appealed: boolean;
+  /** Once it is decided. */
+  readonly outcome: "upheld" | "overturned" | null;
 }
 
 /** One step of a branch. `id` is an item's, or a response's that has no item yet. */
@@ -50,6 +61,8 @@ export class View {
   /** In log order. */
   readonly items = new Map<string, Item>();
   readonly responses = new Map<string, ResponseRecord>();
+  /** By case. */
+  readonly reviews = new Map<string, ReviewRecord>();
   title: string | null = null;
   metadata: Metadata = {};
   model: string | null = null;
@@ -72,6 +85,11 @@ export class View {
   /** Responses without an end, oldest first. */
   get open(): ResponseRecord[] {
     return [...this.responses.values()].filter(isOpen);
+  }
+
+  /** The newest case about what was withheld of a response. */
+  reviewOf(responseId: string): ReviewRecord | undefined {
+    return [...this.reviews.values()].filter((review) => review.responseId === responseId).pop();
   }
 
   /** An answer as shown. */
@@ -123,10 +141,12 @@ export class View {
     const earlier = new Map(this.responses);
     this.items.clear();
     this.responses.clear();
+    this.reviews.clear();
     this.children.clear();
     this.owner.clear();
     this.head_ = this.newest = null;
     this.info(state);
+    for (const told of state.reviews ?? []) this.review(told, told.appealed === true, told.outcome ?? null);
     const drafts = state.open.flatMap((open) => (open.output ?? []).map((item) => ({ item, by: open.response_id })));
     for (const open of state.open) {
       const first = open.output?.[0];
@@ -195,6 +215,13 @@ export class View {
       instructions: this.instructions,
       responses: [...this.responses.values()].filter((response) => !isOpen(response)),
       newest: this.newest,
+      reviews: [...this.reviews.values()].map(({ id, category, responseId, appealed, outcome }) => ({
+        review_id: id,
+        category,
+        response_id: responseId,
+        appealed,
+        outcome,
+      })),
     };
   }
 
@@ -214,6 +241,10 @@ export class View {
         return this.put(event["item"] as Item);
       case "content.retracted":
         return this.retract(event);
+      case "review.appealed":
+        return this.review(event as unknown as ReviewTold, true, null);
+      case "review.decided":
+        return this.review(event as unknown as ReviewTold, undefined, event["outcome"] as ReviewRecord["outcome"]);
     }
     if (responseId === undefined) return;
     const body = (event["response"] ?? {}) as Record<string, unknown>;
@@ -288,6 +319,18 @@ export class View {
       const points = Array.from(part[key] ?? "");
       points.splice(Number(event["start"]), Number(event["end"]) - Number(event["start"]), String(event["replacement"] ?? ""));
       return { ...part, [key]: points.join("") };
+    });
+  }
+
+  /** `appealed` undefined: as it was. */
+  private review(told: ReviewTold, appealed: boolean | undefined, outcome: ReviewRecord["outcome"]): void {
+    const known = this.reviews.get(told.review_id);
+    this.reviews.set(told.review_id, {
+      id: told.review_id,
+      category: told.category ?? "",
+      responseId: told.response_id ?? null,
+      appealed: appealed ?? known?.appealed ?? false,
+      outcome,
     });
   }
 

@@ -195,6 +195,11 @@ class Runner {
       }
       case "cancel":
         return { noop: !(await session().cancel(String(fields["response_id"]))) };
+      case "appeal": {
+        const { response_id, content, note } = fields as { response_id?: string; content?: string; note?: string };
+        const about = content === undefined ? { responseId: String(response_id) } : { content };
+        return { review_id: await session().appeal(about, note) };
+      }
       case "tool_output":
         return asOk(await session().toolOutput(String(fields["call_id"]), fields["output"] as string, fields["is_error"] === true));
       case "update":
@@ -253,6 +258,10 @@ class Runner {
       status: (id) => view.responses.get(id)?.status,
       item_text: itemText,
       arguments: (id) => view.items.get(id)?.arguments,
+      reviews: (id) => {
+        const review = view.reviews.get(id);
+        return review?.outcome ?? (review?.appealed === true ? "appealed" : "open");
+      },
     };
     for (const [key, wanted] of Object.entries(what)) {
       if (key === "session") continue;

@@ -192,6 +192,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(cm.SessionUpdate, "chat", "session", lambda n, i: cm.SessionUpdate(id=i, session=_session(n), title="x")),
     Command(cm.SessionWarm, "chat", "session", lambda n, i: cm.SessionWarm(id=i, session=_session(n))),
+    Command(
+        cm.ReviewAppeal,
+        "chat",
+        "session",
+        lambda n, i: cm.ReviewAppeal(id=i, session=_session(n), response_id=n.response),
+    ),
     Command(cm.SessionDelete, "chat", "session", lambda n, i: cm.SessionDelete(id=i, session=_session(n))),
 )
 NOTHING_TO_ALLOW: tuple[type[msgspec.Struct], ...] = (Hello, Ack, Ping, Pong, Unsubscribe)
@@ -228,6 +234,7 @@ METHODS: tuple[Method, ...] = (
     Method("AnswerTool", "chat", "session", lambda n: pb.ToolOutput(session=n.session, call_id="call_1", output="x")),
     Method("Update", "chat", "session", lambda n: pb.SessionUpdate(session=n.session, title="x")),
     Method("Warm", "chat", "session", lambda n: pb.SessionWarm(session=n.session)),
+    Method("Appeal", "chat", "session", lambda n: pb.ReviewAppeal(session=n.session, response_id=n.response)),
     Method("Delete", "chat", "session", lambda n: pb.SessionDelete(session=n.session)),
 )
 
