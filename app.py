@@ -398,6 +398,7 @@ async def replica_role(settings: Settings) -> int:
                 prices=prices.book,
                 personal=personal_of(journal),
                 retention=retention.now,
+                audit=audit_of(journal),
             )
         )
         await stack.enter_async_context(beside(prices.run(), retention.run(), *relays(settings, journal, measures)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 import structlog
@@ -20,12 +21,14 @@ from actors.membership import Membership
 from actors.migration import Migration, StaysHere
 from actors.placement import Placement
 from actors.runtime import Runtime
+from sessions.audit import INSTALLATION, Audited, AuditLog
 from sessions.errors import SessileError
 from sessions.ports import Engine
-from sessions.types import SessionKey
+from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
 
+BY_SIGNAL: Final = "signal"  # the process was told to end
 Report = Callable[[int, int, int], None]  # handed off, parked, left
 
 
@@ -48,8 +51,13 @@ class Drain:
         placement: Placement,
         *,
         limits: DrainLimits | None = None,
+        audit: AuditLog | None = None,
+        now_ms: Callable[[], UnixMs] = lambda: UnixMs(0),
     ) -> None:
+        """`audit` None: draining is in the process's log only."""
         self.limits = limits or DrainLimits()
+        self._audit = audit
+        self._now_ms = now_ms
         self.handed_off = 0
         self.parked = 0
         self._runtime = runtime
@@ -59,8 +67,12 @@ class Drain:
         self._placement = placement
         self._running: asyncio.Task[None] | None = None
 
-    async def drain(self, report: Report) -> None:
-        """Returns when no session is in memory here. Cancelling it does not take the draining back."""
+    async def drain(self, report: Report, *, by: str) -> None:
+        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` is who asked;
+        what begins is written down before it does. Raises Unavailable, and nothing begins, where that cannot be and
+        somebody asked who can ask again; the end of the process (`BY_SIGNAL`) waits for no journal."""
+        if self._running is None:
+            await self._written_down(by)
         if self._running is None:
             self._runtime.draining = True
             self._membership.change(draining=True)
@@ -70,6 +82,18 @@ class Drain:
             await asyncio.wait((self._running,), timeout=self.limits.report_s)
         await self._running
         report(self.handed_off, self.parked, 0)
+
+    async def _written_down(self, by: str) -> None:
+        if self._audit is None:
+            return
+        detail = {"replica": str(self._runtime.replica), "by": by}
+        row = Audited(action="replica.draining", at=self._now_ms(), detail=detail)
+        try:
+            await self._audit.record(INSTALLATION, [row])
+        except SessileError as error:
+            if by != BY_SIGNAL:
+                raise
+            log.warning("drain_not_written_down", error=error.code)
 
     def close(self) -> None:
         """Whatever is still here stays until the runtime closes. Idempotent."""

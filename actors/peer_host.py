@@ -57,8 +57,8 @@ class Reception(Protocol):
 class Drainer(Protocol):
     """Hands everything off (`actors.migration`)."""
 
-    async def drain(self, report: Callable[[int, int, int], None]) -> None:
-        """Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
+    async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
+        """`by` is who asked. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
         ...
 
 
@@ -275,7 +275,9 @@ class Guest:
         self.post(pf.Taken(frame.id, owner))
 
     async def _drain(self, number: int, drainer: Drainer) -> None:
-        await drainer.drain(lambda handed_off, parked, left: self._report(number, handed_off, parked, left))
+        await drainer.drain(
+            lambda handed_off, parked, left: self._report(number, handed_off, parked, left), by=self.name
+        )
 
     async def _move(self, frame: pf.Move, mover: Mover) -> None:
         self.post(pf.Taken(frame.id, await mover.move(frame.key, frame.to)))

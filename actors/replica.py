@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from actors.directory import Leases, partition_of
-from actors.drain import Drain, DrainLimits, Report
+from actors.drain import BY_SIGNAL, Drain, DrainLimits, Report
 from actors.keepers import Keepers
 from actors.kinship import check_kinship
 from actors.links import Connect, LinkLimits, Links
@@ -34,6 +34,7 @@ from actors.reception import Reception
 from actors.runtime import Runtime, RuntimeLimits
 from actors.survey import Surveyor
 from actors.upkeep import Upkeep, UpkeepLimits
+from sessions.audit import AuditLog
 from sessions.errors import SessileError
 from sessions.measures import Measures
 from sessions.personal import PersonalData
@@ -83,6 +84,7 @@ class Replica:
         prices: PriceBook | None = None,
         personal: PersonalData | None = None,
         retention: Callable[[], Retention] = Retention,
+        audit: AuditLog | None = None,
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
         other replicas, for hand-offs."""
@@ -112,7 +114,16 @@ class Replica:
         self.keepers = Keepers(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
         self.links.tell(self.keepers)
         self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)
-        self._drain = Drain(self.runtime, engine, self.membership, self.migration, placement, limits=limits.drain)
+        self._drain = Drain(
+            self.runtime,
+            engine,
+            self.membership,
+            self.migration,
+            placement,
+            limits=limits.drain,
+            audit=audit,
+            now_ms=now_ms,
+        )
         self.rebalancer = Rebalancer(
             self.runtime,
             engine,
@@ -178,7 +189,7 @@ class Replica:
 
     async def drain(self, report: Report = lambda handed_off, parked, left: None) -> None:
         """Hands everything off; returns when nothing is left here (`actors.drain`)."""
-        await self._drain.drain(report)
+        await self._drain.drain(report, by=BY_SIGNAL)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

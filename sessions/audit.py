@@ -49,6 +49,7 @@ Action = Literal[
     "retention.loaded",
     "retention.refused",
     "replica.drain_asked",
+    "replica.draining",
     "session.hand_off_asked",
     "review.decided",
     "access.refused",

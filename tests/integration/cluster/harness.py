@@ -27,6 +27,7 @@ from actors.router import Router, RouterLimits
 from actors.runtime import RuntimeLimits
 from actors.upkeep import UpkeepLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.audit import audit_of
 from persistence.memory import MemoryJournal, MemoryStore
 from sessions import commands as cm
 from sessions.errors import Unavailable
@@ -174,6 +175,7 @@ class ReplicaNode:
             limits=cluster.replica_limits,
             now_ms=cluster.now_ms,
             new_id=cluster.new_id,
+            audit=audit_of(journal),
         )
         try:
             async with self.replica:
