@@ -56,11 +56,15 @@ class Eraser:
         self._engine = engine
         self._keys = keys
         self._now_ms = now_ms
+        self._let_go: dict[tuple[str, str, UnixMs], set[SessionKey]] = {}  # what the engine has released, by erasure
 
     async def sweep(self) -> int:
         """Takes every erasure as far as it goes; returns how many ended here. Raises Unavailable."""
         done = 0
-        for erasure in await self._personal.pending(limit=AT_ONCE):
+        pending = await self._personal.pending(limit=AT_ONCE)
+        known = {_name(erasure) for erasure in pending}
+        self._let_go = {name: keys for name, keys in self._let_go.items() if name in known}
+        for erasure in pending:
             done += await self._advance(erasure)
         return done
 
@@ -69,8 +73,11 @@ class Eraser:
         heads = [head for head in heads if head.created_at <= erasure.asked_at or head.deleted_at is not None]
         if not all([await self._deleted(head, erasure) for head in heads]):
             return False
+        released = self._let_go.setdefault(_name(erasure), set())
         for head in heads:
-            await self._engine.release(head.key)
+            if head.key not in released:  # while others are waited for, this comes by at every sweep
+                await self._engine.release(head.key)
+                released.add(head.key)
         me = str(self._runtime.replica)
         if me not in erasure.released:
             erasure = await self._personal.released(erasure, me)
@@ -112,3 +119,7 @@ class Eraser:
             log.warning("not_erased_yet", tenant=head.key.tenant, session=head.key.session, error=str(error))
             return False
         return True
+
+
+def _name(erasure: Erasure) -> tuple[str, str, UnixMs]:
+    return erasure.tenant, erasure.user, erasure.asked_at

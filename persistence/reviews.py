@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -155,6 +156,31 @@ def case_of(row: Any, codec: Codec | None) -> Case:
     )
 
 
+def claimed_before(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+    """The answer to a claim that is repeated; None: it may be claimed. Raises what stands in the way."""
+    return _settled(
+        case, review_id, command, case.claim_command if case else "", partial(check_claimable, by=by, now=now)
+    )
+
+
+def decided_before(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+    """Likewise of a decision."""
+    return _settled(
+        case, review_id, command, case.decide_command if case else "", partial(check_decidable, by=by, now=now)
+    )
+
+
+def _settled(
+    case: Case | None, review_id: ReviewId, command: str, last: str, check: Callable[[Case], None]
+) -> Case | None:
+    """`last` is the command that made this transition before."""
+    if done := repeated(case, review_id, command, last):
+        return done
+    assert case is not None
+    check(case)
+    return None
+
+
 class _InDatabase:
     """What both databases are asked in the same words."""
 
@@ -179,15 +205,7 @@ class _InDatabase:
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         check_text(review_id, by)
         values = (review_id, by, now + CLAIM_MS, command, now)
-
-        def check(before: Case | None) -> Case | None:
-            if done := repeated(before, review_id, command, before.claim_command if before else ""):
-                return done
-            assert before is not None
-            check_claimable(before, by, now)
-            return None
-
-        return await self._change(review_id, CLAIM, values, check)
+        return await self._change(review_id, CLAIM, values, partial(claimed_before, review_id, by, now, command))
 
     async def decide(
         self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
@@ -196,15 +214,7 @@ class _InDatabase:
         case = await self.find(review_id)
         stored = sealed(self._codec, case.key, remark) if case is not None else b""
         values = (review_id, by, outcome, stored, now, command)
-
-        def check(before: Case | None) -> Case | None:
-            if done := repeated(before, review_id, command, before.decide_command if before else ""):
-                return done
-            assert before is not None
-            check_decidable(before, by, now)
-            return None
-
-        return await self._change(review_id, DECIDE, values, check)
+        return await self._change(review_id, DECIDE, values, partial(decided_before, review_id, by, now, command))
 
     async def _change(
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
@@ -294,10 +304,9 @@ class MemoryReviews:
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         case = self._store.reviews.get(review_id)
-        if done := repeated(case, review_id, command, case.claim_command if case else ""):
+        if done := claimed_before(review_id, by, now, command, case):
             return done
         assert case is not None
-        check_claimable(case, by, now)
         return self._put(
             case, state="claimed", claimed_by=by, claimed_until=UnixMs(now + CLAIM_MS), claim_command=command
         )
@@ -306,10 +315,9 @@ class MemoryReviews:
         self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
     ) -> Case:
         case = self._store.reviews.get(review_id)
-        if done := repeated(case, review_id, command, case.decide_command if case else ""):
+        if done := decided_before(review_id, by, now, command, case):
             return done
         assert case is not None
-        check_decidable(case, by, now)
         return self._put(
             case,
             state="decided",

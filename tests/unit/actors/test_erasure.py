@@ -184,6 +184,31 @@ async def test_every_live_replica_does_its_part() -> None:
         await check_erased_of_two(place, one, keys)
 
 
+@virtual
+async def test_the_engine_lets_go_of_a_session_once_while_others_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Place() as place:
+        one, keys = await place.replica("r1"), MemoryKeys()
+        await populated(place, one, keys)
+        await place.replica("r2")
+        await ask(place, one)
+        asked: list[SessionKey] = []
+        release = one.engine.release
+
+        async def released(key: SessionKey) -> None:
+            asked.append(key)
+            await release(key)
+
+        monkeypatch.setattr(one.engine, "release", released)
+        here = an_eraser(one, keys)
+        assert await here.sweep() == 0
+        once = list(asked)
+        assert [await here.sweep() for _ in range(5)] == [0] * 5
+        assert asked == once and {OPEN, ENDED, GONE} <= set(asked)
+        assert all(one.engine.place(key).tokens == 0 for key in (OPEN, ENDED, GONE))
+
+
 async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeys) -> None:
     for key in (OPEN, ENDED, GONE):
         assert place.store.head(key) is None and keys._keys.get(key) is None
