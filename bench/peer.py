@@ -24,7 +24,7 @@ from bench.support import ROOT
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-BATCH_TOKENS = 64  # prefilled in one step, as our engine does on a CPU
+PIECE_TOKENS = 64  # of a prompt in one step, as our engine does on a CPU
 
 
 class LlamaServer:
@@ -123,7 +123,7 @@ def main(arguments: argparse.Namespace) -> None:
     params.n_ctx = arguments.context * arguments.slots
     params.cpuparams.n_threads = arguments.threads
     params.cpuparams_batch.n_threads = arguments.threads
-    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.n_batch, params.n_ubatch = PIECE_TOKENS + arguments.slots, PIECE_TOKENS
     params.cache_ram_mib = 0
     params.port = 0
     server = xllamacpp.Server(params)

@@ -63,7 +63,6 @@ class LlamaEngine:
         self._cost = cost or CostModel()
         self._scheduler = Scheduler(SlotTable(options.slots, ranking=self._rank), options.waiting_max)
         self._table = self._scheduler.table
-        self._piece_tokens = piece_tokens(options)
         self._load = Load(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
         self._turns: dict[SessionKey, set[Turn]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
@@ -157,7 +156,7 @@ class LlamaEngine:
             tokenizer,
             vocabulary.fragments,
             SchemaTrials(letter),
-            self._piece_tokens,
+            piece_tokens(self.options),
             always=not self.options.gpu_layers,
             check=self._check_alive,
         )

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
+from inference.llama.server import piece_tokens
 from tests.contract.engines import AlwaysRestores, ask, key, prompt_of, request, until
 
 pytestmark = pytest.mark.model
@@ -59,7 +60,8 @@ async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(engine
 @pytest.mark.parametrize("opening", [False, True])
 async def test_a_prompt_that_nobody_wants_any_more_is_computed_no_further(engine: LlamaEngine, opening: bool) -> None:
     prompt = await prompt_of(engine, " ".join([STORY] * 20))
-    assert len(prompt) > 6 * engine._piece_tokens
+    piece = piece_tokens(engine.options)
+    assert len(prompt) > 6 * piece
     sent = Sent(engine)
     shared = {"shared_prefix": len(prompt) - 8} if opening else {}
 
@@ -73,8 +75,8 @@ async def test_a_prompt_that_nobody_wants_any_more_is_computed_no_further(engine
     with contextlib.suppress(asyncio.CancelledError):
         await turn
     await until(lambda: engine.stats().running == 0)
-    assert sent.lengths == [engine._piece_tokens, 2 * engine._piece_tokens]
-    assert engine.stats().counters["prefilled_tokens"] <= 2 * engine._piece_tokens
-    assert engine.place(key("a")).tokens <= 2 * engine._piece_tokens
+    assert sent.lengths == [piece, 2 * piece]
+    assert engine.stats().counters["prefilled_tokens"] <= 2 * piece
+    assert engine.place(key("a")).tokens <= 2 * piece
     answer = await ask(engine, key("b", "other"), await prompt_of(engine, "Hi."), max_tokens=2)
     assert len(answer.tokens) == 2 and len(sent.lengths) == 3
