@@ -6,7 +6,6 @@ other changes (not against reads) until it commits, so that versions become visi
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from persistence.postgres import PostgresJournal
 from persistence.postgres_audit import chain_locked
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_audit import chain
+from persistence.sqlite_library import sqlite3
 from sessions.api_keys import KEPT_MS, KEYS_MAX, ApiKey, taken, too_many
 from sessions.audit import Audited
 from sessions.errors import SessileError

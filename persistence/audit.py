@@ -11,7 +11,6 @@ Entries of appends are chained where appends are committed (`sqlite_transaction`
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from persistence.postgres_audit import (
 from persistence.rules import check_text
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_audit import chain
+from persistence.sqlite_library import sqlite3
 from sessions.audit import Audited, AuditHead, AuditLog, AuditRow, Sealer
 from sessions.errors import BadInput
 from sessions.types import TenantId

@@ -40,7 +40,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_max: int = 64 * 2**20
     write_bytes_max: int = 16 * 2**20
     gather_s: float = 0.001
-    pace_s: float = 0.004
+    pace_s: float = 0.002
     pace_from_writes: int = 8  # a batch smaller than this is not load: the next one goes at once
 
 

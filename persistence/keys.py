@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,6 +23,7 @@ import asyncpg
 import msgspec
 
 from persistence.master_key import KEY_BYTES, MasterKey
+from persistence.sqlite_library import sqlite3
 from sessions.errors import Unavailable
 from sessions.ports import DataKey
 from sessions.types import SessionKey

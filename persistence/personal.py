@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -17,6 +16,7 @@ from persistence.postgres_audit import chain_locked
 from persistence.rules import FIRST_KEY, check_text
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_audit import chain
+from persistence.sqlite_library import sqlite3
 from sessions.audit import Audited, Sealer
 from sessions.errors import BadInput
 from sessions.personal import Erasure, PersonalData

@@ -8,7 +8,6 @@ condition is the state that it needs; where it changes nothing, what stands ther
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -21,6 +20,7 @@ from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
 from persistence.rules import check_text
 from persistence.sqlite import SqliteJournal
+from persistence.sqlite_library import sqlite3
 from persistence.writes import REVIEW_COLUMNS, sealed, unsealed
 from sessions.errors import Conflict
 from sessions.reviews import (

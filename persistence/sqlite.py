@@ -1,8 +1,8 @@
 """The journal in one SQLite file: group commit on one writer connection, a few readers beside it.
 
-* One connection writes, in `BEGIN IMMEDIATE` transactions with `synchronous=FULL`, and makes every checkpoint. SQLite
-  before 3.51.3 can corrupt a WAL file when two connections write or checkpoint at once; here only one ever does.
-  Readers are `query_only`; the writer opens first and closes last, and the folder is locked against other processes.
+* One connection writes, in `BEGIN IMMEDIATE` transactions with `synchronous=FULL`. Checkpoints are made beside it (see
+  `sqlite_checkpoints.py`) or, where SQLite is too old for that, in its commits. Readers are `query_only`; the writer
+  opens first and closes last, and the folder is locked against other processes.
 * A transaction is one trip to the writer's thread, however many sessions are in it (see `sqlite_transaction.py`).
 * A read is one statement, so it sees one state of the file, and every commit that was acknowledged before it.
 * After a failed commit nothing is acknowledged. If it cannot be known whether it reached the disk, `head`, `load` and
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -40,7 +39,9 @@ from persistence.rules import (
     unknown_place,
 )
 from persistence.sqlite_audit import secret_of
+from persistence.sqlite_checkpoints import LAST_RESORT, Checkpoints, checkpoint, connector
 from persistence.sqlite_faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
+from persistence.sqlite_library import CHECKPOINTS_BESIDE_COMMITS, sqlite3
 from persistence.sqlite_schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
 from persistence.sqlite_transaction import (
     STORE,
@@ -78,7 +79,8 @@ class SqliteJournal:
         marker: Path | None = None,
         audit_key: bytes | None = None,
         num_readers: int = 2,
-        checkpoint_pages: int = 1000,
+        checkpoint_pages: int = 2000,
+        checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS,
         quick_check_bytes_max: int = 128 * 2**20,
         new_id: Callable[[], str] = lambda: uuid4().hex,
         now: Callable[[], float] = time.time,
@@ -92,6 +94,8 @@ class SqliteJournal:
         self._marker = Marker(marker or folder / "journal.marker", now=now)
         self._num_readers = num_readers
         self._checkpoint_pages = checkpoint_pages
+        self._checkpoints_beside = checkpoints_beside
+        self._checkpoints: Checkpoints | None = None
         self._quick_check_bytes_max = quick_check_bytes_max
         self._new_id = new_id
         self._now = now
@@ -132,6 +136,12 @@ class SqliteJournal:
                     self._readers.append(reader)
                     await reader.execute_fetchall("PRAGMA query_only = ON")
                     self._idle.put_nowait(reader)
+                if self._checkpoints_beside:
+                    self._checkpoints = Checkpoints(
+                        await aiosqlite.Connection(connector(self._connector(sqlite3.Connection)), 1),
+                        pages=self._checkpoint_pages,
+                        rest=partial(self._travel, checkpoint),
+                    )
             except sqlite3.Error as exc:
                 raise self._cannot_open(exc) from exc
             except OSError as exc:
@@ -151,13 +161,14 @@ class SqliteJournal:
     async def _close_files(self) -> None:
         """Readers first: whoever closes last makes a checkpoint, and that is the writer's business."""
         try:
-            for connection in [*self._readers, *([self._writer] if self._writer else [])]:
+            for connection in [*self._readers, self._checkpoints, self._writer]:
                 try:
-                    await connection.close()
+                    if connection is not None:
+                        await connection.close()
                 except sqlite3.Error:
                     log.exception("journal.close_failed")
             self._readers.clear()
-            self._writer = None
+            self._checkpoints = self._writer = None
             try:
                 self._marker.close()
             except OSError:
@@ -165,10 +176,14 @@ class SqliteJournal:
         finally:
             self._lock.release()
 
-    async def _connect(self, factory: type[sqlite3.Connection]) -> aiosqlite.Connection:
-        return await aiosqlite.connect(
-            self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
+    def _connector(self, factory: type[sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
+        """By hand, because `aiosqlite.connect` takes the system's SQLite."""
+        return partial(
+            sqlite3.connect, self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
         )
+
+    async def _connect(self, factory: type[sqlite3.Connection]) -> aiosqlite.Connection:
+        return await aiosqlite.Connection(self._connector(factory), iter_chunk_size=64)
 
     async def _open_writer(self) -> None:
         try:  # by hand first: a connection that cannot be made leaves its thread behind
@@ -179,7 +194,7 @@ class SqliteJournal:
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
-            f"wal_autocheckpoint = {self._checkpoint_pages}",
+            f"wal_autocheckpoint = {self._checkpoint_pages * (LAST_RESORT if self._checkpoints_beside else 1)}",
             "journal_size_limit = 67108864",
             "temp_store = MEMORY",
             "cache_size = -32768",
@@ -265,6 +280,8 @@ class SqliteJournal:
         finally:
             self._commits += transaction.committed
         self._unsure = False
+        if self._checkpoints is not None:
+            self._checkpoints.committed()
         return outcomes
 
     async def _travel(self, function: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:

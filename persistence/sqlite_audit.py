@@ -5,12 +5,12 @@ that is read is the head that is moved.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Sequence
 from itertools import groupby
 
 import aiosqlite
 
+from persistence.sqlite_library import sqlite3
 from sessions.audit import SECRET_BYTES, AuditHead, Entry, Sealer
 
 

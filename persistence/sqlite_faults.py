@@ -5,9 +5,9 @@ The public messages name no paths; the cause, with SQLite's own words, travels a
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Final
 
+from persistence.sqlite_library import sqlite3
 from sessions.errors import OutcomeUnknown, Unavailable
 
 

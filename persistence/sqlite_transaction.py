@@ -12,7 +12,6 @@ winners.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from persistence.group import Write
 from persistence.rules import FENCES_OF_AN_INCARNATION, FIRST_KEY, fenced, purged_row
 from persistence.sqlite_audit import chain
 from persistence.sqlite_faults import CommitFailed, RollbackFailed, StoreTaken
+from persistence.sqlite_library import sqlite3
 from persistence.writes import AppendWrite, GrantWrite, JobWrite
 from sessions.audit import Sealer
 from sessions.stored import Due

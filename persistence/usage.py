@@ -8,7 +8,6 @@ so that no sum leaves 64 bits; PostgreSQL's numeric sums are cast back.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -19,6 +18,7 @@ from persistence.memory import MemoryJournal
 from persistence.postgres import PostgresJournal
 from persistence.rules import FIRST_KEY, check_key, check_text
 from persistence.sqlite import SqliteJournal
+from persistence.sqlite_library import sqlite3
 from sessions.metering import DAY_MS, UsageBooks, UsageEntry, UsageGroup, UsageQuery, UsageTotal
 from sessions.stored import UsageRow
 from sessions.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage

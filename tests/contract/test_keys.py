@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from persistence.choice import open_keys
 from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
 from persistence.master_key import KEY_BYTES, MasterKey, read_master_key
+from persistence.sqlite_library import sqlite3
 from sessions.errors import BadInput, Unavailable
 from sessions.types import SessionId, SessionKey, TenantId
 from tests.contract.journals import postgres

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import httpx
 from persistence import api_keys_of
 from persistence.audit import audit_of
 from persistence.sqlite import SqliteJournal
+from persistence.sqlite_library import sqlite3
 from sessions.api_keys import Wanted
 from sessions.audit import verify
 from tests.contract.journals import ACME, key

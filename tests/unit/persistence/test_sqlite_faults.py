@@ -9,7 +9,6 @@ import re
 import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from persistence.folder import MARKER_BYTES, Mark
 from persistence.group import GroupLimits
 from persistence.sqlite import SqliteJournal
+from persistence.sqlite_library import sqlite3
 from sessions.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
 from sessions.stored import Append
 from tests.unit.persistence.support import (
