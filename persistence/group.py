@@ -8,7 +8,8 @@ Decides which writes share a transaction, and in which order; what a transaction
 * Batches run one after another, so a store needs no lock of its own.
 * Everything is bounded: a batch in writes, rows and bytes, the queue in writes and bytes (then Overloaded).
 * While the store is busy, writes collect by themselves. When it is idle and the last batch was of several sessions,
-  the first write waits `gather_s` for its neighbours: the streams of an engine's step speak one after the other.
+  the first write waits `gather_s` for its neighbours: the streams of an engine's step speak one after the other. One of
+  several rows goes at once: it begins or ends an answer, and somebody waits for that.
   Under load a batch is held until `pace_s` after the one before it began: each batch costs a sync and some fixed work,
   and half as many batches cost half of that.
 
@@ -124,7 +125,7 @@ class GroupCommit:
                 self._wake.clear()
                 await self._wake.wait()
                 # What the same moment brings shares the first batch.
-                await asyncio.sleep(limits.gather_s if several else 0)
+                await asyncio.sleep(limits.gather_s if several and self._pending[0].rows == 1 else 0)
             self._batch = batch = self._take()
             if not batch:
                 continue

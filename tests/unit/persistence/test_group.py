@@ -197,6 +197,16 @@ async def test_after_a_batch_of_several_the_first_of_the_next_waits_for_its_neig
     await group.stop()
 
 
+async def test_what_somebody_waits_for_does_not_wait_for_neighbours() -> None:
+    """Several rows begin or end an answer; the gather would outlast the test."""
+    store = Store()
+    group = a_group(store, gather_s=60.0)
+    await asyncio.gather(*submit(group, a_write("a", rows=3), a_write("b", rows=3)))
+    await asyncio.gather(*submit(group, a_write("c", rows=3)))
+    assert store.batches == [["a", "b"], ["c"]]
+    await group.stop()
+
+
 async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     store = Store()
     group = a_group(store)
