@@ -26,8 +26,9 @@ MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 class SavesLate(LlamaEngine):
     """Saves a session only when somebody takes its slot: to see what saving ahead is worth."""
 
-    def _others_wait(self) -> bool:
-        return False
+    async def start(self) -> None:
+        await super().start()
+        await self._saves_ahead.close()
 
 
 class Talk:

@@ -21,6 +21,7 @@ from inference.kv.gauges import gauges_of
 from inference.kv.holdings import Holdings
 from inference.kv.staging import StagingFolder
 from inference.kv.tiers import Tiers
+from inference.llama.ahead import SavesAhead
 from inference.llama.completion import Completion
 from inference.llama.gguf import Model, read_model
 from inference.llama.http import HttpClient
@@ -78,6 +79,7 @@ class LlamaEngine:
         self._server: LlamaServer | None = None
         self._http: HttpClient
         self._residency: Residency
+        self._saves_ahead: SavesAhead
         self._prefill: Prefill
         self._tokenizer: LlamaTokenizer
         self._info: EngineInfo
@@ -149,6 +151,12 @@ class LlamaEngine:
             worth_tokens=self.options.spill_tokens_min,
             bytes_per_token=bytes_per_token(model.metadata, model.architecture),
         )
+        self._saves_ahead = SavesAhead(
+            self._table,
+            self._residency,
+            num_waiting=lambda: self._scheduler.num_waiting,
+            save_idle_s=self.options.save_idle_s,
+        )
         self._prefill = Prefill(
             self._scheduler,
             http,
@@ -190,6 +198,7 @@ class LlamaEngine:
         for slot in sorted(self._table, key=lambda slot: -slot.used):
             if not slot.busy and loop.time() < deadline and self._residency.tiers.disk is not None:
                 await self._residency.save(slot)
+        await self._saves_ahead.close()
         await self._residency.settle()
         await self._residency.tiers.close(max(0.0, deadline - loop.time()))
         await server.stop()
@@ -237,6 +246,7 @@ class LlamaEngine:
                     self._load.started(claim.claim, len(prompt) - common_prefix(slot.tokens, prompt))
                 run = await self._prefill.begin(turn, claim.prompt, request.shared_prefix, parameters)
                 turn.paused = run is None
+                self._saves_ahead.look()  # not before its own KV is in its slot: they share the room in host memory
                 item = await run.next() if run is not None else None
                 while run is not None and isinstance(item, Chunk):
                     if cached_tokens is None:
@@ -358,24 +368,9 @@ class LlamaEngine:
         else:
             self._scheduler.leave(turn.claim)
         self._residency.tiers.trim(key.tenant)
-        if self._gone is None and not slot.busy and self._others_wait() and self._residency.is_worth_saving(slot):
-            self._residency.save_ahead(slot)  # this slot is wanted soon: spare whoever comes the wait
-        elif self._gone is None and not slot.busy and self._residency.tiers.cold:
-            self._save_later(slot)
-
-    def _save_later(self, slot: Slot) -> None:
-        """A session that rests is saved while nobody is held up by it, and so outlives a process that is killed."""
-        used = slot.used
-
-        def save() -> None:
-            if self._gone is not None or slot.busy or slot.used != used:
-                return
-            if self._table.num_busy:
-                self._save_later(slot)
-            elif self._residency.is_worth_saving(slot):
-                self._residency.save_ahead(slot)
-
-        asyncio.get_running_loop().call_later(self.options.save_idle_s, save)
+        if self._gone is None and not slot.busy:
+            self._saves_ahead.rest(slot)
+        self._saves_ahead.look()
 
     def _rank(self, slot: Slot) -> tuple[float, ...]:
         """Smaller gives its slot up first: parked, then who is least expected back, then the longest unused."""
@@ -383,12 +378,6 @@ class LlamaEngine:
             return (0.0, 0.0, slot.used)
         index = self._residency.tiers.returns.index(slot.key, 0.0, len(slot.tokens))
         return (not slot.parked, index, slot.used)
-
-    def _others_wait(self) -> bool:
-        """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
-        if self._table.has_empty():
-            return False
-        return self._scheduler.num_waiting > 0 or self._residency.has_others({slot.key for slot in self._table})
 
     def _count(self, turn: Turn, run: Completion) -> None:
         counters = self._counters

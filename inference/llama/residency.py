@@ -105,6 +105,10 @@ class Residency:
             for snapshot in self.tiers.host_snapshots()
         )
 
+    def has_room_for_more(self) -> bool:
+        """Whether host memory is far from evicting, so that what nobody asked for may be put there."""
+        return self.tiers.host_bytes * 2 < self.tiers.host_bytes_max
+
     def unsaved_bytes(self, slot: Slot) -> int:
         """About what the slot holds beyond what a snapshot covers that is still there."""
         covered = 0

@@ -74,9 +74,16 @@ class SlotTable:
         if own:
             slot = self._best_own(own, prompt, idle)
         else:
-            slot = min(idle, key=lambda slot: (slot.key is not None, *self._ranking(slot)))
+            slot = min(idle, key=self._place_in_line)
         slot.busy = True
         return slot
+
+    def next_for_a_stranger(self) -> list[Slot]:
+        """The idle slots, in the order in which sessions that have none would get them."""
+        return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
+
+    def _place_in_line(self, slot: Slot) -> tuple[float, ...]:
+        return (slot.key is not None, *self._ranking(slot))
 
     def _best_own(self, own: list[Slot], prompt: array.array[int], idle: list[Slot]) -> Slot:
         shared = {slot.number: common_prefix(slot.tokens, prompt) for slot in own}
