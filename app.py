@@ -205,8 +205,8 @@ def people_of(journal: JournalStore, erase: Callable[[], Awaitable[int]] | None 
 
 def retention_of(settings: Settings, journal: JournalStore) -> RetentionFile:
     """Raises BadSetting."""
-    days, audit_log = settings.retention_days, audit_of(journal)
-    return RetentionFile(settings.retention, deleted_days=days, audit=audit_log, now_ms=now_ms)
+    days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
+    return RetentionFile(settings.retention, **days, audit=audit_of(journal), now_ms=now_ms)
 
 
 def doors_of(settings: Settings, gateway: Gateway, exposition: Exposition) -> tuple[Server, GrpcServer | None]:
@@ -300,6 +300,7 @@ async def serve(settings: Settings) -> int:
             reviews=reviews_of(journal),
             personal=personal_of(journal),
             retention=retention.now,
+            audit=audit_of(journal),
         )
         assert upkeep.eraser is not None
         gateway.people = people_of(journal, upkeep.eraser.sweep)

@@ -153,6 +153,7 @@ class Replica:
             reviews=reviews,
             personal=personal,
             retention=retention,
+            audit=audit,
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()

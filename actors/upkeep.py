@@ -1,5 +1,5 @@
-"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, tell sessions
-what reviewers decided.
+"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, trim the
+audit log, tell sessions what reviewers decided.
 
 Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
 indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
@@ -15,6 +15,8 @@ import structlog
 
 from actors.erasure import Eraser
 from actors.runtime import Moved, Runtime
+from sessions.audit import AuditLog
+from sessions.audit_trim import trim
 from sessions.errors import Gone, NotFound, SessileError
 from sessions.personal import PersonalData
 from sessions.ports import Directory, Engine, Journal, Keys
@@ -51,8 +53,10 @@ class Upkeep:
         reviews: ReviewBooks | None = None,
         personal: PersonalData | None = None,
         retention: Callable[[], Retention] = Retention,
+        audit: AuditLog | None = None,
     ) -> None:
-        """`retention` says how long sessions are kept now; `personal` None: nobody is ever erased."""
+        """`retention` says how long things are kept now; `personal` None: nobody is ever erased; `audit` None: its
+        rows stay."""
         self._runtime = runtime
         self._journal = journal
         self._directory = directory
@@ -62,6 +66,7 @@ class Upkeep:
         self._keys = keys
         self._reviews = reviews
         self._retention = retention
+        self._audit = audit
         self.eraser: Eraser | None = None
         if personal is not None:
             self.eraser = Eraser(
@@ -92,6 +97,7 @@ class Upkeep:
             if loop.time() >= purge_at:
                 purge_at = loop.time() + self._limits.purge_every_s
                 await self._attempt("purge", self.purge())
+                await self._attempt("trim_audit", self.trim_audit())
                 await self._attempt("tidy_reviews", self.tidy_reviews())
             await self._attempt("tell_reviews", self.tell_reviews())
             await asyncio.sleep(self._limits.sweep_s)
@@ -157,6 +163,18 @@ class Upkeep:
                 await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
             del self._erased[key]
         return len(purged)
+
+    async def trim_audit(self) -> int:
+        """Takes rows away from the audit log that are not kept any longer (`sessions.audit_trim`); returns how many."""
+        audit, retention, now = self._audit, self._retention(), self._now_ms()
+        if audit is None or not retention.trims_audit:
+            return 0
+        trimmed = 0
+        for tenant in await audit.tenants():
+            before = retention.of(tenant).audit_before(now)
+            if before is not None:
+                trimmed += await trim(audit, tenant, before=before, now=now)
+        return trimmed
 
     async def tell_reviews(self) -> int:
         """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns

@@ -22,7 +22,8 @@ from bench.support import percentile
 from persistence.audit import audit_of
 from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
-from sessions.audit import Audited, verify
+from sessions.audit import Audited
+from sessions.audit_check import verify
 from sessions.stored import Append
 from sessions.types import UnixMs
 from sessions.verdicts import Finding

@@ -22,20 +22,29 @@ from persistence.postgres_audit import (
     RECORD,
     TRIES,
     chain_columns,
+    chain_locked,
     columns,
     heads_of,
+    lock_chain,
     overtaken_too_often,
 )
 from persistence.rules import check_text
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_audit import chain
 from persistence.sqlite_library import sqlite3
-from sessions.audit import Audited, AuditHead, AuditLog, AuditRow, Sealer
+from sessions.audit import Audited, AuditFloor, AuditHead, AuditLog, AuditRow, Sealer
 from sessions.errors import BadInput
 from sessions.types import TenantId
 
 ROWS: Final = f"SELECT {AUDIT_COLUMNS} FROM audit WHERE tenant = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 TENANTS: Final = "SELECT tenant FROM audit_heads WHERE seq > 0 ORDER BY tenant"
+FLOOR_COLUMNS: Final = "tenant, seq, mac, until, key_id, seal"
+FLOOR: Final = "SELECT seq, mac, until, key_id, seal FROM audit_floors WHERE tenant = $1"
+MOVE_FLOOR: Final = (
+    f"INSERT INTO audit_floors ({FLOOR_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant) DO UPDATE SET"
+    " seq = excluded.seq, mac = excluded.mac, until = excluded.until, key_id = excluded.key_id, seal = excluded.seal"
+)
+TAKE_AWAY: Final = "DELETE FROM audit WHERE tenant = $1 AND seq <= $2"
 HEAD: Final = "SELECT seq, mac, seal FROM audit_heads WHERE tenant = $1 AND seq > 0"
 
 
@@ -50,6 +59,16 @@ def rows_about(num_names: int) -> str:
 def row_of(row: Any) -> AuditRow:
     tenant, seq, at, about, key_id, body, prev, mac = tuple(row)
     return AuditRow(TenantId(tenant), seq, at, about, key_id, bytes(body), bytes(prev), bytes(mac))
+
+
+def _floor_of(rows: Sequence[Any]) -> AuditFloor | None:
+    for seq, mac, until, key_id, seal in rows:
+        return AuditFloor(seq, bytes(mac), until, key_id, bytes(seal))
+    return None
+
+
+def _sqlite(statement: str) -> str:
+    return re.sub(r"\$(\d+)", r"?\1", statement)
 
 
 class _InDatabase:
@@ -71,6 +90,10 @@ class _InDatabase:
             return AuditHead(seq, bytes(mac), bytes(seal))
         return None
 
+    async def floor(self, tenant: TenantId) -> AuditFloor | None:
+        check_text(tenant)
+        return _floor_of(await self._rows(FLOOR, (tenant,)))
+
     async def tenants(self) -> list[TenantId]:
         return [TenantId(tenant) for (tenant,) in await self._rows(TENANTS, ())]
 
@@ -84,7 +107,7 @@ class SqliteAudit(_InDatabase):
         return self._journal.sealer
 
     async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        return await self._journal.rows(re.sub(r"\$(\d+)", r"?\1", statement), values)
+        return await self._journal.rows(_sqlite(statement), values)
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
         entries = [self.sealer.entry(tenant, each) for each in audited]
@@ -93,6 +116,19 @@ class SqliteAudit(_InDatabase):
             chain(connection, self.sealer, entries)
 
         await self._journal.job(step)
+
+    async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
+        entry = self.sealer.entry(tenant, audited)
+
+        def step(connection: sqlite3.Connection) -> bool:
+            if _floor_of(connection.execute(_sqlite(FLOOR), (tenant,)).fetchall()) != expected:
+                return False
+            connection.execute(_sqlite(MOVE_FLOOR), (tenant, *floor))
+            chain(connection, self.sealer, [entry])
+            connection.execute(_sqlite(TAKE_AWAY), (tenant, floor.seq))
+            return True
+
+        return bool(await self._journal.job(step))
 
 
 class PostgresAudit(_InDatabase):
@@ -119,6 +155,16 @@ class PostgresAudit(_InDatabase):
                     return
         raise overtaken_too_often()
 
+    async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
+        async with self._journal.transaction() as connection:
+            await lock_chain(connection, tenant)  # whoever trims beside us has ended when this returns
+            if _floor_of(await connection.fetch(FLOOR, tenant)) != expected:
+                return False
+            await connection.execute(MOVE_FLOOR, tenant, *floor)
+            await connection.execute(TAKE_AWAY, tenant, floor.seq)
+            await chain_locked(connection, self.sealer, [self.sealer.entry(tenant, audited)])
+            return True
+
 
 class MemoryAudit:
     """Gone with the journal that it belongs to."""
@@ -141,6 +187,18 @@ class MemoryAudit:
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
         return self._store.audit_heads.get(tenant)
+
+    async def floor(self, tenant: TenantId) -> AuditFloor | None:
+        return self._store.audit_floors.get(tenant)
+
+    async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
+        store = self._store
+        if store.audit_floors.get(tenant) != expected:
+            return False
+        store.audit_floors[tenant] = floor
+        store.chain([self.sealer.entry(tenant, audited)])
+        store.audit_rows[tenant] = [row for row in store.audit_rows[tenant] if row.seq > floor.seq]
+        return True
 
     async def tenants(self) -> list[TenantId]:
         return sorted(self._store.audit_heads)

@@ -43,7 +43,7 @@ from persistence.rules import (
     unknown_place,
 )
 from sessions.api_keys import ApiKey
-from sessions.audit import AuditHead, AuditRow, Entry, Sealer
+from sessions.audit import AuditFloor, AuditHead, AuditRow, Entry, Sealer
 from sessions.events import Record, ResponseCreated, ResponseQueued
 from sessions.limits import Tally
 from sessions.personal import Erasure
@@ -112,6 +112,7 @@ class MemoryStore:
         self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}  # see persistence.audit
         self.audit_heads: dict[TenantId, AuditHead] = {}
+        self.audit_floors: dict[TenantId, AuditFloor] = {}
         self.erasures: list[Erasure] = []  # see persistence.personal
         self.sealer = Sealer(hashlib.sha256(self.incarnation.encode()).digest())
 
@@ -126,6 +127,7 @@ class MemoryStore:
         twin.reviews = dict(self.reviews)
         twin.audit_rows = {tenant: list(rows) for tenant, rows in self.audit_rows.items()}
         twin.audit_heads = dict(self.audit_heads)
+        twin.audit_floors = dict(self.audit_floors)
         twin.erasures = list(self.erasures)
         return twin
 
@@ -135,6 +137,7 @@ class MemoryStore:
         self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
         self.relayed, self.reviews = state.relayed, state.reviews
         self.audit_rows, self.audit_heads = state.audit_rows, state.audit_heads
+        self.audit_floors = state.audit_floors
         self.erasures = state.erasures
         self.api_keys.clear()
         self.api_keys.update(state.api_keys)

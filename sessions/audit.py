@@ -10,6 +10,14 @@ So a row that was changed, left out, put elsewhere or moved to another tenant do
 when the last ones are missing. What a chain cannot tell by itself is that it was put back whole to what it once was:
 for that `Check` takes anchors, (seq, mac) as somebody noted them elsewhere.
 
+What is not kept any longer is taken away from the front (`sessions.audit_trim`), and a floor says up to where:
+
+    floor:  seq, mac of the last row taken away, until = the latest of their times, key_id,
+            seal = HMAC-SHA256(key, "floor" | tenant | seq | mac | until | key_id)
+
+A chain with a floor begins behind it. The row "audit.trimmed" that was written with the floor, in one transaction,
+names the same place; the floor has to be what the last such row says. So neither can be put forward or back alone.
+
 The key is the installation's secret, which the journal keeps, mixed with that of a file where one is given. Texts and
 end users' names stand in rows as HMACs under keys derived from it and bound to the tenant, so whoever sees rows but
 not the key cannot try out names or short texts. Who may write texts themselves decides `texts`.
@@ -53,6 +61,7 @@ Action = Literal[
     "session.hand_off_asked",
     "review.decided",
     "access.refused",
+    "audit.trimmed",
 ]
 
 
@@ -95,6 +104,16 @@ class AuditRow(NamedTuple):
     mac: bytes
 
 
+class AuditFloor(NamedTuple):
+    """What was taken away from the front of a chain: everything up to `seq`, none of it later than `until`."""
+
+    seq: int
+    mac: bytes
+    until: int
+    key_id: str
+    seal: bytes
+
+
 class Entry(NamedTuple):
     """A row before it has its place in a chain."""
 
@@ -124,6 +143,15 @@ class AuditLog(Protocol):
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
         """None: nothing was ever written down."""
+        ...
+
+    async def floor(self, tenant: TenantId) -> AuditFloor | None:
+        """None: nothing was ever taken away."""
+        ...
+
+    async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
+        """Moves the floor, writes `audited` down and takes away the rows up to the floor, in one transaction. False:
+        the floor is not `expected` any more, and nothing was done. Not for anybody but `sessions.audit_trim`."""
         ...
 
     async def tenants(self) -> list[TenantId]:
@@ -223,6 +251,15 @@ class Sealer:
         tenant = rows[0].tenant
         return rows, AuditHead(seq, prev, self._seal(self._current, tenant, seq, prev))
 
+    def floor(self, last: AuditRow, until: int) -> AuditFloor:
+        """What says that a chain was taken away up to `last`."""
+        bare = AuditFloor(last.seq, last.mac, until, self._current.id, b"")
+        return bare._replace(seal=self._floor_seal(self._current, last.tenant, bare))
+
+    @staticmethod
+    def _floor_seal(key: _Key, tenant: TenantId, floor: AuditFloor) -> bytes:
+        return _hmac(key.chain, "floor", tenant, *floor[:-1])
+
     @staticmethod
     def _mac(key: _Key, row: AuditRow) -> bytes:
         return _hmac(key.chain, "row", *row[:-1])
@@ -244,123 +281,19 @@ class Sealer:
         key = self._known.get(key_id)
         return key is not None and hmac.compare_digest(self._seal(key, tenant, head.seq, head.mac), head.seal)
 
+    def floored(self, tenant: TenantId, floor: AuditFloor) -> bool:
+        key = self._known.get(floor.key_id)
+        return key is not None and hmac.compare_digest(self._floor_seal(key, tenant, floor), floor.seal)
+
 
 def _named(key: _Key, tenant: TenantId, user: str) -> str:
     return "u_" + _hmac(key.names, tenant, user)[:16].hex()
-
-
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What checking a chain found. `first_broken` is the number of the first row that is not as it was written;
-    `anchor` is to be noted elsewhere. `weak` rows are proven by the stored secret alone, though a key file is given."""
-
-    tenant: TenantId
-    intact: bool
-    rows: int
-    first_broken: int | None = None
-    why: str = ""
-    anchor: str = ""
-    weak: int = 0
-
-
-class Check:
-    """Goes over one chain, page by page: `take` rows in order as they are stored, then `finish` with the head."""
-
-    def __init__(self, sealer: Sealer, tenant: TenantId, anchors: Mapping[int, str] | None = None) -> None:
-        """`anchors`: hexadecimal MACs by number."""
-        self._sealer = sealer
-        self._tenant = tenant
-        self._anchors = dict(anchors or {})
-        self._prev = NOTHING
-        self._last: AuditRow | None = None
-        self._rows = 0
-        self._weak = 0
-        self._broken: tuple[int, str] | None = None
-
-    @property
-    def broken(self) -> bool:
-        return self._broken is not None
-
-    def take(self, rows: Iterable[AuditRow]) -> None:
-        for row in rows:
-            if self._broken is not None:
-                return
-            self._take(row)
-
-    def _take(self, row: AuditRow) -> None:
-        due = self._rows + 1
-        noted = self._anchors.pop(due, None)
-        if row.seq != due:
-            self._broken = (due, f"is missing; row {row.seq} follows" if row.seq > due else "stands there twice")
-        elif row.tenant != self._tenant:
-            self._broken = (due, "belongs to another tenant")
-        elif (trouble := self._sealer.trouble_of(row)) is not None:
-            self._broken = (due, trouble)
-        elif row.prev != self._prev:
-            self._broken = (due, "does not follow the row before it")
-        elif noted is not None and not hmac.compare_digest(noted, row.mac.hex()):
-            self._broken = (due, "is not the row that the anchor names")
-        else:
-            self._rows, self._prev, self._last = due, row.mac, row
-            self._weak += row.key_id != self._sealer.key_id
-
-    def finish(self, head: AuditHead | None) -> Verified:
-        """`head` as it was read behind the rows, so that it is never before their last."""
-        if self._broken is None:
-            self._broken = self._end(head)
-        seq, why = self._broken or (None, "")
-        return Verified(
-            tenant=self._tenant,
-            intact=self._broken is None,
-            rows=self._rows,
-            first_broken=seq,
-            why=why,
-            anchor=f"{self._rows}:{self._prev.hex()}" if self._rows and self._broken is None else "",
-            weak=self._weak,
-        )
-
-    def _end(self, head: AuditHead | None) -> tuple[int, str] | None:
-        if head is None:
-            return (1, "stands there without a head") if self._rows else self._unmet()
-        if head.seq > self._rows:
-            return self._rows + 1, f"is missing; the head says that there were {head.seq}"
-        last = self._last
-        if last is None or head.seq < last.seq or head.mac != last.mac:
-            return max(self._rows, 1), "is not the one that the head names"
-        if not self._sealer.sealed(self._tenant, head, last.key_id):
-            return last.seq, "has a head that was changed"
-        return self._unmet()
-
-    def _unmet(self) -> tuple[int, str] | None:
-        return (min(self._anchors), "is missing; an anchor names it") if self._anchors else None
-
-
-async def verify(
-    log: AuditLog, tenant: TenantId, *, anchors: Mapping[int, str] | None = None, page: int = PAGE_MAX
-) -> Verified:
-    """Checks one chain as it is now, rows included that come meanwhile. Raises Unavailable."""
-    check = Check(log.sealer, tenant, anchors)
-    after = 0
-    while True:
-        while not check.broken and (rows := await log.rows(tenant, after=after, limit=page)):
-            check.take(rows)
-            after = rows[-1].seq
-        head = await log.head(tenant)
-        if check.broken or head is None or head.seq <= after or not await log.rows(tenant, after=after, limit=1):
-            return check.finish(head)
 
 
 def public(row: AuditRow) -> dict[str, Any]:
     """A row as its readers see it."""
     body: dict[str, Any] = msgspec.json.decode(row.body)
     return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}
-
-
-def parse_anchor(text: str) -> tuple[int, str]:
-    """SEQ:MAC, as `Verified.anchor` says it. Raises ValueError."""
-    seq, colon, mac = text.partition(":")
-    if not colon or not seq.isascii() or not seq.isdigit() or len(mac) != 64 or int(seq) < 1:
-        raise ValueError(f"{text!r} is no anchor: SEQ:MAC, as `audit verify` prints it")
-    return int(seq), bytes.fromhex(mac).hex()
 
 
 def of_session(action: Action, key: SessionKey, at: UnixMs, by: Principal | None, user: str | None) -> Audited:

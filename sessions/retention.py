@@ -1,7 +1,10 @@
-"""How long sessions are kept, per tenant: what a retention file says, and what is due by it. Pure.
+"""How long sessions and the audit log are kept, per tenant: what a retention file says, and what is due by it. Pure.
 
 A session goes when the first of its times is over, so deleting one never makes it stay for longer. An idle session is
 one without an open turn to which nobody has said anything: it goes without a word, as if it had been deleted.
+
+Rows of the audit log go by whole hours, so that a chain gets one row about it in an hour and not one every few minutes:
+a row stays up to an hour longer than said. The installation's own chain is kept as the default says.
 """
 
 from __future__ import annotations
@@ -16,18 +19,22 @@ from sessions.stored import Due
 from sessions.types import NEVER, TenantId, UnixMs
 
 DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
 Days = Annotated[float, Meta(ge=0, le=36_500)]
+AuditDays = Annotated[float, Meta(ge=1, le=36_500)]
 Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """In days. `idle_days` absent: sessions stay until somebody deletes them. `audit_texts`: the audit log holds what
-    filters found as it was said, not only its hash; it cannot be taken out of there again."""
+    filters found as it was said, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows of
+    the audit log stay for ever."""
 
     deleted_days: Days = 30.0
     unlisted_days: Days = 1.0
     idle_days: Days | None = None
     audit_texts: bool = False
+    audit_days: AuditDays | None = None
 
     def due(self, now: UnixMs, *, tenant: TenantId | None = None, besides: tuple[TenantId, ...] = ()) -> Due:
         return Due(
@@ -38,6 +45,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             besides=besides,
         )
 
+    def audit_before(self, now: UnixMs) -> UnixMs | None:
+        """Rows of the audit log from before this are not kept any longer; None: all are kept."""
+        if self.audit_days is None:
+            return None
+        ago = _ago(now, self.audit_days)
+        return UnixMs(ago - ago % HOUR_MS)
+
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`default` is for all tenants that have no table of their own."""
@@ -47,6 +61,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def of(self, tenant: TenantId) -> Kept:
         return self.tenants.get(tenant, self.default)
+
+    @property
+    def trims_audit(self) -> bool:
+        """Whether any row of the audit log ever goes."""
+        return any(kept.audit_days is not None for kept in (self.default, *self.tenants.values()))
 
     def due(self, now: UnixMs) -> Iterator[Due]:
         """What is to be purged now: of each tenant with a table, then of all others."""

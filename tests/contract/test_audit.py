@@ -12,33 +12,20 @@ import pytest
 
 from persistence.audit import audit_of
 from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.audit import INSTALLATION, Audited, AuditLog, AuditRow, parse_anchor, public, verify
+from sessions.audit import INSTALLATION, AuditLog, AuditRow, public
+from sessions.audit_check import parse_anchor, verify
 from sessions.errors import Fenced
 from sessions.ports import Journal
 from sessions.stored import Due
 from sessions.types import Principal, TenantId, UnixMs
 from sessions.verdicts import Finding
+from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
 from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch
-
-BETA = TenantId("beta")
-BOSS = Principal(tenant=ACME, key_id="boss", role="service", scopes=("admin",))
 
 
 @pytest.fixture
 def audit(journal: Journal) -> AuditLog:
     return audit_of(journal)
-
-
-def a_row(number: int = 0, *, user: str | None = None, **fields: Any) -> Audited:
-    return Audited(
-        **{"action": "key.created", "at": UnixMs(NOW + number), "by": BOSS, "detail": {"n": number}} | fields, user=user
-    )
-
-
-async def bodies(audit: AuditLog, tenant: TenantId = ACME) -> list[dict[str, Any]]:
-    return [public(row) for row in await audit.rows(tenant, after=0, limit=1000)]
 
 
 async def test_rows_are_chained_in_order_and_each_tenant_has_its_own(audit: AuditLog) -> None:
@@ -154,38 +141,6 @@ async def test_writers_at_the_same_time_keep_one_chain(journal: Journal, audit: 
 # -- whoever gets at the tables ---------------------------------------------------------------------------------------
 
 
-async def _sql(journal: Journal, statement: str, *values: Any) -> None:
-    """Runs a statement as somebody with a connection of their own to the database would. `?` marks the values."""
-    match journal:
-        case SqliteJournal():
-            await journal.job(lambda connection: connection.execute(statement, values) and None)
-        case PostgresJournal():
-            for number in range(1, len(values) + 1):
-                statement = statement.replace("?", f"${number}", 1)
-            async with journal.transaction() as connection:
-                await connection.execute(statement, *values)
-
-
-async def _unlock(journal: Journal) -> None:
-    """What keeps rows from being changed by a slip is no hindrance to whoever means to."""
-    match journal:
-        case SqliteJournal():
-            await _sql(journal, "DROP TRIGGER audit_is_not_changed")
-            await _sql(journal, "DROP TRIGGER audit_is_not_deleted")
-        case PostgresJournal():
-            await _sql(journal, "DROP TRIGGER audit_stays ON audit")
-
-
-async def _put_back(journal: Journal, rows: list[AuditRow]) -> None:
-    """The table of a tenant as given."""
-    if isinstance(journal, MemoryJournal):
-        journal.store.audit_rows[ACME] = list(rows)
-        return
-    await _sql(journal, "DELETE FROM audit")
-    for row in rows:
-        await _sql(journal, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
-
-
 def _changed(row: AuditRow) -> list[AuditRow]:
     """The row with each of its bytes changed in turn, and each of its numbers."""
     changed = [row._replace(at=row.at ^ 1), row._replace(about=row.about + "x"), row._replace(key_id="0" * 16)]
@@ -203,7 +158,7 @@ async def test_a_slip_cannot_change_a_row(journal: Journal, audit: AuditLog) -> 
     await audit.record(ACME, [a_row(1)])
     for statement in ("UPDATE audit SET at = 0", "DELETE FROM audit"):
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the database says
-            await _sql(journal, statement)
+            await sql(journal, statement)
     assert (await verify(audit, ACME)).intact
 
 
@@ -213,10 +168,10 @@ async def test_every_change_of_every_byte_is_found(journal: Journal, audit: Audi
     middle = _changed(rows[1])
     assert len(middle) > 150
     for changed in middle:  # the check itself, over every byte
-        found = await verify(_Tampered(audit, [rows[0], changed, rows[2]]), ACME)
+        found = await verify(Tampered(audit, [rows[0], changed, rows[2]]), ACME)
         assert not found.intact and found.first_broken == 2, changed
     if not isinstance(journal, MemoryJournal):
-        await _unlock(journal)
+        await unlock(journal)
     one, two, three = rows
     renumbered = two._replace(seq=1), one._replace(seq=2)
     tables: list[tuple[list[AuditRow], int]] = [
@@ -233,10 +188,10 @@ async def test_every_change_of_every_byte_is_found(journal: Journal, audit: Audi
         ([one, three._replace(seq=2), two._replace(seq=3)], 2),
     ]
     for table, broken in tables:
-        await _put_back(journal, table)
+        await put_back(journal, table)
         found = await verify(audit, ACME)
         assert not found.intact and found.first_broken == broken and found.why, (len(table), found)
-    await _put_back(journal, rows)
+    await put_back(journal, rows)
     assert (await verify(audit, ACME)).intact
 
 
@@ -252,9 +207,9 @@ async def test_a_head_that_was_changed_is_found(journal: Journal, audit: AuditLo
         (rows, head._replace(mac=bytes(32))),
         (rows, head._replace(seal=bytes(32))),
     ):
-        assert not (await verify(_Tampered(audit, table, changed), ACME)).intact
-    assert not (await verify(_Tampered(audit, rows, None), ACME)).intact
-    assert (await verify(_Tampered(audit, rows, head), ACME)).intact
+        assert not (await verify(Tampered(audit, table, changed), ACME)).intact
+    assert not (await verify(Tampered(audit, rows, None), ACME)).intact
+    assert (await verify(Tampered(audit, rows, head), ACME)).intact
 
 
 async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Bed, journal: Journal) -> None:
@@ -277,25 +232,3 @@ async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Be
         assert (await verify(audit, ACME, anchors=anchors)).first_broken == 2, "another row in its place"
     finally:
         await journal.close()
-
-
-class _Tampered:
-    """A log whose tables say something else; `...` leaves the head as it is."""
-
-    def __init__(self, audit: AuditLog, rows: list[AuditRow], head: Any = ...) -> None:
-        self._audit = audit
-        self._table = rows
-        self._head = head
-        self.sealer = audit.sealer
-
-    async def rows(self, tenant: TenantId, *, after: int, limit: int, about: Any = None) -> list[AuditRow]:
-        return [row for row in self._table if row.seq > after][:limit]
-
-    async def head(self, tenant: TenantId) -> Any:
-        return await self._audit.head(tenant) if self._head is ... else self._head
-
-    async def record(self, tenant: TenantId, audited: Any) -> None:
-        raise AssertionError("nobody writes here")
-
-    async def tenants(self) -> list[TenantId]:
-        return [ACME]

@@ -9,7 +9,8 @@ from persistence import api_keys_of, personal_of
 from persistence.audit import audit_of
 from persistence.usage import usage_of
 from sessions.api_keys import Wanted, make
-from sessions.audit import Audited, public, verify
+from sessions.audit import Audited, public
+from sessions.audit_check import verify
 from sessions.metering import UsageQuery
 from sessions.personal import Erasure, PersonalData
 from sessions.ports import Journal

@@ -21,8 +21,11 @@ from persistence.audit import audit_of
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_library import sqlite3
 from sessions.api_keys import Wanted
-from sessions.audit import verify
-from tests.contract.journals import ACME, key
+from sessions.audit import Audited
+from sessions.audit_check import verify
+from sessions.audit_trim import trim
+from sessions.types import UnixMs
+from tests.contract.journals import ACME, NOW, key
 from transport.access import wall_ms
 from transport.keyring import KeyRing
 
@@ -102,6 +105,46 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
         file.commit()
     broken = run("audit", "verify", *data)
     assert broken.returncode == 1 and "acme: row 2 was changed" in broken.stdout
+
+
+async def trimmed_log(folder: Path) -> str:
+    """A log whose three oldest rows are gone, made while no server runs; an operator's key to it."""
+    journal = SqliteJournal(folder)
+    await journal.open()
+    try:
+        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        audit = audit_of(journal)
+        old = [Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n}) for n in range(3)]
+        await audit.record(ACME, old)
+        _, boss = await ring.create(Wanted(tenant="acme", role="operator"))
+        assert await trim(audit, ACME, before=UnixMs(NOW + 3), now=wall_ms()) == 3
+        return boss
+    finally:
+        await journal.close()
+
+
+def test_a_trimmed_log_is_shown_and_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    data = ("--data", str(folder))
+    boss = asyncio.run(trimmed_log(folder))
+    whole = run("audit", "verify", "--tenant", "acme", *data)
+    assert whole.returncode == 0, whole.stderr
+    told = "; 3 before them were trimmed, up to 2025-06-15T15:06:40+00:00; anchor 5:"
+    assert f"acme: 2 rows, all as they were written{told}" in whole.stdout
+    rows = lines(run("audit", "list", "--json", "--tenant", "acme", *data))
+    assert [(row["seq"], row["action"]) for row in rows] == [(4, "key.created"), (5, "audit.trimmed")]
+    with serving("--auth", "keys", "--audit-days", "30", *data) as (_, url):
+        through = lines(run("audit", "list", "--json", "--last", "1", "--url", url, SESSILE_API_KEY=boss))
+        assert [row["seq"] for row in through] == [5]
+        asked = run("audit", "verify", "--anchor", f"2:{'0' * 64}", "--url", url, SESSILE_API_KEY=boss)
+    assert asked.returncode == 0 and "1 of the anchors given are of trimmed rows and prove nothing" in asked.stdout
+    with closing(sqlite3.connect(folder / "journal.db")) as file:
+        file.execute("DELETE FROM audit_floors")
+        file.commit()
+    broken = run("audit", "verify", "--tenant", "acme", *data)
+    assert broken.returncode == 1 and "acme: row 1 is missing; row 4 follows" in broken.stdout
+    refused = run("serve", "--engine", "sim", "--port", "0", "--audit-days", "0.5", *data)
+    assert refused.returncode != 0 and "audit_days = 0.5" in refused.stderr
 
 
 WRITING = """

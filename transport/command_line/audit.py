@@ -14,7 +14,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.audit import INSTALLATION, PAGE_MAX, AuditLog, Verified, parse_anchor, public, verify
+from sessions.audit import INSTALLATION, PAGE_MAX, AuditLog, public
+from sessions.audit_check import Verified, parse_anchor, verify
 from sessions.types import TenantId
 from transport.command_line.asking import Told, base_of, call
 from transport.command_line.settings import BadSetting
@@ -107,7 +108,7 @@ async def on_server(asked: AuditAsked, credential: str) -> list[Told]:
     page = {**whose, "limit": asked.limit, "after": asked.after, **({"user": asked.user} if asked.user else {})}
     if asked.last:
         found = await asyncio.to_thread(call, "GET", f"{base}/verify?{urlencode(whose)}", credential, timeout_s=600)
-        page |= {"after": max(0, found["rows"] - asked.last), "limit": asked.last}
+        page |= {"after": max(0, found["trimmed"] + found["rows"] - asked.last), "limit": asked.last}
     told = await asyncio.to_thread(call, "GET", f"{base}?{urlencode(page)}", credential)
     return list(told["data"])
 
@@ -131,8 +132,14 @@ def _verified(found: Told) -> str:
     name = found["tenant"] or "(installation)"
     if not found["intact"]:
         return f"{name}: row {found['first_broken']} {found['why']}"
+    trimmed = ""
+    if found["trimmed"]:
+        until = datetime.fromtimestamp(found["trimmed_until"] / 1000, UTC).isoformat(timespec="seconds")
+        trimmed = f"; {found['trimmed']} before them were trimmed, up to {until}"
+    if found["unchecked"]:
+        trimmed += f"; {found['unchecked']} of the anchors given are of trimmed rows and prove nothing"
     weak = f"; {found['weak']} of them without the key file" if found["weak"] else ""
-    return f"{name}: {found['rows']} rows, all as they were written{weak}; anchor {found['anchor'] or '-'}"
+    return f"{name}: {found['rows']} rows, all as they were written{weak}{trimmed}; anchor {found['anchor'] or '-'}"
 
 
 def _row(row: Told) -> str:

@@ -4,6 +4,7 @@
     deleted_days = 30                # how long a deleted session stays before it is purged
     unlisted_days = 1                # sessions of stateless clients, after so long without a word
     # idle_days = 365                # any session; absent: it stays until somebody deletes it
+    # audit_days = 400               # rows of the audit log; absent: they stay for ever
 
     [tenants.acme]                   # replaces the whole of [default] for this tenant
     deleted_days = 0
@@ -32,6 +33,7 @@ from sessions.watched import Watched
 from transport.command_line.settings import BadSetting
 
 BYTES_MAX: Final = 4 << 20
+AUDIT_DAYS_MAX: Final = 36_500
 
 log = structlog.get_logger(__name__)
 
@@ -47,16 +49,28 @@ def read_retention(path: Path) -> Retention:
 
 
 class RetentionFile:
-    """What the file said when it was last whole. `path` "": everybody's deleted sessions stay for `deleted_days`."""
+    """What the file said when it was last whole. `path` "": everybody's deleted sessions stay for `deleted_days`,
+    and their rows of the audit log for `audit_days` (0: for ever)."""
 
-    def __init__(self, path: str, *, deleted_days: float, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        deleted_days: float,
+        audit_days: float = 0.0,
+        audit: AuditLog,
+        now_ms: Callable[[], UnixMs],
+    ) -> None:
         """Raises BadSetting for a file that is wrong from the start."""
         self.watched = Watched(path, read_retention, self._take, what="retention", refused=(BadSetting,))
         self.watched.told = self._told
         self._watches = bool(path)
         self._audit = audit
         self._now_ms = now_ms
-        self._retention = self.watched.first() if path else Retention(default=Kept(deleted_days=deleted_days))
+        if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
+            raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")
+        kept = Kept(deleted_days=deleted_days, audit_days=audit_days or None)
+        self._retention = self.watched.first() if path else Retention(default=kept)
         audit.sealer.texts = lambda tenant: self._retention.of(tenant).audit_texts
 
     def now(self) -> Retention:

@@ -76,9 +76,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     content_bytes: Annotated[int, setting("size of one message at most", ge=1)] = 1_000_000
     retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0
+    audit_days: Annotated[
+        float, setting("rows of the audit log are trimmed after so many days, at least 1; 0: they stay", ge=0)
+    ] = 0.0
     retention: Annotated[
         str,
-        setting("TOML file of how long sessions are kept per tenant (docs/audit.md); empty: --retention-days for all"),
+        setting("TOML file of how long things are kept per tenant (docs/audit.md); empty: as the two settings above"),
     ] = ""
     drain_s: Annotated[float, setting("how long open answers may go on after SIGTERM", ge=0)] = 10.0
     limits: Annotated[str, setting("TOML file of limits per tenant and user (docs/limits.md); empty: none")] = ""

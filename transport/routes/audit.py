@@ -11,7 +11,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 
 from sessions.access import demand_administrator
-from sessions.audit import PAGE_MAX, AuditLog, parse_anchor, public, verify
+from sessions.audit import PAGE_MAX, AuditLog, public
+from sessions.audit_check import parse_anchor, verify
 from sessions.errors import BadInput, Unavailable
 from sessions.types import INTEGER_MAX
 from transport.gateway import Gateway
@@ -60,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
         anchor: Annotated[list[Annotated[str, Query(max_length=128)]] | None, Query(max_length=64)] = None,
     ) -> dict[str, Any]:
         """Goes over the whole chain, and says which row is the first that is not as it was written. `anchor` is one
-        that an earlier answer gave: the row must still be there."""
+        that an earlier answer gave: the row must still be there, unless it is `unchecked`: trimmed by now."""
         owner = demand_administrator(principal_of(request, gateway), tenant)
         try:
             anchors = dict(parse_anchor(each) for each in anchor or ())

@@ -9,7 +9,8 @@ import pytest
 from actors.drain import BY_SIGNAL
 from persistence.audit import audit_of
 from persistence.memory import MemoryJournal
-from sessions.audit import INSTALLATION, public, verify
+from sessions.audit import INSTALLATION, public
+from sessions.audit_check import verify
 from sessions.errors import Unavailable
 from tests.integration.cluster.harness import Cluster, cluster
 from tests.support.virtual_time import outcome, virtual

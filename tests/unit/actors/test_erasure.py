@@ -13,7 +13,8 @@ from persistence.keys import MemoryKeys
 from persistence.personal import personal_of
 from persistence.usage import usage_of
 from sessions import commands as cm
-from sessions.audit import Audited, public, verify
+from sessions.audit import Audited, public
+from sessions.audit_check import verify
 from sessions.metering import UsageQuery
 from sessions.personal import Erasure, exported
 from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId

@@ -223,6 +223,17 @@ async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     await group.stop()
 
 
+async def test_stop_ends_cleanly_behind_a_batch_of_several() -> None:
+    store = Store()
+    group = a_group(store)
+    group.start()
+    await asyncio.gather(*submit(group, a_write("a"), a_write("b")))
+    writer = group._task
+    assert writer is not None and len(store.batches) == 1
+    await group.stop()
+    assert writer.done() and writer.exception() is None
+
+
 async def test_a_write_before_the_start_is_refused() -> None:
     with pytest.raises(Unavailable):
         await GroupCommit(Store().commit).submit(a_write("a"))

@@ -13,7 +13,8 @@ import pytest
 from persistence.audit import audit_of
 from persistence.postgres import PostgresJournal
 from sessions.api_keys import Wanted, make
-from sessions.audit import Audited, verify
+from sessions.audit import Audited
+from sessions.audit_check import verify
 from sessions.errors import Fenced
 from sessions.stored import Due
 from sessions.types import UnixMs

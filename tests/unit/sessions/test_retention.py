@@ -10,7 +10,7 @@ import pytest
 from persistence.audit import audit_of
 from persistence.memory import MemoryJournal
 from sessions.audit import INSTALLATION, public
-from sessions.retention import DAY_MS, Kept, Retention
+from sessions.retention import DAY_MS, HOUR_MS, Kept, Retention
 from sessions.types import NEVER, TenantId, UnixMs
 from transport.command_line.retention import RetentionFile, read_retention
 from transport.command_line.settings import BadSetting
@@ -35,6 +35,8 @@ def test_each_tenant_has_its_own_times_and_all_others_the_default() -> None:
         ("[default]\ndelete_days = 1", "delete_days"),
         ("[tenants.acme]\nidle_days = 'soon'", "idle_days"),
         ("[tenants.acme]\naudit_texts = 3", "audit_texts"),
+        ("[default]\naudit_days = 0.5", "audit_days"),
+        ("[default]\naudit_days = 0", "audit_days"),
         ("[tenant.acme]\nidle_days = 1", "tenant"),
         ("[default", "at the end of a table"),
         ("[default]\ndeleted_days = nan", "deleted_days"),
@@ -45,6 +47,29 @@ def test_a_file_that_is_wrong_is_refused_with_what_is_wrong(tmp_path: Path, text
     path.write_text(text)
     with pytest.raises(BadSetting, match=wrong):
         read_retention(path)
+
+
+def test_the_audit_log_is_kept_for_ever_unless_said_and_goes_by_whole_hours() -> None:
+    assert not Retention().trims_audit and Kept().audit_before(NOW) is None
+    said = Retention(default=Kept(audit_days=2), tenants={"acme": Kept()})
+    assert said.trims_audit and said.of(ACME).audit_before(NOW) is None
+    before = said.of(INSTALLATION).audit_before(NOW)
+    assert before is not None and before % HOUR_MS == 0 and 0 <= NOW - 2 * DAY_MS - before < HOUR_MS
+
+
+async def test_without_a_file_the_settings_say_it() -> None:
+    journal = MemoryJournal()
+    await journal.open()
+    audit = audit_of(journal)
+
+    def kept(audit_days: float) -> float | None:
+        file = RetentionFile("", deleted_days=3, audit_days=audit_days, audit=audit, now_ms=lambda: NOW)
+        return file.now().of(ACME).audit_days
+
+    assert kept(0) is None and kept(400) == 400
+    for wrong in (0.5, 1e9, float("nan")):
+        with pytest.raises(BadSetting, match="audit_days"):
+            kept(wrong)
 
 
 async def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
