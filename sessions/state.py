@@ -104,6 +104,7 @@ class Answer(msgspec.Struct, kw_only=True):
     tail: str = ""
     fingerprint: str = ""
     findings: tuple[Finding, ...] = ()
+    reason: str = ""  # why it is incomplete
 
 
 class Review(msgspec.Struct, kw_only=True):
@@ -303,6 +304,8 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     for item in body.output:
         state.items[item.id] = item
     answer = Answer(items=tuple(item.id for item in body.output))
+    if body.incomplete_details is not None:
+        answer.reason = str(body.incomplete_details.get("reason", ""))
     if private is not None:
         answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
         _found(answer, ended.findings if ended is not None else ())
@@ -434,6 +437,7 @@ def client_state(state: State) -> dict[str, Any]:
             for waiting in state.awaiting.values()
         ],
         "made_by": dict(state.made_by),
+        "incomplete": {id: answer.reason for id, answer in state.answers.items() if answer.reason},
         "head": state.newest,
         "title": info.title if info is not None else None,
         "metadata": info.metadata if info is not None else {},

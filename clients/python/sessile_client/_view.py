@@ -167,6 +167,11 @@ class View:
             statuses = {view.items[i].status for i in response.output.values()}
             if statuses == {"completed"} or statuses == {"incomplete"}:
                 response.status = statuses.pop()
+        reasons = state.get("incomplete")
+        for response_id, reason in reasons.items() if isinstance(reasons, dict) else ():
+            if response_id in view.responses and isinstance(reason, str):
+                view.responses[response_id].status = "incomplete"
+                view.responses[response_id].incomplete_reason = reason
         for raw in dicts(state.get("responses")):
             view._restore_response(raw)
         for raw in dicts(state.get("open")):

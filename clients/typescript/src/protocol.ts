@@ -88,6 +88,8 @@ export interface SessionState {
   queued?: { response_id: string; item?: Item | null; [key: string]: unknown }[];
   /** Item id → id of the response that made it. */
   made_by?: { [itemId: string]: string };
+  /** Id of a response that has ended → why it is incomplete. */
+  incomplete?: { [responseId: string]: string };
   reviews?: ReviewTold[];
   head?: string | null;
   title?: string | null;

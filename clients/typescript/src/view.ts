@@ -163,7 +163,7 @@ export class View {
     for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
     for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
-    this.loadEnded(earlier, state.made_by ?? {});
+    this.loadEnded(earlier, state.made_by ?? {}, state.incomplete ?? {});
     // An answer without words has just begun, so it is younger than any item.
     const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
     const newest = state["newest"] as string | null | undefined;
@@ -172,7 +172,11 @@ export class View {
   }
 
   /** Responses that have ended: what their items tell, and what was known of them before (usage, reason, error). */
-  private loadEnded(earlier: Map<string, ResponseRecord>, madeBy: { [itemId: string]: string }): void {
+  private loadEnded(
+    earlier: Map<string, ResponseRecord>,
+    madeBy: { [itemId: string]: string },
+    incomplete: { [responseId: string]: string },
+  ): void {
     const outputs = new Map<string, string[]>();
     for (const id of this.items.keys()) {
       const made = madeBy[id];
@@ -188,8 +192,9 @@ export class View {
     for (const [id, output] of outputs) {
       const known = earlier.get(id);
       const [first, last] = [this.items.get(output[0] ?? ""), this.items.get(output[output.length - 1] ?? "")];
+      const told = incomplete[id] === undefined ? {} : { reason: incomplete[id], status: "incomplete" as const };
       const status = known !== undefined && !isOpen(known) ? known.status : last?.status === "completed" ? "completed" : "incomplete";
-      this.respond(id, { ...known, status, output, parentId: first?.parent_id ?? known?.parentId ?? null });
+      this.respond(id, { ...known, status, ...told, output, parentId: first?.parent_id ?? known?.parentId ?? null });
       for (const itemId of output) this.owner.set(itemId, id);
     }
   }

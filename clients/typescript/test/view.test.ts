@@ -210,3 +210,16 @@ test("tool calls: arguments add up, refusals are words", () => {
   assert.equal(view.text("r"), "No.");
   assert.deepEqual(view.branch(), ["u", "c", "m"]);
 });
+
+test("a snapshot says why an answer is incomplete, to a device that never saw it end", () => {
+  const view = new View();
+  view.load({
+    items: [message("u", null, "user", "Hi"), { ...message("a", "u", "assistant", "Withheld."), status: "completed" }, message("b", "u", "assistant", "Yes.")],
+    open: [],
+    made_by: { a: "r", b: "s" },
+    incomplete: { r: "content_filter", gone: "cancelled" },
+    head: "b",
+  });
+  const ends = [...view.responses.values()].map(({ id, status, reason }) => [id, status, reason]);
+  assert.deepEqual(ends, [["r", "incomplete", "content_filter"], ["s", "completed", undefined]]);
+});

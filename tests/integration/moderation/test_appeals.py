@@ -45,6 +45,9 @@ async def test_an_answer_that_was_withheld_is_appealed_once_and_its_outcome_is_s
         async with Client(f"{door.server.server.url.replace('http', 'ws')}/v1/ws") as other:  # it gets a snapshot
             seen = await other.session(session.id)
             assert seen.view.reviews[review].standing == "overturned"
+            assert seen.view.responses[withheld.id].incomplete_reason == "content_filter"
+            assert seen.view.responses[withheld.id].status == "incomplete"
+            assert seen.view.responses[harmless.id].incomplete_reason is None
 
 
 async def test_a_refused_message_is_appealed_over_grpc(tmp_path: Path) -> None:
