@@ -302,12 +302,14 @@ class Survey(Frame, frozen=True, tag=42):
 
 
 class Surveyed(Frame, frozen=True, tag=43):
-    """In order of their keys; `total` pass the filter, on all pages."""
+    """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
+    tenant that was asked for; None where none was, or it is not counted."""
 
     id: int
     residents: tuple[Resident, ...]
     total: int
     has_more: bool
+    kv_bytes: int | None = None
 
 
 class Move(Frame, frozen=True, tag=44):

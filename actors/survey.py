@@ -16,8 +16,9 @@ from actors.peer_frames import Resident, Survey, Surveyed
 from actors.placement import ranking
 from actors.runtime import Runtime
 from sessions.actor import Actor, Phase
+from sessions.limits import HoldsKV
 from sessions.ports import Engine
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 
 PAGE_MAX: Final = 1_000
 
@@ -41,7 +42,12 @@ class Surveyor:
         behind = [key for key in wanted if asked.after is None or key > asked.after]
         limit = max(1, min(asked.limit, PAGE_MAX))
         page = nsmallest(limit, behind)
-        return Surveyed(asked.id, tuple(self._described(key) for key in page), len(wanted), len(behind) > limit)
+        described = tuple(self._described(key) for key in page)
+        return Surveyed(asked.id, described, len(wanted), len(behind) > limit, self._held(asked.tenant))
+
+    def _held(self, tenant: str) -> int | None:
+        engine = self._engine
+        return engine.holdings.bytes_of(TenantId(tenant)) if tenant and isinstance(engine, HoldsKV) else None
 
     def _fits(self, key: SessionKey, asked: Survey) -> bool:
         return (

@@ -8,18 +8,18 @@ and the others are shown. Who may sit at it is the routes' business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from actors.links import LinkDown, unreachable
-from actors.peer_frames import Resident, Survey
+from actors.peer_frames import Resident, Survey, Surveyed
 from actors.runtime import Runtime
 from actors.survey import Surveyor
 from sessions.errors import Conflict, SessileError
 from sessions.ports import Engine, Member, View
-from sessions.types import SessionKey
+from sessions.types import SessionKey, TenantId
 from transport.command_line.operator import Found, Wanted, found_of, key_of, linked, named
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
@@ -36,6 +36,10 @@ class Desk(Protocol):
 
     async def sessions(self, wanted: Wanted) -> Found:
         """A page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
+        ...
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        """What each replica holds of a tenant's KV. Raises Unavailable."""
         ...
 
     async def drain(self, replica: str) -> None:
@@ -69,6 +73,20 @@ def resident_shown(resident: Resident) -> dict[str, Any]:
     }
 
 
+class HeldKV(NamedTuple):
+    """Bytes by replica, None where its engine does not count them; and why others did not answer."""
+
+    bytes_of: dict[str, int | None]
+    silent: dict[str, str]
+
+
+def held_of(answers: Mapping[str, Surveyed | LinkDown]) -> HeldKV:
+    return HeldKV(
+        {replica: answer.kv_bytes for replica, answer in answers.items() if isinstance(answer, Surveyed)},
+        {replica: str(answer) for replica, answer in answers.items() if isinstance(answer, LinkDown)},
+    )
+
+
 class LocalDesk:
     """Of `serve`: one replica, nowhere else to go."""
 
@@ -83,9 +101,15 @@ class LocalDesk:
         return [{**member_shown(self._member()), "load": round(load, 3), "slots": stats.slots}]
 
     async def sessions(self, wanted: Wanted) -> Found:
+        return found_of(wanted, self._surveyed(wanted))
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        return held_of(self._surveyed(Wanted(tenant=tenant, limit=1)))
+
+    def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
         after = key_of(wanted.after) if wanted.after else None
         asked = Survey(0, after, wanted.limit, wanted.tenant, wanted.session, wanted.state)
-        return found_of(wanted, {str(self._member().replica): self._surveyor.answer(asked)})
+        return {str(self._member().replica): self._surveyor.answer(asked)}
 
     async def drain(self, replica: str) -> None:
         raise alone()
@@ -107,11 +131,17 @@ class ClusterDesk:
         return [member_shown(member) for member in self._view().members]
 
     async def sessions(self, wanted: Wanted) -> Found:
+        return found_of(wanted, await self._surveyed(wanted))
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        return held_of(await self._surveyed(Wanted(tenant=tenant, limit=1)))
+
+    async def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
         view = self._view()
         members = [named(view, wanted.replica)] if wanted.replica else list(view.members)
         after = key_of(wanted.after) if wanted.after else None
 
-        async def ask(member: Member) -> Any:
+        async def ask(member: Member) -> Surveyed | LinkDown:
             try:
                 async with asyncio.timeout(ANSWER_S), linked(self._security, member, "desk") as link:
                     return await link.survey(
@@ -127,7 +157,7 @@ class ClusterDesk:
                 return LinkDown("keepalive", f"no answer in {ANSWER_S:.0f} s")
 
         answers = await asyncio.gather(*(ask(member) for member in members))
-        return found_of(wanted, {str(member.replica): each for member, each in zip(members, answers, strict=True)})
+        return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
 
     async def drain(self, replica: str) -> None:
         member = named(self._view(), replica)

@@ -22,13 +22,14 @@ from sessions.access import demand, may_see
 from sessions.audit import AuditLog
 from sessions.commands import ActorCommand, Ok, ReviewAppeal
 from sessions.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
+from sessions.limits import TenantLimits
 from sessions.measures import Measures
 from sessions.metering import UsageBooks
 from sessions.ports import Journal, Sessions
 from sessions.reviewing import telling
 from sessions.reviews import Case, ReviewBooks
 from sessions.stored import Head, ResponsePlace
-from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, UnixMs
+from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
 from transport.access import Access
 from transport.auditing import Auditor
 from transport.desk import Desk
@@ -114,6 +115,10 @@ class Gateway:
             self._sweeper.cancel()
             self._sweeper = None
         await self.tasks.close()
+
+    def table(self, tenant: TenantId) -> TenantLimits | None:
+        """The limits of a tenant that hold now; None: nothing is limited."""
+        return None if self._quotas is None else self._quotas.table(tenant)
 
     def count(self, name: str) -> None:
         self.counters[name] += 1

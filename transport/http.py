@@ -32,6 +32,7 @@ from transport.routes import (
     conversations,
     health,
     keys,
+    limits,
     metrics,
     models,
     operator,
@@ -103,6 +104,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(reviews.router(gateway, doorway))
     app.include_router(usage.router(gateway))
     app.include_router(audit.router(gateway))
+    app.include_router(limits.router(gateway))
     app.include_router(users.router(gateway))
     app.include_router(operator.router(gateway, version=version))
     if web is not None:

@@ -22,7 +22,18 @@ import structlog
 
 from sessions import commands as cm
 from sessions.errors import Limited, Overloaded, SessileError, Unavailable
-from sessions.limits import Ceilings, Demand, Gauge, Limiter, LimitsNow, Refusal, Standing, Tallies, user_scope
+from sessions.limits import (
+    Ceilings,
+    Demand,
+    Gauge,
+    Limiter,
+    LimitsNow,
+    Refusal,
+    Standing,
+    Tallies,
+    TenantLimits,
+    user_scope,
+)
 from sessions.responses import response_id_of
 from sessions.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
 from transport.pacing import Pace
@@ -96,6 +107,10 @@ class Quotas:
         self._clock = clock
         self._pace = Pace()
         self._tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = OrderedDict()
+
+    def table(self, tenant: TenantId) -> TenantLimits:
+        """What holds for a tenant now."""
+        return self._limits().of(tenant)
 
     def connect(self) -> None:
         """Somebody opens a connection. Raises Overloaded, with a time of its own, where too many do."""

@@ -107,6 +107,9 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/audit", "operator", query={"tenant": ""}),
     Http("GET", "/v1/audit/verify", "administrator"),
     Http("GET", "/v1/audit/verify", "administrator", "tenant", query={"tenant": "acme"}),
+    # limits
+    Http("GET", "/v1/limits", "administrator"),
+    Http("GET", "/v1/limits", "administrator", "tenant", query={"tenant": "acme"}),
     # end users
     Http("GET", "/v1/users/{user:path}/export", "administrator"),
     Http("GET", "/v1/users/{user:path}/export", "administrator", "tenant", query={"tenant": "acme"}),

@@ -78,6 +78,7 @@ FRAMES = [
     pf.Survey(10, KEY, 50, state="idle"),
     pf.Move(11, KEY, "r2"),
     pf.Surveyed(10, (pf.Resident(KEY, "r1", "idle", 1, "e", 3, (), "device", 9, 1, 0.5, "new"),), 2, True),
+    pf.Surveyed(11, (), 0, False, 1 << 40),
 ]
 
 
