@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: audit fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-traces setup-vllm test-vllm
+.PHONY: audit fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ VLLM_PY := .venv-vllm/bin/python
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces
 
+setup-kafka: setup ## the package for usage rows on Kafka (--usage-stream kafka://...)
+	@$(PYTHON) deploy/setup_env.py base kafka
+
 setup-vllm: model
 	@$(PYTHON) deploy/setup_env.py --venv .venv-vllm vllm
 	@$(VLLM_PY) deploy/convert_model.py
@@ -143,7 +146,7 @@ audit: setup ## hold the locks against known vulnerabilities
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
-	for group in base cluster safety traces; do \
+	for group in base cluster kafka safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock

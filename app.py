@@ -47,7 +47,7 @@ from sessions.world import ActorLimits
 from transport.command_line import audit, logs, users
 from transport.command_line.arguments import check_role, parser, taken_sessions
 from transport.command_line.audit import AuditAsked, taken_audit
-from transport.command_line.cluster import directory_of, drain_replica, show_replicas, show_sessions
+from transport.command_line.cluster import directory_of, drain_replica, show_replicas, show_sessions, turns_at
 from transport.command_line.keys import Asked, on_ring, on_server, printed, taken_keys
 from transport.command_line.operator import Wanted
 from transport.command_line.prices import PriceFile
@@ -311,7 +311,7 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(upkeep.run())
             others = [
                 tasks.create_task(work)
-                for work in (prices.run(), retention.run(), *relays(settings, journal, measures))
+                for work in (*relays(settings, journal, measures), prices.run(), retention.run())
             ]
             await start_doors(server, grpc)
             settled_in()
@@ -331,7 +331,8 @@ def relays(settings: Settings, journal: Journal, measures: Measures) -> list[Cor
     """What passes usage rows on, where they are wanted. Raises BadInput."""
     if not settings.usage_stream:
         return []
-    return [Relay(usage_of(journal), sink_of(settings.usage_stream), now_ms=now_ms, measures=measures).run()]
+    sink = sink_of(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
+    return [Relay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
 
 
 # -- a cluster -----------------------------------------------------------------------------------------------------
@@ -402,7 +403,7 @@ async def replica_role(settings: Settings) -> int:
                 audit=audit_of(journal),
             )
         )
-        await stack.enter_async_context(beside(prices.run(), retention.run(), *relays(settings, journal, measures)))
+        await stack.enter_async_context(beside(*relays(settings, journal, measures), prices.run(), retention.run()))
         of_engine(measures, engine)
         of_runtime(measures, replica.runtime)
         settled_in()

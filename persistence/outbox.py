@@ -6,8 +6,9 @@ A row is marked after the sink has acknowledged it, so a crash in between sends 
 (tenant, session, response_id) and keep the first. Nothing is ever skipped: while the sink is away the rows wait in the
 journal, and the relay comes back with pauses that grow.
 
-In a cluster every replica runs a relay. Those of one sink take turns by a lock that lies with the sink, so that rows
-come in order and not several times; a lock that was lost while rows were on their way costs duplicates, no more.
+In a cluster every replica runs a relay. Those of one sink take turns (`persistence.turns`), by a lock that lies beside
+a stream of Valkey, and for Kafka in the cluster's directory, so that rows come in order and not several times; a lock
+that was lost while rows were on their way costs duplicates, no more.
 
 Source: the transactional outbox (Richardson, Microservices Patterns, 2018, ch. 3).
 """
@@ -15,13 +16,14 @@ Source: the transactional outbox (Richardson, Microservices Patterns, 2018, ch. 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
+from persistence.kafka import KafkaStream, kafka_address, kafka_options
+from persistence.turns import ValkeyTurns, unhurt
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.measures import Measures
 from sessions.metering import UsageBooks, UsageEntry, entry_public
@@ -30,12 +32,9 @@ from sessions.types import UnixMs
 BATCH: Final = 200
 POLL_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
-LOCK_MS: Final = 15_000
 TIMEOUT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class Sink(Protocol):
@@ -111,32 +110,20 @@ class ValkeyStream:
         import redis.asyncio as redis
 
         self._stream = stream
-        self._me = secrets.token_hex(8)
         try:
             self._client: Any = redis.Redis.from_url(
                 url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, single_connection_client=False
             )
         except ValueError as error:
             raise BadInput("invalid_setting", f"usage_stream: {error}", param="usage_stream") from error
+        self._turns = ValkeyTurns(self._client, f"{stream}:relay")
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def mine(self) -> bool:
-        return await self._unhurt(self._mine())
-
-    async def _mine(self) -> bool:
-        lock = f"{self._stream}:relay"
-        try:
-            if await self._client.set(lock, self._me, nx=True, px=LOCK_MS):
-                return True
-            holder = await self._client.get(lock)
-            if holder is None or holder.decode() != self._me:
-                return False
-            return bool(await self._client.pexpire(lock, LOCK_MS))
-        except self._failures as error:
-            raise self._away(error) from error
+        return await self._turns.mine()
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
-        await self._unhurt(self._send(rows))
+        await unhurt(self._send(rows))
 
     async def _send(self, rows: Sequence[UsageEntry]) -> None:
         try:
@@ -145,25 +132,26 @@ class ValkeyStream:
                     pipeline.xadd(self._stream, {"row": msgspec.json.encode(entry_public(row))})
                 await pipeline.execute()
         except self._failures as error:
-            raise self._away(error) from error
-
-    @staticmethod
-    async def _unhurt(call: Coroutine[Any, Any, T]) -> T:
-        """redis-py has been seen to swallow a cancellation, and its caller would then go on for ever: the call is left
-        to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
-        return await asyncio.shield(asyncio.ensure_future(call))
-
-    def _away(self, error: BaseException) -> Unavailable:
-        return Unavailable("usage_stream_away", f"The usage stream {self._stream!r} cannot be written: {error}")
+            raise Unavailable(
+                "usage_stream_away", f"The usage stream {self._stream!r} cannot be written: {error}"
+            ) from error
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._turns.close()
 
 
-def sink_of(url: str) -> Sink:
-    """`redis://…` or `rediss://…` (`?stream=NAME` names the stream). Raises BadInput."""
+def sink_of(url: str, *, options: str = "", turns_at: Any = None) -> Sink:
+    """`redis://…` or `rediss://…` (`?stream=NAME` names the stream), or `kafka://host:9092/TOPIC` with a file of
+    `options`. `turns_at`, a client of redis-py, is where several relays to Kafka take turns. Raises BadInput."""
     scheme, _, rest = url.partition("://")
+    if scheme == "kafka":
+        address = kafka_address(url)
+        turns = None if turns_at is None else ValkeyTurns(turns_at, f"sessile:usage:relay:{address.topic}")
+        return KafkaStream(address, kafka_options(options) if options else {}, turns=turns)
     if scheme in ("redis", "rediss", "valkey", "valkeys"):
-        address, _, query = rest.partition("?stream=")
-        return ValkeyStream(f"{scheme.replace('valkey', 'redis')}://{address}", **({"stream": query} if query else {}))
-    raise BadInput("invalid_setting", "usage_stream: redis://host:6379/0?stream=NAME is known", param="usage_stream")
+        if options:
+            raise BadInput("invalid_setting", "usage_stream_options: only for kafka://", param="usage_stream_options")
+        place, _, query = rest.partition("?stream=")
+        return ValkeyStream(f"{scheme.replace('valkey', 'redis')}://{place}", **({"stream": query} if query else {}))
+    known = "redis://host:6379/0?stream=NAME and kafka://host:9092/TOPIC are known"
+    raise BadInput("invalid_setting", f"usage_stream: {known}", param="usage_stream")

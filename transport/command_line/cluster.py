@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transport.command_line.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
 from transport.command_line.security import peer_security
@@ -17,6 +17,15 @@ def directory_of(settings: Settings) -> ValkeyDirectory:
     from actors.directory.valkey import ValkeyDirectory
 
     return ValkeyDirectory(settings.directory)
+
+
+def turns_at(settings: Settings) -> Any:
+    """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
+    if not settings.directory:
+        return None
+    from actors.directory.address import connect
+
+    return connect(settings.directory)
 
 
 async def show_replicas(settings: Settings) -> int:

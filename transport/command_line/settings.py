@@ -72,7 +72,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     otlp: Annotated[str, setting("OpenTelemetry collector for traces, http://host:4318; empty: none")] = ""
     prices: Annotated[str, setting("TOML file of prices per model; empty: responses carry no cost")] = ""
     usage_stream: Annotated[
-        str, setting("Redis or Valkey stream that gets every usage row, redis://host/0?stream=NAME; empty: none")
+        str,
+        setting(
+            "what gets every usage row: redis://host/0?stream=NAME (Valkey) or kafka://host:9092/TOPIC; empty: none"
+        ),
+    ] = ""
+    usage_stream_options: Annotated[
+        str, setting("TOML file of librdkafka's options for kafka://, such as TLS and SASL (docs/metering.md)")
     ] = ""
     content_bytes: Annotated[int, setting("size of one message at most", ge=1)] = 1_000_000
     retention_days: Annotated[float, setting("deleted sessions are purged after so many days", ge=0)] = 30.0

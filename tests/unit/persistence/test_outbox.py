@@ -137,5 +137,5 @@ def test_a_host_may_be_called_valkey() -> None:
 
 
 def test_other_streams_are_not_known() -> None:
-    with pytest.raises(BadInput, match="is known"):
+    with pytest.raises(BadInput, match="are known"):
         sink_of("amqp://somewhere")

@@ -1,0 +1,161 @@
+"""Usage rows on Kafka: a broker as a process of its own (librdkafka's mock cluster, `bench.kafka_broker`: the protocol
+is real, Apache Kafka it is not), a consumer, and brokers that are away, silent, dead or without the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis.asyncio as redis
+
+from bench.kafka_broker import Broker, Consumer
+from persistence.kafka import KafkaStream
+from persistence.memory import MemoryJournal
+from persistence.outbox import Relay, sink_of
+from persistence.usage import usage_of
+from sessions.errors import Unavailable
+from sessions.measures import Measures
+from sessions.metering import entry_public
+from sessions.types import UnixMs
+from tests.contract.directories import Server as Valkey
+from tests.contract.directories import free_port
+from tests.contract.journals import NOW, a_log, a_usage, key
+
+NAMES = [f"r{number}" for number in range(9)]
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+async def journal() -> AsyncIterator[MemoryJournal]:
+    opened = MemoryJournal()
+    await opened.open()
+    await a_log(opened, "s", 1, usage=tuple(a_usage(name) for name in NAMES))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    running = Broker("bills")
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+async def consumer(broker: Broker) -> AsyncIterator[Consumer]:
+    reading = Consumer(broker.address, "bills")
+    task = asyncio.create_task(reading.run())
+    yield reading
+    reading.stop()
+    await task
+    await reading.close()
+
+
+def kafka(address: str, topic: str = "bills") -> KafkaStream:
+    sink = sink_of(f"kafka://{address}/{topic}")
+    assert isinstance(sink, KafkaStream)
+    return sink
+
+
+def relay(journal: MemoryJournal, sink: KafkaStream, *, batch: int = 4) -> Relay:
+    return Relay(usage_of(journal), sink, now_ms=lambda: UnixMs(NOW), measures=Measures(), batch=batch, poll_s=0.01)
+
+
+async def waiting(journal: MemoryJournal) -> list[str]:
+    return [entry.row.response_id for entry in await usage_of(journal).unrelayed(limit=100)]
+
+
+async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
+    journal: MemoryJournal, broker: Broker, consumer: Consumer
+) -> None:
+    sink = kafka(broker.address)
+    passing = relay(journal, sink)
+    try:
+        assert await passing.pass_on() is True
+        assert await waiting(journal) == NAMES[4:]
+        broker.pause()
+        turns = 0
+        stuck = asyncio.create_task(passing.pass_on())
+        while not (await asyncio.wait([stuck], timeout=0.01))[0]:
+            turns += 1
+        with pytest.raises(Unavailable, match=r"'bills' at 127\.0\.0\.1:\d+ cannot be written"):
+            await stuck
+        assert turns > 100, "the event loop went on"
+        assert await waiting(journal) == NAMES[4:], "what was not acknowledged is not marked"
+        broker.resume()
+        while await passing.pass_on():
+            pass
+        assert await waiting(journal) == []
+        async with asyncio.timeout(PATIENCE_S):
+            await consumer.has(len(NAMES))
+    finally:
+        broker.resume()
+        await sink.close()
+    table = {entry.row.response_id: entry_public(entry) for entry in await usage_of(journal).of_session(key("s"))}
+    assert {name[2]: row for name, row in consumer.rows.items()} == json.loads(json.dumps(table))
+    assert consumer.faults == []
+
+
+async def test_a_topic_that_is_not_there_is_said_and_not_made(journal: MemoryJournal, broker: Broker) -> None:
+    sink = kafka(broker.address, "bils")
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"'bils' at .* the topic is not there; make it"):
+                await relay(journal, sink).pass_on()
+    finally:
+        await sink.close()
+    assert await waiting(journal) == NAMES
+
+
+async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(journal: MemoryJournal) -> None:
+    async def refused(address: str, problem: str) -> None:
+        sink = kafka(address)
+        try:
+            with pytest.raises(Unavailable, match=problem):
+                await relay(journal, sink).pass_on()
+        finally:
+            await sink.close()
+
+    closed = f"127.0.0.1:{free_port()}"
+    await asyncio.gather(refused(closed, "Connection refused"), refused("nowhere.invalid:1", "Failed to resolve"))
+    assert await waiting(journal) == NAMES
+
+
+async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(journal: MemoryJournal, broker: Broker) -> None:
+    sink = kafka(broker.address)
+    await relay(journal, sink).pass_on()
+    broker.pause()
+    try:
+        passing = asyncio.create_task(relay(journal, sink).run())
+        async with asyncio.timeout(5):
+            while not (sink._producer and len(sink._producer)):  # rows are on their way
+                assert not (await asyncio.wait([passing], timeout=0.001))[0]
+            passing.cancel()
+            await asyncio.wait([passing])
+        assert passing.cancelled()
+    finally:
+        broker.resume()
+    assert await waiting(journal) == NAMES[4:]
+
+
+@pytest.mark.cluster
+async def test_relays_of_a_cluster_take_turns_in_its_directory(journal: MemoryJournal, broker: Broker) -> None:
+    valkey = Valkey(port=free_port())
+    valkey.start()
+    url = f"kafka://{broker.address}/bills"
+    first, second = (sink_of(url, turns_at=redis.Redis.from_url(valkey.url)) for _ in range(2))
+    try:
+        assert await first.mine()
+        assert await first.mine()
+        assert not await second.mine()
+        valkey.stop()
+        with pytest.raises(Unavailable, match="turns of the usage stream"):
+            await second.mine()
+    finally:
+        valkey.stop()
+        await first.close()
+        await second.close()
