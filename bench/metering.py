@@ -1,16 +1,16 @@
 """kill -9 of the server at random moments, again and again: is every token billed, once, and does the stream have it?
 
     python -m bench.metering --rounds 200 --seed 1
+    python -m bench.metering --rounds 200 --seed 1 --kafka
 
 Bar (issue 6): after 200 rounds the sum of usage is the tokens in the logs exactly; a consumer of the outbox has seen
 each row at least once, and what it has without repetitions is the table.
 
 Each round: a handful of clients ask, each in a session of its own, some cancel; the server (simulated engine, SQLite,
-prices, a usage stream on a real Valkey) is killed at a random moment, among others while it relays rows, and started
-again on the same data. Commands without an answer are repeated by their ids. A consumer reads the stream all the while.
-At the end every answer is waited for; then the rows are read over the API, the server stops, and `app.py usage
-reconcile`
-holds them against the logs.
+prices, a usage stream on a real Valkey, or with `--kafka` a topic of librdkafka's mock cluster) is killed at a random
+moment, among others while it relays rows, and started again on the same data. Commands without an answer are repeated by
+their ids. A consumer reads the stream all the while. At the end every answer is waited for; then the rows are read over
+the API, the server stops, and `app.py usage reconcile` holds them against the logs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ import httpx
 import msgspec
 import redis.asyncio as redis
 
+from bench.kafka_broker import Broker
+from bench.kafka_broker import Consumer as KafkaConsumer
 from bench.support import ROOT, Server, connected, new_ulid, report
 from deploy.cluster import valkey
 
@@ -153,19 +155,31 @@ def reconciled(data: str) -> dict[str, Any]:
     return found
 
 
-async def rounds(number: int, *, seed: int, clients: int = 6, kill_within_s: float = 1.2) -> dict[str, Any]:
+def stream_of(kafka: bool, folder: Path, stack: contextlib.ExitStack) -> tuple[str, Consumer | KafkaConsumer]:
+    """A stream that runs, as `--usage-stream` names it, and who reads it."""
+    if kafka:
+        broker = Broker(STREAM)
+        stack.callback(broker.kill)
+        address = broker.start()
+        return f"kafka://{address}/{STREAM}", KafkaConsumer(address, STREAM)
+    url = valkey(folder / "valkey", stack)
+    return f"{url}?stream={STREAM}", Consumer(url)
+
+
+async def rounds(
+    number: int, *, seed: int, clients: int = 6, kill_within_s: float = 1.2, kafka: bool = False
+) -> dict[str, Any]:
     """The figures; `faults` is empty where the bar is met."""
     chance = random.Random(seed)
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-metering-")))
         (folder / "prices.toml").write_text(PRICES)
-        url = valkey(folder / "valkey", stack)
+        stream, consumer = stream_of(kafka, folder, stack)
         flags = ["--engine", "sim", "--slots", "8", "--sim-tokens-per-s", "100", "--sim-answer-tokens", "40"]
-        flags += ["--prices", str(folder / "prices.toml"), "--usage-stream", f"{url}?stream={STREAM}"]
+        flags += ["--prices", str(folder / "prices.toml"), "--usage-stream", stream]
         server = Server(*flags, data=str(folder / "data"))
         server.start()
-        consumer = Consumer(url)
         consuming = asyncio.create_task(consumer.run())
         try:
             async with connected(server.url) as wire:
@@ -195,6 +209,7 @@ async def rounds(number: int, *, seed: int, clients: int = 6, kill_within_s: flo
     if len(rows) != billed["responses"] or not rows:
         faults.append(f"{len(rows)} rows over the API, {billed['responses']} in the table")
     return {
+        "stream": "Kafka (mock cluster)" if kafka else "Valkey",
         "seed": seed,
         "rounds": number,
         "responses": billed["responses"],
@@ -219,8 +234,10 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--clients", type=int, default=6)
     options.add_argument("--kill-within", type=float, default=1.2)
+    options.add_argument("--kafka", action="store_true", help="the rows go to Kafka and not to Valkey")
     given = options.parse_args()
-    figures = asyncio.run(rounds(given.rounds, seed=given.seed, clients=given.clients, kill_within_s=given.kill_within))
+    how = {"clients": given.clients, "kill_within_s": given.kill_within, "kafka": given.kafka}
+    figures = asyncio.run(rounds(given.rounds, seed=given.seed, **how))
     faults = figures.pop("faults")
     report("metering", {**figures, "faults": len(faults), "verdict": "met" if not faults else "NOT met"})
     for fault in faults[:20]:
