@@ -8,9 +8,9 @@ each row at least once, and what it has without repetitions is the table.
 
 Each round: a handful of clients ask, each in a session of its own, some cancel; the server (simulated engine, SQLite,
 prices, a usage stream on a real Valkey, or with `--kafka` a topic of librdkafka's mock cluster) is killed at a random
-moment, among others while it relays rows, and started again on the same data. Commands without an answer are repeated by
-their ids. A consumer reads the stream all the while. At the end every answer is waited for; then the rows are read over
-the API, the server stops, and `app.py usage reconcile` holds them against the logs.
+moment, among others while it relays rows, and started again on the same data. Commands without an answer are repeated
+by their ids. A consumer reads the stream all the while. At the end every answer is waited for; then the rows are read
+over the API, the server stops, and `app.py usage reconcile` holds them against the logs.
 """
 
 from __future__ import annotations
