@@ -15,6 +15,7 @@ from persistence.postgres import PostgresJournal
 from sessions.api_keys import Wanted, make
 from sessions.audit import Audited
 from sessions.audit_check import verify
+from sessions.audit_trim import trim
 from sessions.errors import Fenced
 from sessions.stored import Due
 from sessions.types import UnixMs
@@ -68,6 +69,29 @@ async def test_replicas_keep_one_chain(replicas: list[PostgresJournal]) -> None:
     for number, head in enumerate(heads):
         stored = await replicas[number % 3].head(head.key)
         assert stored is not None and stored.top == 6
+
+
+async def test_replicas_that_trim_and_append_at_once_keep_one_chain(replicas: list[PostgresJournal]) -> None:
+    logs = [audit_of(journal) for journal in replicas]
+    await logs[0].record(ACME, [a_row(n) for n in range(60)])
+    heads = [await grant(replicas[n % 3], key(f"s{n}")) for n in range(6)]
+
+    async def appends(number: int, head: Any) -> None:
+        for top in range(6):
+            one = msgspec.structs.replace(head, top=top)
+            await replicas[number % 3].append(an_append(one, 1, audit=(a_row(100 + number),)))
+
+    async def trims(number: int) -> int:
+        ends = [UnixMs(NOW + end) for end in range(10, 61, 10)]
+        return sum([await trim(logs[number], ACME, before=end, now=UnixMs(NOW + 99)) for end in ends])
+
+    *_, first, second, third = await asyncio.gather(
+        *(appends(number, head) for number, head in enumerate(heads)), *(trims(number) for number in range(3))
+    )
+    assert first + second + third == 60, "each row went once, whoever took it away"
+    for log in logs:
+        found = await verify(log, ACME)
+        assert found.intact and found.trimmed == 60 and found.rows > 36, found.why
 
 
 async def test_a_replica_that_lost_its_session_leaves_no_row(replicas: list[PostgresJournal]) -> None:
