@@ -405,8 +405,15 @@ class SessionSummary(_message.Message):
     def __init__(self, id: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open: _Optional[bool] = ..., created_at: _Optional[int] = ..., updated_at: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews")
+    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete")
     class MadeByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class IncompleteEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +436,7 @@ class State(_message.Message):
     AWAITING_FIELD_NUMBER: _ClassVar[int]
     MADE_BY_FIELD_NUMBER: _ClassVar[int]
     REVIEWS_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -445,7 +453,8 @@ class State(_message.Message):
     awaiting: _containers.RepeatedCompositeFieldContainer[AwaitingTools]
     made_by: _containers.ScalarMap[str, str]
     reviews: _containers.RepeatedCompositeFieldContainer[Review]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ...) -> None: ...
+    incomplete: _containers.ScalarMap[str, str]
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Review(_message.Message):
     __slots__ = ("review_id", "category", "response_id", "appealed", "outcome")

@@ -342,6 +342,7 @@ class SessionState(Told):
     queued: list[dict[str, Any]]
     awaiting: list[dict[str, Any]]
     made_by: dict[str, str]
+    incomplete: dict[str, str]
     head: str | None
     title: str | None
     metadata: dict[str, Any]
