@@ -10,7 +10,6 @@ Kafka: it does not replicate, store, authenticate or speak TLS.
 from __future__ import annotations
 
 import asyncio
-import collections
 import os
 import signal
 import subprocess
@@ -21,11 +20,12 @@ from typing import Any, Final
 import confluent_kafka
 import msgspec
 
+from bench.bills import Bills
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 READY: Final = "Kafka is ready: "
 QUIET: Final = {"log_level": 0}
 WAIT_S: Final = 10.0
-Name = tuple[str, str, str]
 
 
 class Broker:
@@ -60,25 +60,22 @@ class Broker:
             self._process = None
 
     def pause(self) -> None:
-        """It goes silent: connections stay, nothing is answered."""
+        """It goes silent: connections stay, nothing is answered once this returns."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # its threads run on until the last of them has stopped
 
     def resume(self) -> None:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-class Consumer:
-    """Reads a topic from its beginning, as a billing system would: what it has seen before it passes over."""
+class Consumer(Bills):
+    """Reads a topic from its beginning."""
 
     def __init__(self, address: str, topic: str) -> None:
+        super().__init__()
         self._topic = topic
-        self.rows: dict[Name, dict[str, Any]] = {}
-        self.seen: collections.Counter[Name] = collections.Counter()
-        self.faults: list[str] = []
-        self._more = asyncio.Event()
-        self._stopped = False
         self._client = confluent_kafka.Consumer(
             {"bootstrap.servers": address, "group.id": "consumer", "enable.auto.commit": False, **QUIET}
         )
@@ -88,7 +85,7 @@ class Consumer:
         while not self._stopped:
             for message in await asyncio.to_thread(self._client.consume, 500, 0.2):
                 if message.error() is None:
-                    self._take(message.key(), message.value())
+                    self._read(message.key(), message.value())
 
     def _begin(self) -> None:
         about = self._client.list_topics(self._topic, timeout=WAIT_S).topics[self._topic]
@@ -97,25 +94,12 @@ class Consumer:
             [confluent_kafka.TopicPartition(self._topic, number, beginning) for number in about.partitions]
         )
 
-    def _take(self, key: bytes | None, value: bytes | None) -> None:
+    def _read(self, key: bytes | None, value: bytes | None) -> None:
         assert key is not None and value is not None
         row = msgspec.json.decode(value)
         if key.decode() != row["response_id"]:
             self.faults.append(f"{key!r} is the key of {row['response_id']}")
-        name = (row["tenant"], row["session"], row["response_id"])
-        self.seen[name] += 1
-        if self.rows.setdefault(name, row) != row:
-            self.faults.append(f"{name} was relayed with another content")
-        self._more.set()
-
-    async def has(self, count: int) -> None:
-        """Returns when it has that many rows."""
-        while len(self.rows) < count:
-            await self._more.wait()
-            self._more.clear()
-
-    def stop(self) -> None:
-        self._stopped = True
+        self.take(row)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)

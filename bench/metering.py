@@ -31,6 +31,7 @@ import httpx
 import msgspec
 import redis.asyncio as redis
 
+from bench.bills import Bills
 from bench.kafka_broker import Broker
 from bench.kafka_broker import Consumer as KafkaConsumer
 from bench.support import ROOT, Server, connected, new_ulid, report
@@ -49,16 +50,12 @@ STREAM = "bills"
 QUIET_S = 90.0
 
 
-class Consumer:
-    """Reads the stream from its beginning, as a billing system would: what it has seen before it passes over."""
+class Consumer(Bills):
+    """Reads the stream from its beginning."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._client = redis.Redis.from_url(url)
-        self.rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.seen: collections.Counter[tuple[str, str, str]] = collections.Counter()
-        self.faults: list[str] = []
-        self._more = asyncio.Event()
-        self._stopped = False
 
     async def run(self) -> None:
         last = b"0"
@@ -67,23 +64,7 @@ class Consumer:
             for _, entries in found:
                 last = entries[-1][0]
                 for _, fields in entries:
-                    self._take(msgspec.json.decode(fields[b"row"]))
-
-    def _take(self, row: dict[str, Any]) -> None:
-        self._more.set()
-        name = (row["tenant"], row["session"], row["response_id"])
-        self.seen[name] += 1
-        if self.rows.setdefault(name, row) != row:
-            self.faults.append(f"{name} was relayed with another content")
-
-    async def has(self, count: int) -> None:
-        """Returns when it has that many rows."""
-        while len(self.rows) < count:
-            await self._more.wait()
-            self._more.clear()
-
-    def stop(self) -> None:
-        self._stopped = True
+                    self.take(msgspec.json.decode(fields[b"row"]))
 
     async def close(self) -> None:
         await self._client.aclose()

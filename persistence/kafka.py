@@ -49,7 +49,8 @@ REFUSED: Final = {
     "metadata.broker.list",
     "request.required.acks",
     "delivery.timeout.ms",
-} | {"transactional.id"}
+    "transactional.id",
+}
 
 
 class Turns(Protocol):

@@ -73,17 +73,17 @@ class Checkpoints:
 
     async def _look(self) -> None:
         try:
-            _, length, copied = await self._run("NOOP")
+            length, copied = await self._run("NOOP")
             if length - copied < self._pages:
                 return
-            _, length, copied = await self._run("PASSIVE")
+            length, _ = await self._run("PASSIVE")
             if length >= RESTART * self._pages:
                 await self._rest()
         except sqlite3.Error as exc:
             # The log keeps every commit: nothing is lost, it grows until a later checkpoint goes through.
             log.error("journal.checkpoint_failed", cause=repr(exc))
 
-    async def _run(self, mode: str) -> tuple[int, int, int]:
-        """(busy, pages in the log, of which copied); -1 for both where there is no log yet."""
-        ((busy, length, copied),) = await self._connection.execute_fetchall(f"PRAGMA wal_checkpoint({mode})")
-        return busy, length, copied
+    async def _run(self, mode: str) -> tuple[int, int]:
+        """(pages in the log, of which copied); -1 for both where there is no log yet."""
+        ((_, length, copied),) = await self._connection.execute_fetchall(f"PRAGMA wal_checkpoint({mode})")
+        return length, copied

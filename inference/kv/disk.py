@@ -64,9 +64,10 @@ DiskSnapshot = ColdSnapshot  # what engines call it: a snapshot that is not in h
 class _Write:
     """A snapshot on its way into the folder."""
 
-    __slots__ = ("over", "revoked")
+    __slots__ = ("over", "revoked", "snapshot_id")
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot_id: bytes) -> None:
+        self.snapshot_id = snapshot_id
         self.over = asyncio.Event()
         self.revoked = False  # its session has been deleted meanwhile
 
@@ -156,7 +157,11 @@ class DiskTier:
         if size > self.bytes_max:
             self.counters["disk_too_large"] += 1
             return False
-        write = _Write()
+        for other in self._writes.get(manifest.key, ()):
+            if other.snapshot_id == manifest.snapshot_id:  # a copy and a move down at the same time: one file
+                await other.over.wait()
+                return self.has(manifest.snapshot_id)
+        write = _Write(manifest.snapshot_id)
         self._writes.setdefault(manifest.key, []).append(write)
         try:
             stored = await self._make_room(size) and await self._store(manifest, data_key, size, payload, write)

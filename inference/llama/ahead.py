@@ -45,7 +45,7 @@ class SavesAhead:
     async def close(self) -> None:
         self._closed = True
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
 
     def _rested(self, slot: Slot, used: int) -> None:
         if self._closed or slot.busy or slot.used != used:

@@ -368,9 +368,10 @@ class LlamaEngine:
         else:
             self._scheduler.leave(turn.claim)
         self._residency.tiers.trim(key.tenant)
-        if self._gone is None and not slot.busy:
-            self._saves_ahead.rest(slot)
-        self._saves_ahead.look()
+        if self._gone is None:
+            if not slot.busy:
+                self._saves_ahead.rest(slot)
+            self._saves_ahead.look()
 
     def _rank(self, slot: Slot) -> tuple[float, ...]:
         """Smaller gives its slot up first: parked, then who is least expected back, then the longest unused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -205,6 +205,16 @@ async def grant(
     journal: Journal, at: SessionKey, fence: int | None = None, *, now: int = NOW, epoch: str = "e1"
 ) -> Head:
     return await journal.grant(at, expected_fence=fence, owner=f"r/{fence}", new_epoch=Epoch(epoch), now_ms=UnixMs(now))
+
+
+@asynccontextmanager
+async def billed(names: Sequence[str]) -> AsyncIterator[MemoryJournal]:
+    """A journal in memory with a usage row for each of these responses."""
+    journal = MemoryJournal()
+    await journal.open()
+    await a_log(journal, "s", 1, usage=tuple(a_usage(name) for name in names))
+    yield journal
+    await journal.close()
 
 
 async def a_log(journal: Journal, session: str, count: int = 3, *, tenant: str = ACME, **fields: Any) -> Head:

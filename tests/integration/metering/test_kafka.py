@@ -22,7 +22,7 @@ from sessions.metering import entry_public
 from sessions.types import UnixMs
 from tests.contract.directories import Server as Valkey
 from tests.contract.directories import free_port
-from tests.contract.journals import NOW, a_log, a_usage, key
+from tests.contract.journals import NOW, billed, key
 
 NAMES = [f"r{number}" for number in range(9)]
 PATIENCE_S = 60.0
@@ -30,11 +30,8 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 async def journal() -> AsyncIterator[MemoryJournal]:
-    opened = MemoryJournal()
-    await opened.open()
-    await a_log(opened, "s", 1, usage=tuple(a_usage(name) for name in NAMES))
-    yield opened
-    await opened.close()
+    async with billed(NAMES) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

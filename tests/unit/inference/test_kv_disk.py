@@ -94,6 +94,18 @@ async def test_puts_at_once_keep_the_bound(folder: Path, staging: Path) -> None:
     assert any(stored) and on_disk(folder) == tier.bytes <= bound
 
 
+async def test_two_puts_of_one_snapshot_at_once_are_one_file_written_once(folder: Path, staging: Path) -> None:
+    """A copy by write-behind and a move down may meet; two writers of one file would mix what they write."""
+    tier = await opened(folder)
+    manifest, payload = snapshot(key("a"), 10, SIZE)
+    path = write_payload(staging, manifest, payload)
+    assert await asyncio.gather(*(tier.put(manifest, path) for _ in range(3))) == [True] * 3
+    assert tier.counters["disk_writes"] == 1 and not tier.counters["disk_write_failed"]
+    (entry,) = tier.of(key("a"))
+    await tier.fetch(entry, staging / "back")
+    assert tier.bytes == on_disk(folder)
+
+
 async def test_a_snapshot_larger_than_the_tier_is_not_stored(folder: Path, staging: Path) -> None:
     tier = await opened(folder, SIZE // 2)
     assert not await put(tier, staging, "a")

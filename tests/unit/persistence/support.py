@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,14 @@ def overwrite(path: Path, start: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(start)
         file.write(data)
+
+
+@contextlib.contextmanager
+def no_file_may_grow_beyond(size: int) -> Iterator[None]:
+    """Writes beyond `size` fail with EFBIG: an I/O error at the commit, which is when SQLite writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

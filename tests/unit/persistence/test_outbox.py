@@ -16,18 +16,15 @@ from sessions.measures import Measures
 from sessions.metering import UsageBooks, UsageEntry
 from sessions.types import UnixMs
 from tests.contract.directories import Server, free_port
-from tests.contract.journals import NOW, a_log, a_usage
+from tests.contract.journals import NOW, billed
 
 NAMES = [f"r{number}" for number in range(7)]
 
 
 @pytest.fixture
 async def journal() -> AsyncIterator[MemoryJournal]:
-    opened = MemoryJournal()
-    await opened.open()
-    await a_log(opened, "s", 1, usage=tuple(a_usage(name) for name in NAMES))
-    yield opened
-    await opened.close()
+    async with billed(NAMES) as opened:
+        yield opened
 
 
 class Taken:

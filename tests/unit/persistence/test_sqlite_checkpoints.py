@@ -10,8 +10,16 @@ from structlog.testing import capture_logs
 from persistence.sqlite import SqliteJournal
 from persistence.sqlite_checkpoints import LAST_RESORT, LOOK_EVERY, RESTART
 from persistence.sqlite_library import CHECKPOINTS_BESIDE_COMMITS
-from tests.unit.persistence.support import NOW, a_journal, append, grant, key, opened, top_of
-from tests.unit.persistence.test_sqlite_faults import no_file_may_grow_beyond
+from tests.unit.persistence.support import (
+    NOW,
+    a_journal,
+    append,
+    grant,
+    key,
+    no_file_may_grow_beyond,
+    opened,
+    top_of,
+)
 
 PAGE_BYTES = 4096
 FRAME_BYTES = PAGE_BYTES + 24

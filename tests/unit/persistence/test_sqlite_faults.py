@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from tests.unit.persistence.support import (
     delta,
     grant,
     key,
+    no_file_may_grow_beyond,
     opened,
     overwrite,
     top_of,
@@ -103,17 +103,6 @@ async def test_on_a_full_disk_nothing_is_acknowledged_and_it_goes_on_when_there_
             await append(journal, head, stood[n], text="x" * 3000)
     async with opened(small_disk.folder) as journal:
         assert [await top_of(journal, f"s{n}") for n in range(4)] == [top + 1 for top in stood]
-
-
-@contextlib.contextmanager
-def no_file_may_grow_beyond(size: int) -> Iterator[None]:
-    """Writes beyond `size` fail with EFBIG: an I/O error at the commit, which is when SQLite writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_an_io_error_at_the_commit_is_unknown_until_a_later_commit_settled_it(tmp_path: Path) -> None:
