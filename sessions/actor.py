@@ -136,7 +136,10 @@ class Actor:
         letter = Letter(principal, command, self._loop.create_future())
         lane.append(letter)
         self._wake()
-        return await letter.answer
+        try:
+            return await letter.answer
+        finally:
+            del letter  # holds its error, whose traceback holds this frame
 
     async def seal(self) -> None:
         """Takes no more commands, finishes those that are here, and stops turns where they are.

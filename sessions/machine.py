@@ -91,10 +91,15 @@ class Machine(Turns, Reviewing):
         self._now = UnixMs(max(now, self.state.at))
         self._service = None
         self._out = out = Step()
+        self._take(input)
+        del self._out  # an error that it answers with would otherwise hold us, by its traceback, and we it
+        return out
+
+    def _take(self, input: Input) -> None:
         match input:
             case Output():
                 self._output(input)
-                return out
+                return
             case Command():
                 self._command(input)
             case Finished():
@@ -119,13 +124,12 @@ class Machine(Turns, Reviewing):
             case Paused():
                 for open_ in self.state.open.values():
                     self._generations.pop(open_.id, None)
-                    out.effects.append(Stop(open_.id))
+                    self._out.effects.append(Stop(open_.id))
             case Resumed():
                 self._start_all()
             case _:
                 assert_never(input)
         self._patch_head()
-        return out
 
     def known(self, principal: Principal, command_id: CommandId) -> CommandRecord | None:
         """The record of a command that was applied before."""
@@ -169,7 +173,7 @@ class Machine(Turns, Reviewing):
         except SessileError as error:
             if self._out.records:
                 raise AssertionError("a refused command has written something") from error
-            self._out.answer = error
+            self._out.answer = error.with_traceback(None)  # an answer, and its frames would hold it
             self._review_message(input, None)
             return
         self._out.answer = answer

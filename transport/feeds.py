@@ -412,6 +412,7 @@ class Feeds:
         if not feed.readers:
             assert feed.stop is not None
             feed.stop()
+            feed.stop = None  # it knows where to publish
             feed.cool()
             self._warm.pop(feed, None)
             del self._feeds[feed.key]

@@ -76,6 +76,8 @@ def shake_hands(
     access.check_origin(_only(headers.get_all("Origin")), host)
     response = ws.accept(request)
     if response.status_code != 101:
+        if (error := ws.handshake_exc) is not None:  # the request holds it, and its frames the request
+            error.__traceback__ = error.__cause__ = error.__context__ = None
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
     offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))

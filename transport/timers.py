@@ -2,7 +2,7 @@
 
 Ten thousand idle connections would otherwise hold ten thousand timer handles. Deadlines are rounded up to slots; a slot
 that has come is emptied and each of its members asked when it really is due, which is later where something happened in
-between. A member stands in the wheel under the slot that it knows as `slot`; entries under other slots are stale.
+between. A member stands in the wheel once, under the slot that it knows as `slot`, and is not held when it was taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Wheel:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._slots: dict[int, list[Timed]] = {}
+        self._slots: dict[int, dict[Timed, None]] = {}
         self._order: list[int] = []  # a heap of the keys of _slots
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
@@ -38,18 +38,21 @@ class Wheel:
         slot = int(member.due() / SLOT_S) + 1
         if member.slot and member.slot <= slot:
             return
+        self.take(member)
         member.slot = slot
         waiting = self._slots.get(slot)
         if waiting is None:
-            self._slots[slot] = [member]
+            self._slots[slot] = {member: None}
             heapq.heappush(self._order, slot)
             self._arm()
         else:
-            waiting.append(member)
+            waiting[member] = None
 
     def take(self, member: Timed) -> None:
-        """The member is no longer timed; its entry is found stale when its slot comes."""
-        member.slot = 0
+        """The member is no longer timed."""
+        if member.slot:
+            self._slots.get(member.slot, {}).pop(member, None)
+            member.slot = 0
 
     def close(self) -> None:
         if self._timer is not None:
@@ -77,7 +80,7 @@ class Wheel:
             slot = heapq.heappop(self._order)
             for member in self._slots.pop(slot):
                 if member.slot != slot:
-                    continue
+                    continue  # taken by one before it
                 member.slot = 0
                 if member.due() <= now:
                     member.elapsed(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -97,11 +98,25 @@ def test_a_member_that_was_taken_out_is_left_alone() -> None:
     wheel.put(gone)
     wheel.put(closed)
     wheel.take(gone)
+    held = weakref.ref(gone)
+    del gone
+    assert held() is None, "it is not held until its time would have come"
     loop.advance(1.5)
     wheel.close()
     loop.advance(5)
-    assert gone.elapsed_at == closed.elapsed_at == []
+    assert closed.elapsed_at == []
     assert loop.pending() == []
+
+
+def test_one_that_another_of_its_slot_takes_out_is_left_alone() -> None:
+    loop = Loop()
+    wheel = Wheel(loop)  # type: ignore[arg-type]
+    first, second = Member(loop, 51.0), Member(loop, 51.0)
+    first.elapsed = lambda now: wheel.take(second)  # type: ignore[method-assign]
+    wheel.put(first)
+    wheel.put(second)
+    loop.advance(2)
+    assert second.elapsed_at == [] and loop.pending() == []
 
 
 @given(st.integers(0, 2**32))

@@ -1,0 +1,31 @@
+"""The life of a feed; what it carries is tested through channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sessions.types import SessionKey
+from tests.support.garbage import no_cycles
+from tests.support.replicas import KEY
+from transport.feeds import Feed, Feeds, Reader
+from transport.frames import JSON
+
+
+class Sessions:
+    """No more than that they can be watched."""
+
+    def watch(self, key: SessionKey, sink: object) -> Callable[[], None]:
+        sinks = [sink]
+        return lambda: sinks.remove(sink)
+
+
+class Nobody:
+    def readable(self, reader: Reader) -> None:
+        raise AssertionError("nothing is published")
+
+
+def test_a_feed_that_nobody_reads_is_free_at_once() -> None:
+    feeds = Feeds(Sessions())  # type: ignore[arg-type]
+    with no_cycles(Feed):
+        feeds.release(feeds.acquire(KEY, Nobody(), JSON))
+        assert len(feeds) == 0
