@@ -17,31 +17,28 @@ from typing import Any
 import msgspec
 
 from bench.overhead_ws import ANSWER, APART_S, theirs
-from bench.pairs import compared
+from bench.pairs import compared, speed
 from bench.peer import LlamaServer
 from bench.support import Server, report
 
 
 async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list[float]]:
     """Tokens per second of all streams together, and each one's time to the first text in ms."""
-    firsts: list[float] = []
-    tokens = 0
 
-    async def one(number: int, question: str) -> None:
-        nonlocal tokens
+    async def one(number: int, question: str) -> tuple[int, float]:
         await asyncio.sleep(number * APART_S)
         started = time.monotonic()
-        first = 0.0
+        first, tokens = 0.0, 0
         async for event in streamed(port, model, question):
             if not first and event["choices"] and event["choices"][0]["delta"].get("content"):
                 first = time.monotonic()
             if event.get("usage"):
-                tokens += event["usage"]["completion_tokens"]
-        firsts.append((first - started) * 1000)
+                tokens = event["usage"]["completion_tokens"]
+        return tokens, (first - started) * 1000
 
     started = time.monotonic()
-    await asyncio.gather(*map(one, range(len(questions)), questions))
-    return tokens / (time.monotonic() - started), firsts
+    answers = await asyncio.gather(*map(one, range(len(questions)), questions))
+    return speed(answers, time.monotonic() - started)
 
 
 async def streamed(port: int, model: str, question: str) -> Any:

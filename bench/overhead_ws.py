@@ -15,7 +15,7 @@ import contextlib
 import time
 from functools import partial
 
-from bench.pairs import compared
+from bench.pairs import compared, speed
 from bench.peer import LlamaServer
 from bench.support import Server, Wire, connected, report
 
@@ -27,11 +27,8 @@ async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]
     """Tokens per second of all streams together, and each one's time to the first token in ms.
 
     Connections and sessions stand before the clock starts: they last, which is the point of having them."""
-    firsts: list[float] = []
-    tokens = 0
 
-    async def one(number: int, wire: Wire, session: str, question: str) -> None:
-        nonlocal tokens
+    async def one(number: int, wire: Wire, session: str, question: str) -> tuple[int, float]:
         await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         answer = await wire.command(
@@ -39,33 +36,28 @@ async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]
         )
         frames = await wire.until_end(answer["response_id"])
         first = next(f for f in frames if f["event"]["type"] == "response.output_text.delta")
-        firsts.append((first["arrived"] - started) * 1000)
-        tokens += frames[-1]["event"]["response"]["usage"]["output_tokens"]
+        tokens = frames[-1]["event"]["response"]["usage"]["output_tokens"]
+        return tokens, (first["arrived"] - started) * 1000
 
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(server.url)) for _ in questions]
         sessions = [await wire.create() for wire in wires]
         started = time.monotonic()
-        await asyncio.gather(*map(one, range(len(wires)), wires, sessions, questions))
+        answers = await asyncio.gather(*map(one, range(len(wires)), wires, sessions, questions))
         took = time.monotonic() - started
-    return tokens / took, firsts
+    return speed(answers, took)
 
 
 async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[float]]:
-    firsts: list[float] = []
-    tokens = 0
-
-    async def one(number: int, question: str) -> None:
-        nonlocal tokens
+    async def one(number: int, question: str) -> tuple[int, float]:
         await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         first, count = await peer.chat([{"role": "user", "content": question}], ANSWER)
-        firsts.append((first - started) * 1000)
-        tokens += count
+        return count, (first - started) * 1000
 
     started = time.monotonic()
-    await asyncio.gather(*map(one, range(len(questions)), questions))
-    return tokens / (time.monotonic() - started), firsts
+    answers = await asyncio.gather(*map(one, range(len(questions)), questions))
+    return speed(answers, time.monotonic() - started)
 
 
 async def main(arguments: argparse.Namespace) -> None:

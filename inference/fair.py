@@ -240,7 +240,7 @@ class FairQueue(Generic[T]):
         self._served += cost
 
     def leave(self, claim: Claim[T]) -> None:
-        """The run has ended, or whoever waited has given up."""
+        """The run has ended, or whoever waited has given up. The claim holds its holder no longer."""
         tenant = self._tenants[claim.tenant]
         if claim in self._running:
             self._stop(tenant, claim)
@@ -253,6 +253,7 @@ class FairQueue(Generic[T]):
             self._floor = max(self._floor, tenant.counter) if not self._tenants else self._floor
             while len(self._idle) > TENANTS_REMEMBERED:
                 self._idle.popitem(last=False)
+        del claim.holder
 
     def make_room(self, claim: Claim[T]) -> None:
         """A running claim waits again, where it stood in its tenant's line."""

@@ -61,6 +61,7 @@ class _Exchange(asyncio.Protocol):
             self.lost = _unavailable()
             self.lost.__cause__ = exc
         self._transport = None
+        del self._parser  # which holds our methods
         self._wake()
 
     # -- httptools' side -----------------------------------------------------------------------------

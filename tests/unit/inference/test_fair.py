@@ -62,6 +62,16 @@ def test_short_and_long_answers_share_by_tokens_and_not_by_turns() -> None:
     assert turns["short"] >= 900
 
 
+def test_a_claim_that_left_holds_nobody() -> None:
+    queue = Q(1, 10)
+    runs, gives_up = claim("a"), claim("b")
+    joined(queue, runs, gives_up)
+    queue.start(runs)
+    for each in (runs, gives_up):
+        queue.leave(each)
+        assert not hasattr(each, "holder"), "it and its holder would hold each other"
+
+
 def test_one_that_was_away_has_saved_nothing_up() -> None:
     queue = Q(1, 10_000)
     for number in range(300):

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.llama.completion import Completion
-from inference.llama.http import HttpClient
+from inference.llama.http import HttpClient, _Exchange
 from inference.llama.vocabulary import Fragments
 from inference.tokens import as_tokens
 from sessions.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.ports import Chunk, Finish
 from sessions.types import Tokens
+from tests.support.garbage import no_cycles
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
@@ -262,3 +263,15 @@ async def test_what_a_slot_holds_is_never_more_than_was_seen() -> None:
             completion.close()
             held.append(completion.held)
     assert held == [as_tokens([]), as_tokens([7]), as_tokens([7, 8, 9])]
+
+
+async def test_an_exchange_that_is_over_is_free_at_once() -> None:
+    async with serving(answering(chunked(event(content="a"), event(content="b", stop=True)))) as (client, _):
+        with no_cycles(_Exchange):
+            status, _, events = await client.stream("/completion", b"{}")
+            assert status == 200
+            while await events.next() is not None:
+                pass
+            events.close()
+            del events
+            await asyncio.get_running_loop().create_task(asyncio.sleep(0))  # the transport has said that it is closed
