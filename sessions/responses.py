@@ -68,7 +68,7 @@ class Responses:
         self._runs = 0  # begun by this activation; numbers them
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
         self._now = UnixMs(0)
-        self._out = Step()
+        self._out: Step  # of the step that is being taken, and only then
         self._service: dict[str, Json] | None = None  # of the response that the present command begins
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
