@@ -409,6 +409,7 @@ class Feeds:
         if reader not in feed.readers:
             return
         feed.readers.remove(reader)
+        del reader.listener  # which holds it
         if not feed.readers:
             assert feed.stop is not None
             feed.stop()
