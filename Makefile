@@ -116,7 +116,8 @@ setup-vllm: model
 test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make test-vllm ARGS="-k restore"
 	$(STAGE)
 	@$(VLLM_PY) -m pytest -m vllm --timeout 400 -o asyncio_default_fixture_loop_scope=session \
-		-o asyncio_default_test_loop_scope=session tests/contract/test_engine.py tests/vllm $(ARGS)
+		-o asyncio_default_test_loop_scope=session \
+		tests/contract/test_engine.py tests/contract/test_engine_tools.py tests/vllm $(ARGS)
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

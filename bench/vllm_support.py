@@ -24,7 +24,7 @@ import msgspec
 
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine, VllmOptions
-from sessions.ports import Chunk, Finish, GenerationRequest
+from sessions.ports import Chunk, Finish, GenerationRequest, Keys
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL = Path(__file__).resolve().parent.parent / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
@@ -46,8 +46,8 @@ def options(folder: Path, dtype: str, **others: Any) -> VllmOptions:
 
 
 @contextlib.asynccontextmanager
-async def running(wanted: VllmOptions) -> AsyncIterator[VllmEngine]:
-    engine = VllmEngine(wanted)
+async def running(wanted: VllmOptions, keys: Keys | None = None) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(wanted, keys)
     await engine.start()
     try:
         yield engine

@@ -39,6 +39,7 @@ _REACH: Final = reach((OPEN,))
 _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
+_NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
@@ -65,7 +66,7 @@ def constrained(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
     shapes: list[Json] = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or {"type": "object"}},
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or _NO_PARAMETERS},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }

@@ -225,7 +225,7 @@ class DiskTier:
                 yield encode_header(stored.manifest)
                 chunks = stored.chunks()
                 while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-                    yield chunk
+                    yield bytes(chunk)
         except OSError as exc:
             raise Refused("unreadable") from exc
 
@@ -356,7 +356,7 @@ class _Whole:
     def __init__(self, file: io.RawIOBase) -> None:
         self._file = file
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             written = self._file.write(view)

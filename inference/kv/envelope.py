@@ -274,8 +274,9 @@ class PayloadCheck:
         tag = self._tags[begin : begin + _HASH_BYTES]
         if not tag:
             raise Refused("too_long")
-        if len(chunk) != min(CHUNK_BYTES, self._left):
-            raise Refused("truncated")
+        expected = min(CHUNK_BYTES, self._left)
+        if len(chunk) != expected:
+            raise Refused("truncated" if len(chunk) < expected else "too_long")
         try:
             self._cipher.decrypt(_nonce(self._index), tag, chunk)
         except InvalidTag as exc:

@@ -267,7 +267,7 @@ class RedisTier:
         stored = Stored(io.BytesIO(_blob(data)))
         yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
         for chunk in stored.chunks():
-            yield chunk
+            yield bytes(chunk)
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
         assert isinstance(snapshot, RedisSnapshot)

@@ -14,6 +14,7 @@ threads.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import os
 import struct
@@ -70,10 +71,13 @@ class Source(Protocol):
     """Bytes from the beginning on."""
 
     def read(self, size: int, /) -> bytes: ...
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
 class Sink(Protocol):
-    def write(self, data: bytes, /) -> object: ...
+    def write(self, data: bytes | memoryview, /) -> object:
+        """What is given is good for as long as the call lasts."""
+        ...
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -110,11 +114,16 @@ def store(sink: Sink, manifest: Manifest, payload: Path, data_key: DataKey | Non
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
                 memoryview(mapped) as view,
             ):
+                room = memoryview(bytearray(min(CHUNK_BYTES, len(view)) + TAG_BYTES))
                 for start in range(0, len(view), CHUNK_BYTES):
                     with view[start : start + CHUNK_BYTES] as chunk:
                         check.check(chunk)
-                        number = 1 + start // CHUNK_BYTES
-                        sink.write(bytes(chunk) if cipher is None else cipher.encrypt(_nonce(number), chunk, None))
+                        if cipher is None:
+                            sink.write(chunk)
+                            continue
+                        sealed = room[: len(chunk) + TAG_BYTES]
+                        cipher.encrypt_into(_nonce(1 + start // CHUNK_BYTES), chunk, None, sealed)
+                        sink.write(sealed)
         except ValueError as exc:  # mmap's word for an empty file
             raise Refused("truncated") from exc
     check.finish()
@@ -151,23 +160,36 @@ class Stored:
         self.manifest = self._open_plain(data_key) if self.head is None else self._open_sealed(self.head, data_key)
         return self.manifest
 
-    def chunks(self) -> Iterator[bytes]:
-        """The payload's chunks, each of them checked; after the last one nothing is missing."""
+    def chunks(self) -> Iterator[memoryview]:
+        """The payload's chunks, each of them checked; after the last one nothing is missing.
+
+        A chunk is good until the next one is asked for: all pass through the same memory, since memory that is new to
+        the process costs more than reading and decrypting into it."""
         check = PayloadCheck(self.manifest)
-        if self._cipher is None:
-            yield from check.feed(self._rest)
-            while data := self._source.read(CHUNK_BYTES):
-                yield from check.feed(data)
-        else:
-            number = 1
-            while data := _read(self._source, CHUNK_BYTES + TAG_BYTES):
-                chunk = _decrypt(self._cipher, number, data)
-                check.check(chunk)
-                yield chunk
-                number += 1
+        size = min(CHUNK_BYTES, max(1, self.manifest.payload_bytes))
+        cipher = self._cipher
+        stored = memoryview(bytearray(size if cipher is None else size + TAG_BYTES))
+        plain = memoryview(bytearray(0 if cipher is None else size))
+        for number in itertools.count(1):
+            chunk = stored[: self._fill(stored)]
+            if not chunk:
+                break
+            if cipher is not None:
+                chunk = _decrypt(cipher, number, chunk, plain)
+            check.check(chunk)
+            yield chunk
         check.finish()
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _fill(self, room: memoryview) -> int:
+        """How many bytes came; fewer than there is room for only at the end."""
+        done = min(len(self._rest), len(room))
+        room[:done] = self._rest[:done]
+        self._rest = self._rest[done:]
+        while done < len(room) and (more := self._source.readinto(room[done:])):
+            done += more
+        return done
 
     def _read_head(self) -> None:
         length_bytes = _read(self._source, _LENGTH.size)
@@ -240,13 +262,16 @@ def _nonce(number: int) -> bytes:
     return number.to_bytes(12, "little")
 
 
-def _decrypt(cipher: AESGCM, number: int, data: bytes) -> bytes:
+def _decrypt(cipher: AESGCM, number: int, data: memoryview, room: memoryview) -> memoryview:
+    """The beginning of `room`, with the chunk in it."""
     if len(data) <= TAG_BYTES:
         raise Refused("truncated")
+    chunk = room[: len(data) - TAG_BYTES]
     try:
-        return cipher.decrypt(_nonce(number), data, None)
+        cipher.decrypt_into(_nonce(number), data, None, chunk)
     except InvalidTag as exc:
         raise Refused("bad_chunk") from exc
+    return chunk
 
 
 def _read(source: Source, size: int) -> bytes:

@@ -236,6 +236,7 @@ class VllmEngine:
             vocabulary_size=self._tokenizer.vocabulary_size,
             end_tokens=self._ends,
             transfer={},
+            special_tags=self._tokenizer.has_special_tags,
         )
         await self._gate.acquire(request.priority)
         turn = self._enter(request.key)

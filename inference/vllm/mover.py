@@ -9,7 +9,9 @@ block one part for each rank:
 
 On a GPU the copies run on side streams through pinned memory, so that neither the forward pass nor its stream waits; on
 a CPU they are plain copies that give the interpreter's lock back. What is loaded is checked against the snapshot's tags
-after it has been read and before it touches the device, so no later change of the file matters.
+after it has been read and before it touches the device, so no later change of the file matters. All bytes pass through
+memory that each thread made at its start: what is new to a process is touched page by page, and that took longer than
+reading, checking and copying together.
 
 It does not know requests beyond their names; when blocks may be read or written is the connector's to say.
 """
@@ -17,6 +19,7 @@ It does not know requests beyond their names; when blocks may be read or written
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import queue
 import threading
@@ -33,7 +36,7 @@ from inference.vllm.orders import Load, Save
 
 log = logging.getLogger(__name__)
 
-_STAGE_BYTES: Final = 32 << 20  # moved at once
+_STAGE_BYTES: Final = 16 << 20  # moved at once
 _READS_WAIT_S: Final = 5.0  # how long a forward pass may wait for reads of blocks that it is about to overwrite
 _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, so that an idle core does not spin
 
@@ -58,7 +61,8 @@ class Mover:
         self._pinned = False
 
     def register(self, kv_caches: dict[str, Any], num_blocks: int) -> None:
-        """Raises ValueError for a layout that has no dimension of blocks."""
+        """Raises ValueError for a layout that has no dimension of blocks, RuntimeError where there is no memory to copy
+        through."""
         layout = []
         for name in kv_caches:
             tensor = kv_caches[name]
@@ -72,8 +76,9 @@ class Mover:
         self.block_bytes = sum(size for _, size in self._layers)
         device = self._layers[0][0].device
         self._pinned = device.type == "cuda"
-        for target, name in ((self._save_loop, "save"), (self._load_loop, "load")):
-            thread = threading.Thread(target=target, args=(device,), name=f"kv-{name}", daemon=True)
+        stages = self._new_stage(0), self._new_stage(2 * CHUNK_BYTES)  # what is read begins and ends with whole chunks
+        for target, name, stage in zip((self._save_loop, self._load_loop), ("save", "load"), stages, strict=True):
+            thread = threading.Thread(target=target, args=(device, stage), name=f"kv-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
         distinct = sorted(set(layout))
@@ -125,9 +130,8 @@ class Mover:
 
     # -- device to file ------------------------------------------------------------------------------------
 
-    def _save_loop(self, device: Any) -> None:
+    def _save_loop(self, device: Any, stage: Any) -> None:
         with _side_stream(device):
-            stage = self._new_stage()
             while (save := self._saves.get()) is not None:
                 failed = False
                 try:
@@ -159,14 +163,8 @@ class Mover:
         file = os.open(save.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             for first, ids in self._portions(save.first_block, save.block_ids):
-                part = stage[: len(ids)]
-                index = self._index(ids)
-                at = 0
-                for blocks, size in self._layers:
-                    bytes_ = blocks.index_select(0, index).view(torch.uint8).reshape(len(ids), size)
-                    part[:, at : at + size].copy_(bytes_, non_blocking=self._pinned)
-                    at += size
-                _synchronize(index)
+                part = stage[: len(ids) * self.block_bytes].view(len(ids), self.block_bytes)
+                self._gather(ids, part)
                 data = part.numpy()
                 if self.world == 1:
                     _write_all(file, memoryview(data).cast("B"), first * self.block_bytes)
@@ -178,9 +176,8 @@ class Mover:
 
     # -- file to device ------------------------------------------------------------------------------------
 
-    def _load_loop(self, device: Any) -> None:
+    def _load_loop(self, device: Any, stage: Any) -> None:
         with _side_stream(device):
-            stage = self._new_stage()
             while (load := self._loads.get()) is not None:
                 begun = time.monotonic()
                 reason = ""
@@ -215,43 +212,77 @@ class Mover:
             if size != source.payload_bytes:
                 raise Refused("truncated" if size < source.payload_bytes else "too_long")
             for first, ids in self._portions(load.first_block, load.block_ids):
-                self._fill(file, first, len(ids), load, stage)
-                index = self._index(ids)
-                at = 0
-                for blocks, layer_bytes in self._layers:
-                    part = stage[: len(ids), at : at + layer_bytes].contiguous()
-                    new = part.view(blocks.dtype).reshape((len(ids), *blocks.shape[1:]))
-                    blocks.index_copy_(0, index, new.to(blocks.device, non_blocking=self._pinned))
-                    at += layer_bytes
-                _synchronize(index)
+                self._scatter(self._fill(file, first, len(ids), load, stage), ids)
         finally:
             os.close(file)
 
-    def _fill(self, file: int, first: int, count: int, load: Load, stage: Any) -> None:
-        """Reads blocks into the stage, checked. Whole chunks are read, as the tags are the chunks'."""
+    def _fill(self, file: int, first: int, count: int, load: Load, stage: Any) -> Any:
+        """This rank's part of blocks, (count, bytes of a block), read into the stage and checked there.
+
+        Whole chunks are read, as the tags are the chunks'."""
         source = load.source
         begin = self._offset(first) - self.rank * self.block_bytes
         end = begin + count * self.block_bytes * self.world
         start = begin - begin % CHUNK_BYTES
         stop = min(source.payload_bytes, -(-end // CHUNK_BYTES) * CHUNK_BYTES)
-        data = bytearray(stop - start)
-        view = memoryview(data)
+        view = memoryview(stage.numpy())[: stop - start]
         done = 0
-        while done < len(data):
+        while done < len(view):
             got = os.preadv(file, [view[done:]], start + done)
             if not got:
                 raise Refused("truncated")
             done += got
         check_chunks(view, source.snapshot_id, source.tags, start // CHUNK_BYTES)
-        whole = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=begin - start)
-        mine = whole.reshape(count, self.world, self.block_bytes)[:, self.rank]
-        stage[:count].copy_(mine)
+        whole = stage[begin - start : end - start]
+        return whole.view(count, self.world, self.block_bytes)[:, self.rank]
 
     # -- shared --------------------------------------------------------------------------------------------
 
-    def _new_stage(self) -> Any:
-        rows = max(1, _STAGE_BYTES // max(1, self.block_bytes))
-        return torch.empty((rows, self.block_bytes), dtype=torch.uint8, pin_memory=self._pinned)
+    def _gather(self, ids: list[int], part: Any) -> None:
+        """Blocks of the device into `part`, (blocks, bytes of a block) of the stage."""
+        index = self._index(ids)
+        there = torch.empty_like(part, device=index.device) if self._pinned else part
+        at = 0
+        for blocks, size in self._layers:
+            bytes_ = blocks.index_select(0, index).view(torch.uint8).reshape(len(ids), size)
+            there[:, at : at + size].copy_(bytes_)
+            at += size
+        if self._pinned:
+            part.copy_(there, non_blocking=True)  # both are whole: one transfer
+            _synchronize()
+
+    def _scatter(self, part: Any, ids: list[int]) -> None:
+        """The other way round. `part` may have gaps between its rows, which are the other ranks'."""
+        index = self._index(ids)
+        if self._pinned:
+            there = torch.empty(part.shape, dtype=torch.uint8, device=index.device)
+            for mine, row in zip(part, there, strict=True) if self.world > 1 else ((part, there),):
+                row.copy_(mine, non_blocking=True)
+            part = there
+        at = 0
+        for blocks, size in self._layers:
+            bytes_ = part[:, at : at + size]
+            if (bytes_.storage_offset() | bytes_.stride(0)) % blocks.element_size():
+                bytes_ = bytes_.contiguous()  # its numbers would begin between two of their places
+            new = bytes_.view(blocks.dtype).reshape((len(ids), *blocks.shape[1:]))
+            blocks.index_copy_(0, index, new)
+            at += size
+        if self._pinned:
+            _synchronize()
+
+    def _new_stage(self, extra: int) -> Any:
+        """Room for as many blocks of all ranks as are moved at once, and `extra` bytes."""
+        size = self._rows * self.block_bytes * self.world + extra
+        if self._pinned:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        pages = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(pages, dtype=torch.uint8).zero_()
+
+    @property
+    def _rows(self) -> int:
+        return max(1, _STAGE_BYTES // max(1, self.block_bytes * self.world))
 
     def _index(self, ids: list[int]) -> Any:
         return torch.tensor(ids, dtype=torch.long, device=self._layers[0][0].device)
@@ -260,9 +291,8 @@ class Mover:
         return (block * self.world + self.rank) * self.block_bytes
 
     def _portions(self, first: int, ids: list[int]) -> Iterator[tuple[int, list[int]]]:
-        rows = max(1, _STAGE_BYTES // max(1, self.block_bytes))
-        for start in range(0, len(ids), rows):
-            yield first + start, ids[start : start + rows]
+        for start in range(0, len(ids), self._rows):
+            yield first + start, ids[start : start + self._rows]
 
 
 class _side_stream:
@@ -283,12 +313,11 @@ class _side_stream:
             self._context.__exit__(*error)
 
 
-def _synchronize(index: Any) -> None:
+def _synchronize() -> None:
     """Waits for this thread's stream, and for nobody else's."""
-    if index.device.type == "cuda":
-        event = torch.cuda.Event()
-        event.record()
-        event.synchronize()
+    event = torch.cuda.Event()
+    event.record()
+    event.synchronize()
 
 
 def _write_all(file: int, data: memoryview, offset: int) -> None:

@@ -55,8 +55,11 @@ def sampling_params(
     vocabulary_size: int,
     end_tokens: tuple[int, ...],
     transfer: dict[str, Json],
+    special_tags: bool = False,
 ) -> SamplingParams:
-    """Raises BadInput for what cannot be honoured."""
+    """`special_tags`: the model writes the tags around a call as special tokens, which are text then.
+
+    Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
     wanted: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
     for ours, theirs in _NAMES.items():
@@ -76,6 +79,8 @@ def sampling_params(
         wanted["structured_outputs"] = StructuredOutputsParams(json=schema)
     if transfer:
         wanted["extra_args"] = {"kv_transfer_params": transfer}
+    if special_tags:
+        wanted |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
     return SamplingParams(output_kind=RequestOutputKind.DELTA, **wanted)
 
 

@@ -1,7 +1,8 @@
 """The tokenizer of a Hugging Face model folder: `tokenizers` encodes, our scaffold says what is encoded.
 
-Special tokens are parsed in scaffold strings only. Scaffold and openings are tokenised once and kept; long texts are
-encoded in a thread, because the library gives the interpreter's lock back.
+Special tokens are parsed in scaffold strings only, which the tags around a call are too: some models know them as
+special tokens. Scaffold and openings are tokenised once and kept; long texts are encoded in a thread, because the
+library gives the interpreter's lock back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from inference.template import ChatTemplate
 from sessions.ports import ChatMessage
+from sessions.tools import CLOSE, OPEN
 from sessions.types import Tokens, Tool
 
 _OPENINGS_MAX: Final = 256
@@ -45,6 +47,8 @@ class VllmTokenizer:
         anchor = self._plain.encode(_ANCHOR, add_special_tokens=False).ids
         spaced = len(anchor) > 1 and self._plain.decode(anchor[:1]).strip() == ""
         self._anchor: tuple[int, ...] = tuple(anchor) if spaced else ()
+        added = self._parsing.get_added_tokens_decoder().values()
+        self.has_special_tags: bool = any(token.special and token.content in (OPEN, CLOSE) for token in added)
         self._scaffold: dict[str, tuple[int, ...]] = {}
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
@@ -92,14 +96,26 @@ class VllmTokenizer:
 
     async def message(self, message: ChatMessage) -> Tokens:
         around = self.template.scaffold.roles[message.role]
-        calls = (_call_text(name, arguments) for _, name, arguments in message.calls)
+        calls = [_call_text(name, arguments) for _, name, arguments in message.calls]
         text = "\n".join([message.text, *calls] if message.text else calls)
-        return (*self._scaffold[around.before], *await self.text(text), *self._scaffold[around.after])
+        tokens = (
+            await self.text(text) if not (calls and self.has_special_tags) else self._with_tags(message.text, calls)
+        )
+        return (*self._scaffold[around.before], *tokens, *self._scaffold[around.after])
 
     async def text(self, text: str) -> Tokens:
         if len(text) > _INLINE_CHARS_MAX:
             return await asyncio.to_thread(self._text, text)
         return self._text(text)
+
+    def _with_tags(self, text: str, calls: list[str]) -> tuple[int, ...]:
+        """A text and calls whose own tags, and no others, become special tokens."""
+        tokens: list[int] = list(self._text(text + "\n")) if text else []
+        for number, call in enumerate(calls):
+            tokens += self._encode("\n" + OPEN if number else OPEN, special=True)
+            tokens += self._encode(call.removeprefix(OPEN).removesuffix(CLOSE), special=False)
+            tokens += self._encode(CLOSE, special=True)
+        return tuple(tokens)
 
     def _text(self, text: str) -> tuple[int, ...]:
         if not self._anchor:
@@ -122,4 +138,4 @@ def _call_text(name: str, arguments: str) -> str:
         value = json.loads(arguments)
     except ValueError:
         value = arguments
-    return "<tool_call>\n" + json.dumps({"name": name, "arguments": value}, ensure_ascii=False) + "\n</tool_call>"
+    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"

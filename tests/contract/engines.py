@@ -97,9 +97,10 @@ class SimulatedWorld(World):
 class LlamaWorld(World):
     name = "llama"
 
-    def __init__(self, folder: Path, model_path: Path) -> None:
+    def __init__(self, folder: Path, model_path: Path, *, chat_template: str | None = None) -> None:
         super().__init__(folder)
         self.model_path = model_path
+        self.chat_template = chat_template
 
     def _make(self, waiting_max: int) -> Engine:
         return LlamaEngine(
@@ -107,6 +108,7 @@ class LlamaWorld(World):
                 model_path=self.model_path,
                 slots=SLOTS,
                 context_window=WINDOW,
+                chat_template=self.chat_template,
                 waiting_max=waiting_max,
                 spill_tokens_min=16,
                 disk_folder=self.folder / "kv",

@@ -69,7 +69,9 @@ class LentCore(VllmCore):
 
     def __init__(self, options: VllmOptions, cores: Cores) -> None:
         super().__init__(options)
-        make = f"{options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
+        make = (
+            f"{options.model_path} {options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
+        )
         self._idle = cores.idle.setdefault(make, [])
         self._link: Path | None = None
 
@@ -100,15 +102,17 @@ class VllmWorld(World):
     block_tokens = BLOCK_TOKENS
     cores = Cores()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **always: Any) -> None:
+        """`always`: options of every engine of this world."""
         super().__init__(folder)
+        self.always = always
         self.staging = Path(tempfile.mkdtemp(prefix="sessile-vllm-"))  # short: a socket's path has 107 characters
 
     def _make(self, waiting_max: int) -> Engine:
         return self.make(waiting_max=waiting_max)
 
     def make(self, **others: Any) -> VllmEngine:
-        options = vllm_options(self.folder, **({"staging_folder": self.staging} | others))
+        options = vllm_options(self.folder, **({"staging_folder": self.staging} | self.always | others))
         return VllmEngine(options, core=LentCore(options, self.cores))
 
     async def close(self) -> None:

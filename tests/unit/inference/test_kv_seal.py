@@ -35,7 +35,7 @@ def sealed(folder: Path, who: SessionKey = key("a"), data_key: DataKey | None = 
 def read(data: bytes, who: SessionKey, data_key: DataKey | None = KEY) -> bytes:
     stored = Stored(io.BytesIO(data))
     check_manifest(stored.open(data_key), who, IDENTITY)
-    return b"".join(stored.chunks())
+    return b"".join(bytes(chunk) for chunk in stored.chunks())
 
 
 def test_what_was_sealed_is_given_back(tmp_path: Path) -> None:
@@ -119,6 +119,20 @@ def test_a_payload_that_was_damaged_before_is_not_sealed_in(tmp_path: Path) -> N
     for bad in (payload[:-1], payload + b"x", b"", bytes([payload[0] ^ 1]) + payload[1:]):
         with pytest.raises(Refused):
             store(io.BytesIO(), manifest, write_payload(tmp_path, manifest, bad), KEY)
+
+
+@pytest.mark.parametrize("data_key", [KEY, None], ids=["sealed", "plain"])
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES, SIZE])
+def test_one_byte_more_or_less_is_refused(tmp_path: Path, size: int, data_key: DataKey | None) -> None:
+    manifest, payload = snapshot(key("a"), 700, size)
+    sink = io.BytesIO()
+    store(sink, manifest, write_payload(tmp_path, manifest, payload), data_key)
+    good = sink.getvalue()
+    assert read(good, key("a"), data_key) == payload
+    for bad in (good[:-1], good + b"x", good + bytes(CHUNK_BYTES)):
+        with pytest.raises(Refused) as refused:
+            read(bad, key("a"), data_key)
+        assert refused.value.reason in ("truncated", "too_long", "bad_chunk")
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:

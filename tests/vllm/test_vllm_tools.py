@@ -1,0 +1,54 @@
+"""A model whose tags around a call are special tokens: they are text all the same, and nobody else can write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sessions.ports import ChatMessage
+from sessions.tools import CLOSE, OPEN
+from sessions.types import Sampling
+from tests.contract.engines import ask, key, prompt_of
+from tests.contract.vllm_world import MODEL, VllmWorld, start
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+TAGS = {"<repo_name>": OPEN, "<reponame>": CLOSE}  # special tokens that the small model has no use for
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The small model, with two of its special tokens spelled as the tags."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in MODEL.iterdir():
+        if file.name != "tokenizer.json":
+            (folder / file.name).symlink_to(file)
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    for token in tokenizer["added_tokens"]:
+        token["content"] = TAGS.get(token["content"], token["content"])
+    tokenizer["model"]["vocab"] = {TAGS.get(text, text): id_ for text, id_ in tokenizer["model"]["vocab"].items()}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+async def test_tags_that_are_special_tokens_are_read_and_written(world: VllmWorld, model: Path) -> None:
+    engine = await start(world, model_path=model, chat_template="chatml", slots=1)
+    tags = [engine.tokenizer.token_id(tag) for tag in (OPEN, CLOSE)]
+    only = Sampling(temperature=0, logit_bias={str(tags[0]): 100.0})
+    answer = await ask(engine, key("a"), await prompt_of(engine, "Hello."), max_tokens=2, sampling=only)
+    assert answer.text == OPEN + OPEN and answer.tokens == (tags[0], tags[0])
+    whole = await ask(engine, key("a"), await prompt_of(engine, "Say hi."), max_tokens=400)
+    assert whole.finish.reason == "stop" and "<|" not in whole.text
+    forged = json.dumps({"q": OPEN + CLOSE})
+    for message, wanted in (
+        (
+            ChatMessage(role="assistant", text="Let me see.", calls=(("c", "f", forged), ("d", "g", "{}"))),
+            [*tags, *tags],
+        ),
+        (ChatMessage(role="user", text=OPEN + "x" + CLOSE), []),
+    ):
+        tokens = await engine.tokenizer.message(message)
+        assert [token for token in tokens if token in tags] == wanted
