@@ -182,6 +182,8 @@ class VllmCore:
             arguments["num_gpu_blocks_override"] = options.device_blocks
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
+            if self.is_known_version:
+                arguments["worker_cls"] = "inference.vllm.worker.CpuWorker"
             if self._single:
                 arguments["distributed_executor_backend"] = "uni"
         if connector_folder is not None:

@@ -22,6 +22,7 @@ from tests.contract.engines import SLOTS, WINDOW, World
 MODEL = Path(__file__).resolve().parents[2] / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 BLOCK_TOKENS = 32  # the least that vLLM can do on a CPU
 BLOCKS = 1 + 8 * WINDOW // BLOCK_TOKENS  # vLLM keeps one for itself
+STEP_TOKENS = 512  # so that a prompt can take several steps
 FEW = 1 + WINDOW // BLOCK_TOKENS  # of a device under pressure: the least with which vLLM starts
 
 
@@ -36,7 +37,7 @@ def vllm_options(folder: Path, **others: Any) -> VllmOptions:
         "waiting_max": 4,
         "disk_folder": folder / "kv",
         "host_bytes_max": 1 << 30,
-        "engine_args": {"dtype": "float32"},
+        "engine_args": {"dtype": "float32", "max_num_batched_tokens": STEP_TOKENS},
     }
     return VllmOptions(**(settings | others))
 

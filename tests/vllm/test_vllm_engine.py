@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -16,7 +17,7 @@ from sessions.errors import BadInput
 from sessions.ports import Chunk
 from sessions.types import Sampling, TextOptions
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
-from tests.contract.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, start
+from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -175,6 +176,20 @@ async def test_a_registered_opening_is_kept_once_for_its_tenant_and_for_nobody_e
     assert foreign.finish.cached_tokens == 0 and foreign.tokens == second.tokens
     await settled(engine)
     assert engine.stats().counters["openings_kept"] == 2  # one of each tenant
+
+
+async def test_a_prompt_that_takes_several_steps_draws_as_one_that_takes_one(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompts = [await prompt_of(engine, f"{name}. " + STORY * 7) for name in ("Ada", "Bob")]
+    assert all(len(prompt) > STEP_TOKENS for prompt in prompts)
+    warm = Sampling(temperature=1.2)
+    cold = await asyncio.gather(
+        *(ask(engine, key(f"s{n}"), prompt, sampling=warm, seed=9, max_tokens=20) for n, prompt in enumerate(prompts))
+    )
+    for number, prompt in enumerate(prompts):
+        resident = await ask(engine, key(f"s{number}"), prompt, sampling=warm, seed=9, max_tokens=20)
+        assert len(prompt) - resident.finish.cached_tokens <= BLOCK_TOKENS
+        assert resident.tokens == cold[number].tokens
 
 
 # -- faults --------------------------------------------------------------------------------------------------

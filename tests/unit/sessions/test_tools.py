@@ -134,6 +134,8 @@ def test_a_call_that_must_be_made_has_no_tags() -> None:
     assert forced(sampling, (WEATHER, CLOCK)) == (CLOCK,)
     assert forced(Sampling(tool_choice="required"), (WEATHER, CLOCK)) == (WEATHER, CLOCK)
     assert forced(Sampling(tool_choice="auto"), (WEATHER, CLOCK)) == ()
+    nothing = constrained(sampling, (Tool(name="now"),)).format
+    assert nothing is not None and nothing["schema"]["properties"]["arguments"]["additionalProperties"] is False
     schema = constrained(sampling, (WEATHER, CLOCK)).format
     assert schema is not None and len(schema["schema"]["anyOf"]) == 2
     said = run('{"name": "clock", "arguments": {"zone": [1]}}', 3, bare=True)
