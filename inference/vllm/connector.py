@@ -31,6 +31,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from inference.vllm.link import Sender, Unfit
 from inference.vllm.mover import Mover
 from inference.vllm.orders import Load, Orders, Save, Transfer
+from inference.vllm.orphan import end_with
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,6 +40,7 @@ _NO_MATCH: Final[tuple[int | None, bool]] = (0, False)
 _NOTHING_HELD: Final[tuple[bool, dict[str, Any] | None]] = (False, None)
 _NOTHING_OVER: Final[tuple[set[str] | None, set[str] | None]] = (None, None)
 FOLDER: Final = "folder"  # of kv_connector_extra_config: the staging folder
+FRONT: Final = "front"  # likewise: the server's process id
 
 
 def contained(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -94,6 +96,8 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         if role == KVConnectorRole.WORKER:
             parallel = vllm_config.parallel_config
             self._mover = Mover(Sender(folder), int(parallel.rank), int(parallel.world_size))
+        else:
+            end_with(int(self._kv_transfer_config.get_from_extra_config(FRONT, 0)))
 
     @property
     def requires_kv_delivery(self) -> bool:

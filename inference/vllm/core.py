@@ -52,6 +52,7 @@ class VllmCore:
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
         self.kv_shape: list[Ready] | str | None = None  # what its workers said of their KV, once they did
+        self.dead = False  # its processes ended without being asked: close it and start it again
         self._llm: AsyncLLM | None = None
 
     @property
@@ -61,6 +62,7 @@ class VllmCore:
     async def start(self, context_window: int, connector_folder: str | None) -> None:
         """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
         self._prepare()
+        self.dead, self.kv_shape = False, None
         arguments = self._arguments(context_window, connector_folder)
         try:
             llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
@@ -121,6 +123,7 @@ class VllmCore:
                     yield Ended(reason, cached or 0)
                     return
         except EngineDeadError as exc:
+            self.dead = True
             raise Unavailable("engine_unavailable", "The model's engine has died.") from exc
         except (ValueError, VLLMClientError) as exc:
             raise _refused(params, str(exc)) from exc
@@ -191,7 +194,7 @@ class VllmCore:
                 kv_connector="SessileConnector",
                 kv_connector_module_path="inference.vllm.connector",
                 kv_role="kv_both",
-                kv_connector_extra_config={"folder": connector_folder},
+                kv_connector_extra_config={"folder": connector_folder, "front": os.getpid()},
                 kv_load_failure_policy="recompute",
             )
         return arguments | options.engine_args

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
+_AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # after how long a vLLM that died is started again, and again
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
 
 
@@ -89,6 +90,7 @@ class VllmEngine:
         self._undo: contextlib.AsyncExitStack | None = None
         self._spill: Spill | None = None
         self._ends: tuple[int, ...] = ()
+        self._beginning_again: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> EngineInfo:
@@ -157,11 +159,13 @@ class VllmEngine:
         self._gone = None
 
     async def close(self) -> None:
+        self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
+        self._gate.refuse_all(self._gone)
+        if self._beginning_again is not None:
+            await asyncio.wait([self._beginning_again])  # a start of vLLM cannot be broken off
         undo, self._undo = self._undo, None
         if undo is None:
             return
-        self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
-        self._gate.refuse_all(self._gone)
         await self._core.abort([turn.name for turn in self._turns.values()])
         await undo.aclose()
 
@@ -211,6 +215,43 @@ class VllmEngine:
         undo.push_async_callback(tiers.close, _CLOSE_S)
         undo.push_async_callback(spill.stop)
         return spill
+
+    def _died(self) -> None:
+        """vLLM's processes are gone. They are started again; until then every turn is told to come back."""
+        if self._gone is None:
+            self._gone = Unavailable("engine_unavailable", "The model's engine has died; it is being started again.")
+            self._gate.refuse_all(self._gone)
+            self._beginning_again = asyncio.create_task(self._begin_again(self._gone))
+
+    async def _begin_again(self, gone: SessileError) -> None:
+        """Ends when turns are welcome, or somebody closes the engine, or every attempt failed. What was saved of
+        sessions and has reached the disk is found again there."""
+        for pause_s in _AGAIN_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._leave_core()
+                if self._gone is gone:
+                    log.error("vLLM has died: it is started again")
+                    async with contextlib.AsyncExitStack() as undo:
+                        self._spill = await self._start_core(undo, self._model, self._info.context_window)
+                        self._undo = undo.pop_all()
+            except Exception:  # whatever a broken vLLM does: there is another attempt
+                log.exception("vLLM could not be started again")
+                continue
+            if self._gone is gone:
+                self._gone = None
+            return
+
+    async def _leave_core(self) -> None:
+        """Closes all that belongs to a vLLM that has died; its runs have ended, or are about to."""
+        undo, self._undo = self._undo, None
+        for turn in self._turns.values():
+            turn.started, turn.plan = False, None  # a plan ends with the spill that made it
+        if self._spill is not None:
+            self._spill.lose()
+        if undo is not None:
+            await undo.aclose()
+        self._spill, self._resident = None, Resident(self.options.block_tokens, self._is_busy)
 
     async def _staging(self) -> StagingFolder | None:
         if not self.options.spill:
@@ -347,6 +388,10 @@ class VllmEngine:
                 if plan is not None and self._spill is not None:
                     self._resident.not_told(told["forget"], told["retire"])
                     await self._spill.abandon(plan)
+                raise
+            except Unavailable:
+                if self._core.dead:
+                    self._died()
                 raise
 
     async def _spill_begun(self, plan: Plan) -> None:

@@ -37,6 +37,12 @@ HONOURED: Final = frozenset(
     }
 )
 
+_IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
+_NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
+_OF_SCHEMAS: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions"}
+)  # by names of anybody's choice
+
 _NAMES: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -76,12 +82,36 @@ def sampling_params(
             raise BadInput(
                 "recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning."
             )
+        ignored = _ignored(schema)
+        if ignored is not None:
+            raise BadInput(
+                "invalid_schema",
+                f"The schema uses {ignored!r}, which this engine cannot follow.",
+                param="text.format",
+            )
         wanted["structured_outputs"] = StructuredOutputsParams(json=schema)
     if transfer:
         wanted["extra_args"] = {"kv_transfer_params": transfer}
     if special_tags:
         wanted |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
     return SamplingParams(output_kind=RequestOutputKind.DELTA, **wanted)
+
+
+def _ignored(schema: Json) -> str | None:
+    """A keyword that vLLM's grammars would pass over without a word; what else they cannot do vLLM refuses."""
+    if isinstance(schema, list):
+        return next((found for inner in schema if (found := _ignored(inner)) is not None), None)
+    if not isinstance(schema, dict):
+        return None
+    for name, value in schema.items():
+        if name in _IGNORED:
+            return str(name)
+        if name in _NO_SCHEMAS:
+            continue
+        found = _ignored(list(value.values()) if name in _OF_SCHEMAS and isinstance(value, dict) else value)
+        if found is not None:
+            return found
+    return None
 
 
 def prefill_params(transfer: dict[str, Json]) -> SamplingParams:

@@ -190,6 +190,12 @@ class Spill:
         for plan in self._plans.values():
             plan.forgotten = plan.forgotten or plan.key == key
 
+    def lose(self) -> None:
+        """The workers are gone: no file of a run will be closed any more."""
+        for plan in self._plans.values():
+            plan.failed = True
+            plan.closed.set()
+
     async def stop(self) -> None:
         """Keeps what has ended and drops what has not. Whatever ends later is dropped as well."""
         await self.settled()

@@ -288,9 +288,16 @@ async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(world: Vllm
     answer = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(PERSON))
     person = json.loads(answer.text)
     assert isinstance(person["name"], str) and isinstance(person["age"], int)
-    with pytest.raises(BadInput) as refused:
-        await ask(engine, key("a"), prompt, sampling=formatted({"type": "bogus"}))
-    assert refused.value.code == "invalid_schema"
+    never = {"not": {"type": "object"}}
+    for bad in ({"type": "bogus"}, never, {"anyOf": [{"type": "array", "items": never}]}, {"properties": {"x": never}}):
+        with pytest.raises(BadInput) as refused:
+            await ask(engine, key("a"), prompt, sampling=formatted(bad))
+        assert refused.value.code == "invalid_schema"
+    named = {"type": "object", "properties": {"not": {"const": {"if": 1}}}, "required": ["not"]}
+    answer = await ask(
+        engine, key("a"), prompt, max_tokens=60, sampling=formatted(named | {"additionalProperties": False})
+    )
+    assert json.loads(answer.text) == {"not": {"if": 1}}
     with pytest.raises(BadInput) as refused:
         await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
     assert refused.value.code == "recovery_incompatible"

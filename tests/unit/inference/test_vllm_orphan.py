@@ -1,0 +1,47 @@
+"""A process that watches its parent ends when that is killed, and no process watches a stranger."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+WATCHING = """
+import os, sys
+from inference.vllm.orphan import end_with
+end_with({front})
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
+
+
+def gone(process: int, patience_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(1000 * patience_s))
+
+
+@pytest.mark.parametrize(("front", "ends"), [("os.getppid()", True), ("1 << 30", False)])
+def test_a_watching_process_ends_with_its_parent(front: str, ends: bool) -> None:
+    command = [sys.executable, "-c", PARENT, WATCHING.format(front=front)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        child = int(parent.stdout.readline())
+        watched = os.pidfd_open(child)
+        try:
+            parent.send_signal(signal.SIGKILL)
+            parent.wait(10)
+            assert gone(watched, 10 if ends else 0.2) is ends  # its input is still open: only the watch ends it
+        finally:
+            parent.stdin.close()
+            assert gone(watched, 10)
+            os.close(watched)

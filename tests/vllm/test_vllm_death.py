@@ -1,0 +1,54 @@
+"""vLLM's own processes die: turns are told to come back, vLLM is started again, and sessions are found on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from inference.vllm.core import VllmCore
+from inference.vllm.engine import VllmEngine
+from sessions.errors import Unavailable
+from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of
+from tests.contract.vllm_world import VllmWorld, settled, vllm_options
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+
+async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(world: VllmWorld) -> None:
+    options = vllm_options(world.folder, staging_folder=world.staging)
+    engine = VllmEngine(options, core=VllmCore(options))  # a core of its own, which nobody lends on
+    world._engines.append(engine)
+    await engine.start()
+    first = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
+    answer = await ask(engine, key("a"), first, max_tokens=40)
+    await settled(engine)
+    stream = await open_stream(engine, key("b"), first)
+    (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(Unavailable) as told:
+        await stream.drain()
+    assert told.value.retryable
+    with pytest.raises(Unavailable) as refused:
+        await ask(engine, key("a"), first)
+    assert "started again" in refused.value.public_message
+    assert engine.stats().running == 0
+    await engine._beginning_again
+    assert engine.place(key("a")).tier == "disk"
+    later = await follow_up(engine, first, answer, "What became of them?")
+    again = await ask(engine, key("a"), later, max_tokens=8)
+    assert again.finish.cached_tokens == world.whole(len(first) + 39)
+    assert again.tokens == (await ask(engine, key("c"), later, max_tokens=8)).tokens
+
+
+async def test_an_engine_that_is_closed_while_vllm_starts_again_is_closed(world: VllmWorld) -> None:
+    engine = world.make()
+    world._engines.append(engine)
+    await engine.start()
+    engine._core.dead = True
+    engine._died()
+    await engine.close()
+    with pytest.raises(Unavailable) as refused:
+        await ask(engine, key("a"), (1, 2, 3))
+    assert "closed" in refused.value.public_message
