@@ -17,6 +17,8 @@ const model = process.env.SESSILE_MODEL ?? (await client.models.list()).data[0].
 const { capabilities } = await client.models.retrieve(model);
 
 const LONG = 400;
+const BLOCK = Number(process.env.SESSILE_OPENAI_BLOCK ?? 1); // KV is reused in whole blocks of so many tokens
+const reusable = (tokens) => tokens - (tokens % BLOCK);
 const HELLO = [
   { role: "system", content: "Be brief." },
   { role: "user", content: "Say something about rivers." },
@@ -122,7 +124,7 @@ test("a client that resends its history reuses what was computed", async () => {
       .withResponse();
     session ??= response.headers.get("x-session-id");
     assert.equal(response.headers.get("x-session-id"), session);
-    if (turn > 0) assert.ok(data.usage.prompt_tokens_details.cached_tokens >= before - 2);
+    if (turn > 0) assert.ok(data.usage.prompt_tokens_details.cached_tokens >= reusable(before - 2));
     before = data.usage.total_tokens;
     messages.push(data.choices[0].message, { role: "user", content: `Tell me more (${turn}).` });
   }
@@ -210,7 +212,7 @@ test("a response is kept, read again, continued and erased", async () => {
   assert.deepEqual([made.instructions, made.metadata, made.temperature], ["Be brief.", { topic: "x" }, 0.5]);
   assert.deepEqual(await client.responses.retrieve(made.id), made);
   const next = await client.responses.create({ model, input: "and then", previous_response_id: made.id, max_output_tokens: 8 });
-  assert.ok(next.usage.input_tokens_details.cached_tokens > 0);
+  assert.ok(next.usage.input_tokens_details.cached_tokens > 0 || BLOCK > 1);
   const items = await collected(client.responses.inputItems.list(next.id));
   assert.deepEqual(items.map((item) => item.role), ["user"]);
   await client.responses.delete(made.id);

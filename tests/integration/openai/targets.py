@@ -1,7 +1,7 @@
 """Servers for the suites that pass anywhere: simulated in this process, or real ones as their commands start them.
 
 SESSILE_OPENAI_BASE_URL (with `/v1`, and SESSILE_OPENAI_KEY where the server wants one) adds a server that runs already,
-for example a gateway of a cluster.
+for example a gateway of a cluster; SESSILE_OPENAI_BLOCK says in blocks of how many tokens it reuses KV (vLLM: 32).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PATIENCE_S = 60.0
 # The template that is built in, because the small model's own does not render tools.
 LLAMA = ("--engine", "llama", "--chat-template", "chatml", "--threads", "1", "--slots", "2", "--context", "2048")
 ELSEWHERE = os.environ.get("SESSILE_OPENAI_BASE_URL")
+BLOCK = int(os.environ.get("SESSILE_OPENAI_BLOCK", "1"))
 
 
 class Target(NamedTuple):
