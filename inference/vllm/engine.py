@@ -91,6 +91,8 @@ class VllmEngine:
         self._spill: Spill | None = None
         self._ends: tuple[int, ...] = ()
         self._beginning_again: asyncio.Task[None] | None = None
+        self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
+        self._closed = asyncio.Event()
 
     @property
     def info(self) -> EngineInfo:
@@ -161,6 +163,7 @@ class VllmEngine:
     async def close(self) -> None:
         self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
         self._gate.refuse_all(self._gone)
+        self._closed.set()
         if self._beginning_again is not None:
             await asyncio.wait([self._beginning_again])  # a start of vLLM cannot be broken off
         undo, self._undo = self._undo, None
@@ -227,7 +230,8 @@ class VllmEngine:
         """Ends when turns are welcome, or somebody closes the engine, or every attempt failed. What was saved of
         sessions and has reached the disk is found again there."""
         for pause_s in _AGAIN_S:
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), pause_s)
             try:
                 await self._leave_core()
                 if self._gone is gone:
@@ -235,6 +239,8 @@ class VllmEngine:
                     async with contextlib.AsyncExitStack() as undo:
                         self._spill = await self._start_core(undo, self._model, self._info.context_window)
                         self._undo = undo.pop_all()
+                while self._deleted and self._spill is not None:
+                    await self._spill.tiers.erase(self._deleted.pop())
             except Exception:  # whatever a broken vLLM does: there is another attempt
                 log.exception("vLLM could not be started again")
                 continue
@@ -329,6 +335,8 @@ class VllmEngine:
         if self._spill is not None:
             self._spill.forget(key)
             await self._spill.tiers.erase(key)
+        elif self._beginning_again is not None and not self._beginning_again.done():
+            self._deleted.add(key)
 
     async def park(self, key: SessionKey) -> None:
         self._resident.park(key)

@@ -10,7 +10,7 @@ import pytest
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine
 from sessions.errors import Unavailable
-from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of
+from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import VllmWorld, settled, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -23,7 +23,9 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
     await engine.start()
     first = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
     answer = await ask(engine, key("a"), first, max_tokens=40)
+    await ask(engine, key("z"), first, max_tokens=4)
     await settled(engine)
+    stored = set((world.folder / "kv").iterdir())
     stream = await open_stream(engine, key("b"), first)
     (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
     os.kill(process.pid, signal.SIGKILL)
@@ -34,7 +36,10 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
         await ask(engine, key("a"), first)
     assert "started again" in refused.value.public_message
     assert engine.stats().running == 0
+    await until(lambda: engine._spill is None)
+    await engine.release(key("z"))  # deleted while nothing stands between it and the disk
     await engine._beginning_again
+    assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
     assert engine.place(key("a")).tier == "disk"
     later = await follow_up(engine, first, answer, "What became of them?")
     again = await ask(engine, key("a"), later, max_tokens=8)
