@@ -24,6 +24,7 @@ import uvloop
 
 from actors.alone import keep_announced, lone_member
 from actors.directory.memory import MemoryDirectory
+from actors.kinship import fingerprint_of
 from actors.peer_host import PeerHost
 from actors.peer_link import Connector
 from actors.placement import BoundedRendezvous
@@ -155,11 +156,6 @@ def limits(settings: Settings, limited: Limiting | None, engine: Engine, measure
             admission=admission_of(limited, engine, measures),
         ),
     )
-
-
-def fingerprint_of(engine: Engine) -> str:
-    """What must be equal for a session to move from one replica to another."""
-    return f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}"
 
 
 def credentials_of(settings: Settings, journal: JournalStore) -> AbstractAsyncContextManager[Credentials]:

@@ -401,6 +401,7 @@ class Runtime:
                 loaded.commands,
                 default_model=self._engine.info.model,
                 fingerprint=self._engine.tokenizer.fingerprint,
+                smaller_model=self._engine.info.smaller_model,
                 forgetful=not loaded.commands_complete,
                 prices=self._prices,
             )

@@ -6,13 +6,16 @@ Actors, runtime and journal as they are, on the simulated engine with a GPU's ba
 come by a Poisson process, each in a session of its own; a turn counts when its first token came within the TTFT
 target and its mean time per later token is within the TPOT target. Bars: at 2 x capacity goodput >= 0.9 x that at
 capacity; every turn that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one
-terminal event). Shown besides: goodput without admission at the same load, and with brownout.
+terminal event). Shown besides: goodput without admission at the same load, and with brownout: shorter answers; a
+smaller model that takes what the model would be too late for (four times as fast, half the slots, on the same device:
+while both have something to do each has half of it); both. `level_changes` says how often the level went up or down.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import random
 import sys
@@ -26,15 +29,16 @@ from actors.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
 from bench.support import filler, percentile, report
 from inference.simulated import SimulatedEngine
+from inference.switching import switching
 from persistence.memory import MemoryJournal
 from sessions import commands as cm
 from sessions.admission import Admission
 from sessions.errors import SessileError
 from sessions.events import OutputTextDelta, ResponseCompleted, ResponseCreated, ResponseFailed, ResponseIncomplete
 from sessions.filters import KeywordFilterSet
-from sessions.limits import Limits, Target
+from sessions.limits import BrownoutStep, Limits, Target
 from sessions.measures import Measures
-from sessions.ports import Member, Published
+from sessions.ports import Engine, Member, Published
 from sessions.turn import TurnLimits
 from sessions.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.world import ActorLimits
@@ -43,6 +47,24 @@ from tests.support.virtual_time import run as run_virtual
 CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time
 TARGET = Target(ttft_ms=2_000, tpot_ms=50)
 GPU = msgspec.structs.replace(SHARED_GPU, waiting_max=2_048)
+SPEED = 4.0  # of the smaller model
+SMALLER = GPU.smaller("smaller", SPEED, GPU.slots // 2)
+
+
+class Sharing(SimulatedEngine):
+    """One of two engines on a device: a step takes twice as long while the other has something to do."""
+
+    beside: Sharing | None = None
+
+    def step_s(self, decoding: int, prefill_tokens: int) -> float:
+        alone_s = super().step_s(decoding, prefill_tokens)
+        return alone_s * 2 if self.beside is not None and self.beside._running else alone_s
+
+
+def paired() -> Engine:
+    one, other = Sharing(GPU), Sharing(SMALLER)
+    one.beside, other.beside = other, one
+    return switching(one, lambda _: other)
 
 
 class Turn:
@@ -56,6 +78,7 @@ class Turn:
         self.ended = ""  # completed, incomplete, failed
         self.position = 0
         self.cut = False
+        self.smaller = False
         self.refused: SessileError | None = None
 
     @property
@@ -75,7 +98,8 @@ def sink(turn: Turn, over: asyncio.Event) -> Any:
                     turn.first_at = turn.first_at or now
                 case ResponseCreated(response=body) if isinstance(body.service, dict):
                     turn.position = body.service.get("queue_position", 0)
-                    turn.cut = "brownout" in body.service
+                    turn.cut = "max_output_tokens" in body.service
+                    turn.smaller = "smaller_model" in body.service
                 case ResponseCompleted() | ResponseIncomplete() | ResponseFailed() as end:
                     turn.last_at = now
                     turn.ended = f"{turn.ended}{end.response.status}"
@@ -107,10 +131,11 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
         unwatch()
 
 
-async def run(rate: float, seconds: float, limits: Limits | None) -> list[Turn]:
-    """All turns of a load, each to its end."""
+async def run(rate: float, seconds: float, limits: Limits | None, *, smaller: bool = False) -> tuple[list[Turn], int]:
+    """All turns of a load, each to its end; and how often the level of brownout changed."""
     loop = asyncio.get_running_loop()
-    engine, journal, directory = SimulatedEngine(GPU), MemoryJournal(), MemoryDirectory()
+    engine: Engine = paired() if smaller else SimulatedEngine(GPU)
+    journal, directory = MemoryJournal(), MemoryDirectory()
     await journal.open()
     await directory.open()
     await engine.start()
@@ -118,6 +143,7 @@ async def run(rate: float, seconds: float, limits: Limits | None) -> list[Turn]:
     admission = None if limits is None else Admission(engine, lambda: limits, loop.time)
     ids = iter(range(10**9))
     turns: list[Turn] = []
+    levels: list[int] = []
     async with Runtime(
         replica=replica,
         incarnation="i",
@@ -139,10 +165,11 @@ async def run(rate: float, seconds: float, limits: Limits | None) -> list[Turn]:
             while (at := at + chance.expovariate(rate)) < seconds:
                 await asyncio.sleep(max(0.0, begun + at - loop.time()))
                 turns.append(Turn(loop.time()))
+                levels.append(0 if admission is None else admission.brownout.level)
                 group.create_task(one(runtime, len(turns), random.Random(len(turns)), turns[-1]))
         keeper.cancel()
     await engine.close()
-    return turns
+    return turns, sum(before != after for before, after in itertools.pairwise(levels))
 
 
 async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None:
@@ -153,7 +180,7 @@ async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None
         await asyncio.sleep(2.0)
 
 
-def told(turns: list[Turn], seconds: float) -> dict[str, Any]:
+def told(turns: list[Turn], level_changes: int, seconds: float) -> dict[str, Any]:
     firsts = [turn.first_at - turn.asked_at for turn in turns if turn.first_at] or [0.0]
     refused = [turn.refused for turn in turns if turn.refused is not None]
     return {
@@ -167,20 +194,32 @@ def told(turns: list[Turn], seconds: float) -> dict[str, Any]:
         "failed": sum(turn.ended == "failed" for turn in turns),
         "told_their_place": sum(turn.position > 0 for turn in turns),
         "cut_short": sum(turn.cut for turn in turns),
+        "by_smaller_share": sum(turn.smaller for turn in turns) / max(1, len(turns) - len(refused)),
+        "level_changes": level_changes,
         "ttft_ms_p95": percentile(firsts, 0.95) * 1000,
     }
 
 
 def measure(seconds: float) -> bool:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    limits = Limits(targets={"default": TARGET})
-    cases = {
-        "capacity": (CAPACITY, limits),
-        "twice": (2 * CAPACITY, limits),
-        "twice_brownout": (2 * CAPACITY, Limits(targets={"default": TARGET}, brownout=(128, 64))),
+
+    def browned(*steps: int | BrownoutStep) -> Limits:
+        return Limits(targets={"default": TARGET}, brownout=steps)
+
+    smaller = BrownoutStep(smaller_model=True)
+    both = (BrownoutStep(output_tokens=128, smaller_model=True), BrownoutStep(output_tokens=64, smaller_model=True))
+    cases: dict[str, tuple[float, Limits | None]] = {
+        "capacity": (CAPACITY, browned()),
+        "twice": (2 * CAPACITY, browned()),
+        "twice_brownout": (2 * CAPACITY, browned(128, 64)),
+        "twice_smaller": (2 * CAPACITY, browned(smaller)),
+        "twice_both": (2 * CAPACITY, browned(smaller, *both)),
         "twice_without_admission": (2 * CAPACITY, None),
     }
-    found = {name: told(run_virtual(run(rate, seconds, given)), seconds) for name, (rate, given) in cases.items()}
+    found = {
+        name: told(*run_virtual(run(rate, seconds, given, smaller=name in ("twice_smaller", "twice_both"))), seconds)
+        for name, (rate, given) in cases.items()
+    }
     ratio = found["twice"]["goodput_per_s"] / found["capacity"]["goodput_per_s"]
     sure = all(case["refused_without_a_time"] == 0 and case["forgotten"] == 0 for case in found.values())
     met = ratio >= 0.9 and sure

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import structlog
 
+from inference.switching import switching
 from sessions.audit import INSTALLATION, Action, Audited, AuditLog
 from sessions.errors import BadInput, SessileError
 from sessions.filters import KeywordFilterSet
@@ -32,6 +33,10 @@ class EngineSettings(Protocol):
     def data(self) -> str: ...
     @property
     def model(self) -> str: ...
+    @property
+    def brownout_model(self) -> str: ...
+    @property
+    def brownout_slots(self) -> int: ...
     @property
     def chat_template(self) -> str: ...
     @property
@@ -54,6 +59,8 @@ class EngineSettings(Protocol):
     def sim_prefill_per_s(self) -> float: ...
     @property
     def sim_answer_tokens(self) -> int: ...
+    @property
+    def sim_brownout_speed(self) -> float: ...
 
 
 def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
@@ -62,6 +69,11 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
     if settings.engine == "sim":
         return _simulated(settings)
     if settings.engine == "vllm":
+        if settings.brownout_model:
+            raise _bad_brownout_model(
+                "vLLM has none beside it: a second engine would take its device memory, and it makes no forecasts for"
+                " admission to go by. Leave --brownout-model out"
+            )
         return _vllm(settings, keys)
     return _llama(settings, keys)
 
@@ -99,39 +111,57 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
     )
 
 
+def _bad_brownout_model(why: str) -> BadInput:
+    return BadInput("bad_brownout_model", f"The model for brownout: {why}.", param="brownout_model")
+
+
+def smaller_slots(settings: EngineSettings) -> int:
+    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many where
+    nobody says otherwise."""
+    return settings.brownout_slots or max(1, settings.slots // 2)
+
+
 def _simulated(settings: EngineSettings) -> Engine:
     from inference.simulated import SimulatedEngine, SimulatedOptions
 
     window = settings.context or 8192
-    return SimulatedEngine(
-        SimulatedOptions(
-            slots=settings.slots,
-            context_window=window,
-            kv_tokens_max=max(262_144, window * settings.slots),
-            step_base_s=1 / settings.sim_tokens_per_s,
-            prefill_tokens_per_s=settings.sim_prefill_per_s,
-            answer_tokens_mean=settings.sim_answer_tokens,
-        )
+    options = SimulatedOptions(
+        slots=settings.slots,
+        context_window=window,
+        kv_tokens_max=max(262_144, window * settings.slots),
+        step_base_s=1 / settings.sim_tokens_per_s,
+        prefill_tokens_per_s=settings.sim_prefill_per_s,
+        answer_tokens_mean=settings.sim_answer_tokens,
     )
+    if not settings.brownout_model:
+        return SimulatedEngine(options)
+    smaller = options.smaller(settings.brownout_model, settings.sim_brownout_speed, smaller_slots(settings))
+    return switching(SimulatedEngine(options), lambda _: SimulatedEngine(smaller))
 
 
 def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
-    return LlamaEngine(
-        LlamaOptions(
-            model_path=Path(settings.model),
-            slots=settings.slots,
-            context_window=settings.context or 1 << 20,  # cut to what the model was trained for
-            threads=settings.threads or max(1, (os.cpu_count() or 1) - 1),
-            chat_template=None if settings.chat_template == "model" else settings.chat_template,
-            disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
-            disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-            redis_url=settings.kv_redis,
-            redis_bytes_max=settings.kv_redis_mb * 1_000_000,
-        ),
-        keys,
+    options = LlamaOptions(
+        model_path=Path(settings.model),
+        slots=settings.slots,
+        context_window=settings.context or 1 << 20,  # cut to what the model was trained for
+        threads=settings.threads or max(1, (os.cpu_count() or 1) - 1),
+        chat_template=None if settings.chat_template == "model" else settings.chat_template,
+        disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
+        disk_bytes_max=settings.kv_disk_mb * 1_000_000,
+        redis_url=settings.kv_redis,
+        redis_bytes_max=settings.kv_redis_mb * 1_000_000,
     )
+    main = LlamaEngine(options, keys)
+    if not settings.brownout_model:
+        return main
+    path, slots = Path(settings.brownout_model), smaller_slots(settings)
+    if not path.is_file():
+        raise _bad_brownout_model(f"{path} is no file. Name a GGUF file with --brownout-model, or leave it out")
+    if options.model_path.exists() and path.samefile(options.model_path):
+        raise _bad_brownout_model(f"{path} is the model itself. Name a smaller one of its family, or none")
+    return switching(main, lambda info: LlamaEngine(options.smaller(path, slots, info.context_window)))
 
 
 class FilterSettings(Protocol):

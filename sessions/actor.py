@@ -107,11 +107,12 @@ class Actor:
         return any(turn.begun for turn in self._turns.values())
 
     async def ledgers(self) -> list[array[int]]:
-        """The token ids that KV is worth having for: of every open response as far as it is, else of the newest
-        branch. Raises BadInput where one does not fit the window."""
+        """The token ids that KV is worth having for: of every open response as far as it is, unless a smaller model
+        writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the window."""
         state = self._machine.state
-        if state.open:
-            return [(await self._ledger.plan(open_)).prompt for open_ in list(state.open.values())]
+        written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
+        if written:
+            return [(await self._ledger.plan(open_)).prompt for open_ in written]
         return [await self._ledger.whole(state.newest)] if state.info is not None else []
 
     @property
@@ -446,6 +447,7 @@ class Actor:
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
+            model=self._machine.other_model(open_),
             share=self._world.limits.share(open_.principal),
             measures=self._world.measures,
         )

@@ -10,6 +10,12 @@ Brownout, where the limits file says so: when too many turns of a stretch were r
 step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
 any are, for several stretches, they get it back. What applies to a response stands in it (`service`).
 
+At a step with `smaller_model` a turn that the model would be too late for is judged by the smaller one's forecast, and
+written by that: it takes what would be refused and nothing else. If it took all turns, the model would stand idle and
+its forecast would say that all is well: the level would flap. So what goes up a level is what nobody could take, and
+what comes down again is judged by the model alone: hardly any turn would have missed its target with it.
+(Switching models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
+
 Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
 changes by one step a stretch.
 Does not know engines, clocks, tenants' names.
@@ -21,21 +27,24 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import structlog
 
 from sessions import commands as cm
 from sessions.errors import Overloaded
-from sessions.limits import Limits, LimitsNow
+from sessions.limits import BrownoutStep, Forecast, Limits, LimitsNow, Target
 from sessions.ports import Engine
 from sessions.responses import response_id_of
 from sessions.steps import Command
 from sessions.types import Json, SessionKey
+
+log = structlog.get_logger(__name__)
 
 MARGIN: Final = 0.8  # of a target: forecasts err
 RETRY_MIN_MS: Final = 250
 RETRY_MAX_MS: Final = 30_000
 STRETCH_S: Final = 5.0
 TOO_MANY: Final = 0.10  # refused of a stretch's turns: one step down
-HARDLY_ANY: Final = 0.02  # for `CALM` stretches: one step up
+HARDLY_ANY: Final = 0.02  # that the model was too late for, for `CALM` stretches: one step up
 CALM: Final = 4
 
 
@@ -46,11 +55,19 @@ class Brownout:
         self.level = 0
         self._asked = 0
         self._refused = 0
+        self._missed = 0
         self._calm = 0
         self._until: float | None = None
 
-    def seen(self, now: float, levels: int, *, refused: bool) -> None:
-        """One more turn, refused or not."""
+    def seen(self, now: float, levels: int, *, refused: bool, missed: bool = False) -> None:
+        """One more turn, refused or not. `missed`: the model would have been too late, whoever took it then."""
+        self.advance(now, levels)
+        self._asked += 1
+        self._refused += refused
+        self._missed += refused or missed
+
+    def advance(self, now: float, levels: int) -> None:
+        """Judges the stretches that have gone by."""
         if self._until is None:
             self._until = now + STRETCH_S
         if now >= self._until:
@@ -58,16 +75,15 @@ class Brownout:
             for _ in range(min(CALM * levels, int((now - self._until) / STRETCH_S))):
                 self._judge(levels)  # stretches in which nobody asked
             self._until = now + STRETCH_S
-        self._asked += 1
-        self._refused += refused
 
     def _judge(self, levels: int) -> None:
-        share = self._refused / self._asked if self._asked else 0.0
-        self._asked = self._refused = 0
-        if share > TOO_MANY:
+        asked = max(1, self._asked)
+        refused, missed = self._refused / asked, self._missed / asked
+        self._asked = self._refused = self._missed = 0
+        if refused > TOO_MANY:
             self._calm = 0
             self.level += 1
-        elif share <= HARDLY_ANY:
+        elif missed <= HARDLY_ANY:
             self._calm += 1
             if self._calm >= CALM:
                 self._calm = 0
@@ -78,7 +94,8 @@ class Brownout:
 
 
 class Admission:
-    """Asks for each turn of one replica. `refused` counts, by why."""
+    """Asks for each turn of one replica. `refused` counts, by why; `replaced` counts what the smaller model takes, by
+    why. Its engine has started."""
 
     def __init__(
         self,
@@ -86,17 +103,22 @@ class Admission:
         limits: LimitsNow,
         clock: Callable[[], float],
         refused: Callable[[str], None] = lambda why: None,
+        replaced: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._clock = clock
         self._refused = refused
+        self._replaced = replaced
+        self._looked_at: Limits | None = None
         self.brownout = Brownout()
+        self._look(limits())
 
     def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
-        """The command as it may be applied: with what is to be told of it, and its answer cut where that is so.
-        Raises Overloaded, with a time."""
+        """The command as it may be applied: with what is to be told of it, its answer cut where that is so, and the
+        model that writes it where that is the smaller one. Raises Overloaded, with a time."""
         limits = self._limits()
+        self._look(limits)
         share = limits.share(input.principal)
         target = limits.target(share.priority)
         if target is None:
@@ -104,19 +126,38 @@ class Admission:
         forecast = self._engine.forecast(key, share, new_tokens)
         if forecast is None:
             return input
-        late_s = forecast.ttft_s - MARGIN * target.ttft_ms / 1000
-        why = "ttft" if late_s > 0 else "tpot" if forecast.tpot_s > target.tpot_ms / 1000 else ""
-        self.brownout.seen(self._clock(), len(limits.brownout), refused=bool(why))
-        if why:
+        now, levels = self._clock(), len(limits.brownout)
+        self.brownout.advance(now, levels)
+        why, model, late_s = _missed(forecast, target), "", _late_s(forecast, target)
+        if why and limits.browned(self.brownout.level)[1].smaller_model and (name := self._engine.info.smaller_model):
+            smaller = self._engine.forecast(key, share, new_tokens, name)
+            if smaller is None or not _missed(smaller, target):
+                model, forecast = name, smaller or forecast
+            else:
+                late_s = min(late_s, _late_s(smaller, target))
+        refused = bool(why) and not model
+        self.brownout.seen(now, levels, refused=refused, missed=bool(why))
+        if refused:
             self._refused(why)
-            after_ms = round(max(late_s, forecast.wait_s) * 1000)
             raise Overloaded(
                 "overloaded",
                 "Answers would come too late at the moment. Come again as told.",
-                retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, after_ms)),
+                retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, round(late_s * 1000))),
             )
-        self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id))
-        return self._told(input, forecast.position, forecast.wait_s, limits)
+        if model:
+            self._replaced(why)
+        self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
+        told = self._told(input, forecast.position, forecast.wait_s, limits)
+        return msgspec.structs.replace(told, model=model)
+
+    def _look(self, limits: Limits) -> None:
+        """Says of each file, once, that a step in it asks for what this replica has not."""
+        if limits is self._looked_at:
+            return
+        self._looked_at = limits
+        steps = [step for step in limits.brownout if isinstance(step, BrownoutStep)]
+        if any(step.smaller_model for step in steps) and not self._engine.info.smaller_model:
+            log.warning("no_smaller_model", about="brownout asks for one: name it with --brownout-model; goes without")
 
     @property
     def gives_extras(self) -> bool:
@@ -140,6 +181,18 @@ class Admission:
                 service["without"] = ["logprobs"]
                 command = msgspec.structs.replace(command, logprobs=False, top_logprobs=None)
         return msgspec.structs.replace(input, command=command, service=service or None)
+
+
+def _missed(forecast: Forecast, target: Target) -> str:
+    """The target that a turn would miss; "": none."""
+    if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
+        return "ttft"
+    return "tpot" if forecast.tpot_s > target.tpot_ms / 1000 else ""
+
+
+def _late_s(forecast: Forecast, target: Target) -> float:
+    """When to come again."""
+    return max(forecast.ttft_s - MARGIN * target.ttft_ms / 1000, forecast.wait_s)
 
 
 def admitted(admission: Admission | None, key: SessionKey, input: Command) -> Command:

@@ -91,6 +91,7 @@ class BrownoutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     output_tokens: Count | None = None  # answers have at most so many tokens
     extras: bool = True  # False: no log probabilities, and no KV is warmed ahead of a turn
+    smaller_model: bool = False  # turns that the model would be too late for are answered by the smaller one beside it
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

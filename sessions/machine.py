@@ -78,10 +78,13 @@ class Machine(Turns, Reviewing):
         *,
         default_model: str,
         fingerprint: str,
+        smaller_model: str = "",
         forgetful: bool = False,
         prices: PriceBook | None = None,
     ) -> None:
-        super().__init__(state, fingerprint=fingerprint, default_model=default_model, prices=prices)
+        super().__init__(
+            state, fingerprint=fingerprint, default_model=default_model, smaller_model=smaller_model, prices=prices
+        )
         self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._applied = {(record.principal_id, record.command_id): record for record in commands}
         self._head: HeadPatch | None = None
@@ -89,7 +92,7 @@ class Machine(Turns, Reviewing):
     def step(self, input: Input, now: UnixMs) -> Step:
         """Advances the state and says what must be done about it. Never raises for what the world did."""
         self._now = UnixMs(max(now, self.state.at))
-        self._service = None
+        self._service, self._model = None, ""
         self._out = out = Step()
         self._take(input)
         del self._out  # an error that it answers with would otherwise hold us, by its traceback, and we it
@@ -168,7 +171,7 @@ class Machine(Turns, Reviewing):
         try:
             if input.refused is not None:
                 raise input.refused
-            self._service = input.service
+            self._service, self._model = input.service, input.model
             answer = self._apply_command(principal, input)
         except SessileError as error:
             if self._out.records:
@@ -348,7 +351,7 @@ class Machine(Turns, Reviewing):
             ev.ResponseQueued(
                 response_id=response_id,
                 sequence_number=0,
-                response=self._body(response_id, None, "queued"),
+                response=self._body(response_id, None, "queued", self._model, self._service),
                 item=item,
             ),
             ev.Private(
@@ -407,7 +410,14 @@ class Machine(Turns, Reviewing):
         offset, response_id = state.top, None
         if not waiting.missing:
             response_id = self._response_id(principal, command.id)
-            self._begin(response_id, item.id, principal, _freed(waiting.sampling), after=waiting.response_id)
+            self._begin(
+                response_id,
+                item.id,
+                principal,
+                _freed(waiting.sampling),
+                after=waiting.response_id,
+                model=waiting.model,
+            )
         return cm.Ok(id=command.id, item_id=item.id, response_id=response_id, offset=offset)
 
     def _tool_deadline(self, response_id: ResponseId) -> None:

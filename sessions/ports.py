@@ -172,6 +172,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
     tool_format: Literal["none", "hermes", "engine"] = "none"
+    smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
+
+    @property
+    def smaller_model(self) -> str:
+        return self.smaller.model if self.smaller is not None else ""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +193,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0  # smaller is served earlier
     weight: float = 1.0  # of its tenant's share among tenants of the priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
+    model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -225,14 +231,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
     gauges: dict[str, float] = {}  # per KV tier: bytes held and allowed, snapshots, measured latency and bandwidth
+    smaller: EngineStats | None = None  # of the smaller model; nothing above counts with it
 
 
 class Engine(Protocol):
     """One model copy with continuous batching that keeps each session's KV across turns (I6: KV is a cache).
 
     Errors of `generate`: Overloaded (no room; nothing ran), Unavailable (the engine is gone), BadInput
-    (the prompt does not fit `context_window`), Internal. KV trouble of any kind is never an error: it means
-    recompute, a counter and a log line.
+    (the prompt does not fit `context_window`, or there is no such `model`), Internal. KV trouble of any kind is never
+    an error: it means recompute, a counter and a log line.
     """
 
     @property
@@ -278,11 +285,12 @@ class Engine(Protocol):
         """Takes a snapshot in; returns the number of tokens that it covers, 0 when it was refused."""
         ...
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
-        """What a turn of so many new tokens would find if it came now; None: this engine does not say."""
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
+        """What a turn of so many new tokens would find if it came now; None: this engine does not say. `model` is as in
+        a `GenerationRequest`."""
         ...
 
-    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
         """A response was let in and will be asked for: forecasts count with it from now on."""
         ...
 

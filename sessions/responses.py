@@ -38,6 +38,7 @@ from sessions.types import (
 from sessions.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
+_STAYS = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
 
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
     "completed": ev.ResponseCompleted,
@@ -60,9 +61,12 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
 class Responses:
     """The state of a session, the step being made, and what is done to responses in it."""
 
-    def __init__(self, state: State, *, fingerprint: str, prices: PriceBook | None = None) -> None:
+    def __init__(
+        self, state: State, *, fingerprint: str, smaller_model: str = "", prices: PriceBook | None = None
+    ) -> None:
         self.state = state
         self._price_book = prices
+        self._smaller_model = smaller_model  # the only other model than the session's that writes here; "": none does
         self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
         self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
         self._runs = 0  # begun by this activation; numbers them
@@ -70,10 +74,16 @@ class Responses:
         self._now = UnixMs(0)
         self._out: Step  # of the step that is being taken, and only then
         self._service: dict[str, Json] | None = None  # of the response that the present command begins
+        self._model = ""  # likewise, where it is not the session's
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
         self._prompts[response_id] = Usage(input_tokens, 0, cached_tokens)
+
+    def other_model(self, open_: Open) -> str:
+        """The model that writes a response; "" where it is the session's own."""
+        assert self.state.info is not None
+        return "" if open_.body.model == self.state.info.model else open_.body.model
 
     def _put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
         record = ev.Record(self.state.top + 1, self._now, event, private)
@@ -95,12 +105,17 @@ class Responses:
         after: ResponseId | None = None,
         metadata: dict[str, Json] | None = None,
         request: dict[str, Json] | UnsetType = UNSET,
+        model: str | None = None,
+        service: dict[str, Json] | None = None,
     ) -> None:
-        """Creates a response and asks for its first generation. The seed is drawn here if nobody gave one."""
+        """Creates a response and asks for its first generation. The seed is drawn here if nobody gave one. `model` and
+        `service` are of one that was let in earlier; else they are the present command's."""
         if sampling.seed is None:
             seed = int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
             sampling = msgspec.structs.replace(sampling, seed=seed)
-        body = self._body(response_id, parent, "in_progress")
+        if model is None:
+            model, service = self._model, self._service
+        body = self._body(response_id, parent, "in_progress", model, service)
         if metadata or request is not UNSET:
             body = msgspec.structs.replace(body, metadata=metadata or {}, request=request)
         self._put(
@@ -111,15 +126,26 @@ class Responses:
         self._start(self.state.open[response_id])
 
     def _body(
-        self, response_id: ResponseId, parent: ItemId | None, status: Literal["queued", "in_progress"]
+        self,
+        response_id: ResponseId,
+        parent: ItemId | None,
+        status: Literal["queued", "in_progress"],
+        model: str,
+        service: dict[str, Json] | None,
     ) -> ev.ResponseBody:
+        """A smaller model is told in `service`; one that this replica has not (any more) does not write."""
         assert self.state.info is not None
+        told = dict(service or {})
+        if model and model == self._smaller_model and model != self.state.info.model:
+            told["smaller_model"] = model
+        else:
+            model = self.state.info.model
         return ev.ResponseBody(
-            service=UNSET if self._service is None else self._service,
+            service=told or UNSET,
             id=response_id,
             created_at=self._now,
             status=status,
-            model=self.state.info.model,
+            model=model,
             parent_id=parent,
         )
 
@@ -223,7 +249,16 @@ class Responses:
             last = item.id
         else:
             last = tree.question(self.state, last) if last is not None else None
-        self._begin(first.body.id, last, first.principal, first.sampling, sequence=first.sequence)
+        body, told = first.body, first.body.service or {}
+        self._begin(
+            body.id,
+            last,
+            first.principal,
+            first.sampling,
+            sequence=first.sequence,
+            model=body.model,
+            service={name: told[name] for name in told if name in _STAYS},
+        )
 
     def _tools_missing(self, waiting: Awaiting, why: str) -> None:
         """Ends a turn whose tools did not answer: each missing output is an error that says why."""
@@ -329,7 +364,8 @@ class Responses:
                 cause = "restart" if input.cause == "activation" else input.cause
                 self._put(ev.SessionMigrated(replica=input.replica, cause=cause))
                 for open_ in list(state.open.values()):
-                    if open_.fingerprint and open_.fingerprint != self._fingerprint:
+                    foreign = open_.fingerprint and open_.fingerprint != self._fingerprint
+                    if foreign or self.other_model(open_) not in ("", self._smaller_model):
                         self._end_incomplete(open_, "recovery_incompatible")
         self._start_all()
         for waiting in state.awaiting.values():

@@ -125,6 +125,7 @@ class Awaiting(msgspec.Struct, kw_only=True):
     missing: list[CallId]
     last: ItemId
     since: UnixMs
+    model: str = ""  # that wrote it, and goes on with the turn
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -315,7 +316,7 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     calls = [item.call_id for item in body.output if isinstance(item, FunctionCall)]
     if ended is not None and calls and isinstance(event, ev.ResponseCompleted) and last is not None:
         state.awaiting[body.id] = Awaiting(
-            response_id=body.id, sampling=ended.sampling, missing=calls, last=last, since=state.at
+            response_id=body.id, sampling=ended.sampling, missing=calls, last=last, since=state.at, model=body.model
         )
 
 

@@ -40,6 +40,7 @@ class Command(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # of an appeal: its text is one that filters refuse
     service: dict[str, Json] | None = None  # what admission has to tell of the response that it begins
+    model: str = ""  # the model that writes that response, where admission chose another than the session's
     refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
 
 

@@ -79,9 +79,11 @@ class Turn:
         filters: FilterSet,
         inbox: Inbox,
         limits: TurnLimits,
+        model: str = "",
         share: Share | None = None,
         measures: Measures,
     ) -> None:
+        """`model`: the smaller one's name where that is to write; "": the engine's own."""
         self.response_id = open_.id
         self.generation = generation
         self.slot_free = asyncio.Event()  # set when the engine has let go of this run
@@ -93,6 +95,7 @@ class Turn:
         self._filters = filters
         self._inbox = inbox
         self._limits = limits
+        self._model = model
         self._share = share or Share()
         self._loop = asyncio.get_running_loop()
         self._calls: ToolCalls | None = None  # the stage of this run, where tools may be called
@@ -197,6 +200,7 @@ class Turn:
                 shared_prefix=plan.shared_prefix,
                 priority=self._share.priority,
                 weight=self._share.weight,
+                model=self._model,
             )
             seen_before = self._seen
             release: Release | None = None

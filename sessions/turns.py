@@ -37,8 +37,16 @@ ERASED = "deleted"  # the category of what a client had erased
 class Turns(Responses):
     """How sessions begin, and turns that bring everything along."""
 
-    def __init__(self, state: State, *, fingerprint: str, default_model: str, prices: PriceBook | None = None) -> None:
-        super().__init__(state, fingerprint=fingerprint, prices=prices)
+    def __init__(
+        self,
+        state: State,
+        *,
+        fingerprint: str,
+        default_model: str,
+        smaller_model: str = "",
+        prices: PriceBook | None = None,
+    ) -> None:
+        super().__init__(state, fingerprint=fingerprint, smaller_model=smaller_model, prices=prices)
         self._default_model = default_model
 
     def _make_session(self, principal: Principal, settings: cm.SessionCreate | cm.SessionSettings) -> None:

@@ -32,6 +32,14 @@ def model_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def smaller_model_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model with the same tokenizer: half of its layers."""
+    from deploy.cut_model import cut
+
+    return cut(model_path, tmp_path_factory.mktemp("models") / "SmolLM2-cut.gguf", 15)
+
+
+@pytest.fixture(scope="session")
 def chromium_path() -> Path:
     """A Chromium: SESSILE_CHROMIUM, or the one on PATH."""
     found = os.environ.get("SESSILE_CHROMIUM") or shutil.which("chromium")

@@ -14,7 +14,7 @@ from typing import Final
 from actors.router import Router
 from actors.runtime import Runtime
 from sessions.measures import Labels, Measures
-from sessions.ports import Engine
+from sessions.ports import Engine, EngineStats
 
 TIERS: Final = ("host", "disk", "redis")
 READS: Final = {"host": "restores", "disk": "disk_reads", "redis": "redis_reads"}
@@ -76,6 +76,28 @@ def of_engine(measures: Measures, engine: Engine) -> None:
     gauge("kv_cache_writes", "Snapshots written to each tier.", ("tier",), by_tier(WRITES), grows=True)
     gauge("kv_cache_evictions", "Snapshots that made room in each tier.", ("tier",), by_tier(EVICTIONS), grows=True)
     gauge("engine_events", "What else the engine counts.", ("event",), others, grows=True)
+    _of_smaller(measures, stats)
+
+
+def _of_smaller(measures: Measures, stats: Callable[[], EngineStats]) -> None:
+    """The smaller model's, which count in nothing of the model's own; empty where there is none."""
+
+    def requests() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {("running",): smaller.running, ("waiting",): smaller.waiting}
+
+    def slots() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {ZERO: smaller.slots}
+
+    def events() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {(name,): value for name, value in smaller.counters.items()}
+
+    gauge = measures.gauge
+    gauge("smaller_model_requests", "Answers of the smaller model, by what they do.", ("state",), requests)
+    gauge("smaller_model_slots", "Answers that it can write at the same time.", (), slots)
+    gauge("smaller_model_events", "What its engine counts.", ("event",), events, grows=True)
 
 
 def of_runtime(measures: Measures, runtime: Runtime) -> None:

@@ -72,7 +72,9 @@ def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -
     about = "Reservations that ended and could not be settled."
     measures.gauge("limits_not_settled", about, (), lambda: {(): settler.given_up}, grows=True)
     refused = measures.counter("admission_refused", "Turns that would have missed a target, by which.", "target")
-    made = Admission(engine, limited.now, time.monotonic, refused.add)
+    about = "Turns that the smaller model took, by the target that the model would have missed."
+    replaced = measures.counter("admission_smaller_model", about, "target")
+    made = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     measures.gauge("brownout_level", "How far answers are cut short.", (), lambda: {(): made.brownout.level})
     return made
 

@@ -37,6 +37,7 @@ from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
 from inference.load import Load
+from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
@@ -113,10 +114,10 @@ class LlamaEngine:
             gauges=gauges_of(tiers),
         )
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast:
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
         return self._load.forecast(key.tenant, share, new_tokens, room=True)  # a slot has its own room for KV
 
-    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
         self._load.expect(response_id, tenant)
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -231,6 +232,7 @@ class LlamaEngine:
         self._load.arrived(request.response_id)
         prompt = as_tokens(request.prompt)
         self._check(prompt, request.max_tokens)
+        check_model(self._info, request.model)
         parameters = completion_parameters(request, self._vocabulary_size)
         self._residency.tiers.turn(request.key, len(prompt))
         pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is

@@ -35,6 +35,7 @@ from inference.simulated.vocabulary import (
     hash_tokens,
     next_token,
 )
+from inference.switching import check_model
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
 from sessions.limits import Forecast, Share
@@ -125,7 +126,9 @@ class SimulatedEngine:
         self.options = options or SimulatedOptions()
         self._tokenizer = SimulatedTokenizer()
         self._memory = DeviceMemory(self.options.kv_tokens_max)
-        self._identity = Identity(BUILD, self._tokenizer.fingerprint, "none", "tokens")
+        weights = f"-{self.options.weights}" if self.options.weights else ""
+        self._fingerprint = f"{self._tokenizer.fingerprint}{weights}"
+        self._identity = Identity(BUILD, self._fingerprint, "none", "tokens")
         self._queue: FairQueue[Stream] = FairQueue(self.options.slots, self.options.waiting_max)
         self._load = Load(self._queue, lambda: asyncio.get_running_loop().time())
         self._running: dict[Stream, None] = {}  # in order of admission
@@ -144,7 +147,7 @@ class SimulatedEngine:
         return EngineInfo(
             model=self.options.model,
             build=BUILD,
-            model_fingerprint=self._tokenizer.fingerprint,
+            model_fingerprint=self._fingerprint,
             context_window=self.options.context_window,
             slots=self.options.slots,
             sampling=frozenset({"temperature", "seed", "max_output_tokens"}),
@@ -165,11 +168,11 @@ class SimulatedEngine:
             },
         )
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast:
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
         room = not self._running or new_tokens <= self.options.kv_tokens_max - self._running_tokens
         return self._load.forecast(key.tenant, share, new_tokens, room=room)
 
-    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
         self._load.expect(response_id, tenant)
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -205,6 +208,7 @@ class SimulatedEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self._load.arrived(request.response_id)
+        check_model(self.info, request.model)
         stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight)
         mean = self.options.answer_tokens_mean
         if mean:
@@ -294,7 +298,8 @@ class SimulatedEngine:
 
     def _salt(self, sampling: Sampling, seed: int) -> int:
         temperature = self.options.temperature if sampling.temperature is None else sampling.temperature
-        return 0 if temperature == 0 else (seed * 2 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        drawn = 0 if temperature == 0 else seed * 2 + 1
+        return (drawn ^ (self.options.weights << 33)) & 0xFFFF_FFFF_FFFF_FFFF
 
     def _of(self, key: SessionKey) -> list[Stream]:
         return [stream for stream in self._running if stream.key == key]

@@ -17,6 +17,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str = "simulated"
+    weights: int = 0  # which model it is: another number says other things in the same tokens
     slots: int = 32
     context_window: int = 8192
     kv_tokens_max: int = 262_144
@@ -42,6 +43,18 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad("step_base_s", "above 0 unless step_per_stream_s is: a step that takes no time never ends")
         if self.kv_tokens_max < self.context_window:
             raise _bad("kv_tokens_max", "at least context_window, or a full prompt would wait for ever")
+
+    def smaller(self, model: str, speed: float, slots: int) -> SimulatedOptions:
+        """Of a smaller model beside this one: `speed` times as fast, with fewer slots."""
+        return msgspec.structs.replace(
+            self,
+            model=model,
+            weights=self.weights + 1,
+            slots=slots,
+            step_base_s=self.step_base_s / speed,
+            step_per_stream_s=self.step_per_stream_s / speed,
+            prefill_tokens_per_s=self.prefill_tokens_per_s * speed,
+        )
 
 
 def _bad(name: str, allowed: str) -> BadInput:

@@ -80,8 +80,8 @@ def hash_token(token: int, before: int) -> int:
 def next_token(state: int, salt: int, last: int, unfinished: bytes) -> int:
     """What follows a sequence that hashes to `state` and ends in `last`.
 
-    `salt` is 0 for a greedy model, so that only the tokens decide. `unfinished` holds the bytes so far of a
-    character that is not whole yet: it is always finished first.
+    `salt` is 0 for a greedy model, or its own number, so that only the tokens decide. `unfinished` holds the bytes so
+    far of a character that is not whole yet: it is always finished first.
     """
     if unfinished:
         rest = _REST_OF.get(unfinished[0], b"")

@@ -28,6 +28,7 @@ from inference.kv.holdings import Holdings
 from inference.kv.redis import RedisTier
 from inference.kv.staging import StagingFolder
 from inference.kv.tiers import Tiers
+from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens
 from inference.vllm.core import BUILD, Ended, VllmCore
@@ -123,10 +124,10 @@ class VllmEngine:
             gauges=gauges,
         )
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
         return None  # its own scheduler decides what runs next, and does not say when
 
-    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
         return
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -276,6 +277,7 @@ class VllmEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         prompt = as_tokens(request.prompt)
         self._check(prompt, request.max_tokens)
+        check_model(self._info, request.model)
         max_tokens = min(request.max_tokens, self._info.context_window - len(prompt))
         params = sampling_params(
             request,

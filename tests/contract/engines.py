@@ -16,6 +16,7 @@ import msgspec
 from inference.kv.cost import Choice, CostModel
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.switching import switching
 from sessions.ports import ChatMessage, Chunk, Engine, Finish, GenerationRequest
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
 
@@ -92,6 +93,15 @@ class SimulatedWorld(World):
                 answer_tokens_mean=60,
             )
         )
+
+
+class SwitchingWorld(SimulatedWorld):
+    """A model with a smaller one beside it that nobody asks for: it does all that the model alone does."""
+
+    def _make(self, waiting_max: int) -> Engine:
+        main = super()._make(waiting_max)
+        assert isinstance(main, SimulatedEngine)
+        return switching(main, lambda _: SimulatedEngine(main.options.smaller("smaller", 4.0, 1)))
 
 
 class LlamaWorld(World):

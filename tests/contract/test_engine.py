@@ -18,6 +18,7 @@ from tests.contract.engines import (
     WINDOW,
     LlamaWorld,
     SimulatedWorld,
+    SwitchingWorld,
     World,
     ask,
     collect,
@@ -32,6 +33,7 @@ from tests.contract.engines import (
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 WORLDS = [
     "simulated",
+    "switching",
     pytest.param("llama", marks=pytest.mark.model),
     *([pytest.param("vllm", marks=pytest.mark.vllm)] if HAS_VLLM else []),  # in its own environment: `make test-vllm`
 ]
@@ -42,6 +44,8 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     match request.param:
         case "simulated":
             made: World = SimulatedWorld(tmp_path)
+        case "switching":
+            made = SwitchingWorld(tmp_path)
         case "llama":
             made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"))
         case _:
@@ -153,6 +157,14 @@ async def test_a_prompt_that_does_not_fit_is_refused(engine: Engine) -> None:
     with pytest.raises(BadInput):
         await ask(engine, key("a"), ())
     assert engine.stats().running == 0
+
+
+async def test_a_request_for_another_model_is_refused(engine: Engine) -> None:
+    prompt = await prompt_of(engine, "Who are you?")
+    with pytest.raises(BadInput) as refused:
+        await ask(engine, key("a"), prompt, model="somebody else")
+    assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
+    assert (await ask(engine, key("a"), prompt, model=engine.info.model, max_tokens=2)).tokens
 
 
 async def test_text_never_ends_inside_a_character(engine: Engine) -> None:

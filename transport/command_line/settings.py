@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["llama", "vllm", "sim"], setting("what generates: llama.cpp, vLLM, or simulated text for tests")
     ] = "llama"
     model: Annotated[str, setting("path of a GGUF file; for vLLM of a model folder")] = MODEL_PATH
+    brownout_model: Annotated[
+        str, setting("GGUF file of a smaller model of its family, for brownout (docs/limits.md); empty: none")
+    ] = ""
+    brownout_slots: Annotated[int, setting("its answers at the same time; 0: half of --slots", ge=0, le=4096)] = 0
     chat_template: Annotated[str, setting("the model's own chat template, or chatml")] = "model"
     threads: Annotated[int, setting("engine threads; 0: one less than the cores", ge=0, le=1024)] = 0
     slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
@@ -115,6 +119,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0
     sim_prefill_per_s: Annotated[float, setting("simulated engine: prefill rate", gt=0)] = 20_000.0
     sim_answer_tokens: Annotated[int, setting("simulated engine: mean length of an answer", ge=0)] = 64
+    sim_brownout_speed: Annotated[
+        float, setting("simulated engine: how many times as fast the smaller model is", gt=0)
+    ] = 4.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], setting("least level that is logged")] = "info"
     log_format: Annotated[Literal["json", "console"], setting("json lines, or text for people")] = "json"
 

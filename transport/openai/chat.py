@@ -28,6 +28,7 @@ class Choice:
         self.response_id = response_id
         self.body: ev.ResponseBody | None = None  # once the response has ended
         self.created = 0
+        self.model = ""  # that writes it, once that is known
         self._logprobs = logprobs
         self._all_logprobs: list[Json] = []
         self._calls: dict[int, int] = {}  # output index → index among the calls
@@ -37,7 +38,7 @@ class Choice:
         """The `choices` entries that an event becomes in a stream."""
         match event:
             case ev.ResponseCreated():
-                self.created = event.response.created_at // 1000
+                self.created, self.model = event.response.created_at // 1000, event.response.model
                 return []
             case ev.OutputTextDelta():
                 self._all_logprobs.extend(event.logprobs)
@@ -54,7 +55,7 @@ class Choice:
                 index = self._calls[event.output_index]
                 return self._delta({"tool_calls": [{"index": index, "function": {"arguments": event.delta}}]})
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                self.body = event.response
+                self.body, self.model = event.response, event.response.model
                 self.created = self.created or event.response.created_at // 1000
                 if self.error is not None:
                     return []

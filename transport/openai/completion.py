@@ -102,7 +102,7 @@ class Completion:
             "id": f"chatcmpl-{self._first.response_id.removeprefix('resp_')}",
             "object": kind,
             "created": self._first.created,
-            "model": self._model,
+            "model": self._first.model or self._model,
             "service_tier": "default",
             "system_fingerprint": FINGERPRINT,
         }

@@ -17,6 +17,7 @@ import msgspec
 
 from actors.directory.memory import MemoryDirectory
 from actors.directory.store import MemoryStore as DirectoryStore
+from actors.kinship import fingerprint_of
 from actors.links import LinkLimits
 from actors.memory_links import MemoryNetwork
 from actors.peer_host import PeerHost
@@ -161,7 +162,7 @@ class ReplicaNode:
             incarnation=cluster.new_id(),
             address="",
             model=self.engine.info.model,
-            fingerprint=f"{self.engine.info.model_fingerprint}/{self.engine.tokenizer.fingerprint}",
+            fingerprint=fingerprint_of(self.engine),
         )
         self.replica = Replica(
             member,

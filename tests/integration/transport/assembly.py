@@ -14,6 +14,7 @@ from actors.directory.memory import MemoryDirectory
 from actors.erasure import Eraser
 from actors.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.switching import switching
 from persistence.audit import audit_of
 from persistence.keys import MemoryKeys
 from persistence.memory import MemoryJournal, MemoryStore
@@ -22,7 +23,7 @@ from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from sessions.filters import KeywordFilterSet
 from sessions.measures import Measures
-from sessions.ports import Member
+from sessions.ports import Engine, Member
 from sessions.prices import PriceBook
 from sessions.types import Principal, ReplicaId, UnixMs
 from sessions.world import ActorLimits
@@ -70,6 +71,7 @@ async def assembled(
     *,
     keys: Mapping[str, Principal] | None = None,
     engine: SimulatedOptions | None = None,
+    smaller: SimulatedOptions | None = None,
     limits: ServerLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
     runtime_limits: RuntimeLimits | None = None,
@@ -82,7 +84,9 @@ async def assembled(
     journal = MemoryJournal(store or MemoryStore())
     directory = MemoryDirectory()
     measures = Measures()
-    simulated = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    if smaller is not None:
+        simulated = switching(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
     await journal.open()

@@ -30,12 +30,21 @@ def test_replicas_of_a_kind_join_and_so_does_another_model() -> None:
         ("w1/t2", "but its tokenizer is t2, that of r1 is t1."),
         ("w2/t2", "its model is w2, that of r1 is w1 and its tokenizer is t2, that of r1 is t1."),
         ("w1", "its fingerprint is w1, that of r1 is w1/t1."),
+        ("w1/t1/tiny s1", "its smaller model is tiny s1, that of r1 is none."),
     ],
 )
 def test_another_fingerprint_is_refused_saying_what_differs(fingerprint: str, says: str) -> None:
     with pytest.raises(BadInput) as refused:
         check_kinship(msgspec.structs.replace(R2, fingerprint=fingerprint), VIEW)
     assert refused.value.public_message.startswith("r2 cannot join r1: ") and says in refused.value.public_message
+
+
+def test_replicas_with_other_smaller_models_cannot_go_on_with_each_others_answers() -> None:
+    one = msgspec.structs.replace(R1, fingerprint="w1/t1/tiny s1")
+    other = msgspec.structs.replace(R2, fingerprint="w1/t1/mini s2")
+    check_kinship(msgspec.structs.replace(other, fingerprint=one.fingerprint), View(1, (one,)))
+    with pytest.raises(BadInput, match="its smaller model is mini s2, that of r1 is tiny s1"):
+        check_kinship(other, View(1, (one,)))
 
 
 def test_another_protocol_is_refused_saying_which() -> None:

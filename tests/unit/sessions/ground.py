@@ -44,7 +44,7 @@ Outcome = cm.Ok | SessileError
 
 
 class Ground:
-    def __init__(self, *, fingerprint: str = FINGERPRINT) -> None:
+    def __init__(self, *, fingerprint: str = FINGERPRINT, smaller_model: str = "") -> None:
         self.records: list[ev.Record] = []
         self.commands: list[CommandRecord] = []
         self.usage: list[UsageRow] = []
@@ -55,6 +55,9 @@ class Ground:
         self.paused = False
         self.erased = False
         self.fingerprint = fingerprint
+        self.smaller_model = smaller_model
+        self.model = ""  # what admission chooses and tells for every command from now on
+        self.service: dict[str, Any] | None = None
         self._numbers = 0
         self.machine = self._machine(None)
 
@@ -86,7 +89,13 @@ class Ground:
         return replay(Loaded(self.head(), snapshot, tuple(self.records[snapshot_at or 0 :]), (), True))
 
     def _machine(self, snapshot_at: int | None) -> Machine:
-        return Machine(self.folded(snapshot_at), self.commands, default_model="sim", fingerprint=self.fingerprint)
+        return Machine(
+            self.folded(snapshot_at),
+            self.commands,
+            default_model="sim",
+            smaller_model=self.smaller_model,
+            fingerprint=self.fingerprint,
+        )
 
     def activate(
         self,
@@ -149,7 +158,9 @@ class Ground:
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
             prepared = steps.Prepared(b"\x01\0\0\0", self.fingerprint)
-        step = self.input(steps.Command(principal, command, cm.command_digest(command), prepared), durable=durable)
+        input = steps.Command(principal, command, cm.command_digest(command), prepared)
+        input = msgspec.structs.replace(input, model=self.model, service=self.service)
+        step = self.input(input, durable=durable)
         assert step.answer is not None, "a command was not answered"
         return step.answer
 

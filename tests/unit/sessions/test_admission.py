@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from sessions import commands as cm
 from sessions.admission import CALM, RETRY_MAX_MS, STRETCH_S, Admission, Brownout, admitted
 from sessions.errors import BadInput, Overloaded
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
+from sessions.ports import EngineInfo
 from sessions.steps import Command, Prepared
 from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
 
@@ -25,13 +28,30 @@ class FakeEngine:
         self.told = forecast
         self.asked: list[tuple[Share, int]] = []
         self.expected: list[ResponseId] = []
+        self.told_smaller: Forecast | None = None
+        self.expected_smaller: list[ResponseId] = []
+        self.info = EngineInfo(
+            model="large",
+            build="b",
+            model_fingerprint="f",
+            context_window=1024,
+            slots=4,
+            sampling=frozenset(),
+        )
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int) -> Forecast | None:
+    def with_smaller(self, told: Forecast | None) -> None:
+        self.told_smaller = told
+        self.info = msgspec.structs.replace(self.info, smaller=msgspec.structs.replace(self.info, model="small"))
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
+        assert model in ("", self.info.smaller_model)
+        if model:
+            return self.told_smaller
         self.asked.append((share, new_tokens))
         return self.told
 
-    def expect(self, tenant: TenantId, response_id: ResponseId) -> None:
-        self.expected.append(response_id)
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
+        (self.expected_smaller if model else self.expected).append(response_id)
 
 
 def forecast(ttft_s: float, *, tpot_s: float = 0.01, position: int = 0) -> Forecast:
@@ -151,3 +171,75 @@ def test_what_is_cut_short_is_told_so() -> None:
     assert isinstance(input.command, cm.MessageCreate) and input.command.max_output_tokens == 50
     short = admitted(admission, KEY, say(max_output_tokens=9))
     assert isinstance(short.command, cm.MessageCreate) and short.command.max_output_tokens == 9
+
+
+# -- a smaller model ----------------------------------------------------------------------------------------------
+
+SMALLER = BrownoutStep(smaller_model=True)
+
+
+def test_the_smaller_model_takes_what_the_model_would_be_too_late_for_and_nothing_else() -> None:
+    admission, engine = browned(200, SMALLER)
+    engine.with_smaller(forecast(0.2, position=2))
+    input = admitted(admission, KEY, say())
+    assert (input.model, input.service, input.refused) == ("", {"brownout": 2}, None), "the model is in time"
+    engine.told = forecast(9.0)
+    before = len(engine.expected)
+    input = admitted(admission, KEY, say())
+    assert input.refused is None and input.model == "small"
+    assert input.service == {"brownout": 2, "queue_position": 2, "expected_wait_ms": 200}, "its place is with that one"
+    assert len(engine.expected) == before and len(engine.expected_smaller) == 1
+
+
+def test_what_the_smaller_one_is_too_late_for_too_is_refused_with_the_earlier_time() -> None:
+    admission, engine = browned(200, SMALLER)
+    engine.told = forecast(9.0)
+    engine.with_smaller(forecast(3.0))
+    error = admitted(admission, KEY, say()).refused
+    assert isinstance(error, Overloaded) and error.retry_after_ms == 3_000
+    assert not engine.expected_smaller
+
+
+def test_a_step_that_does_not_name_it_leaves_it_alone() -> None:
+    admission, engine = browned(200, BrownoutStep(extras=False))
+    engine.told = forecast(9.0)
+    engine.with_smaller(forecast(0.1))
+    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded)
+
+
+def test_where_there_is_none_the_step_holds_without_it_and_each_file_is_told_so_once() -> None:
+    given = [Limits(targets=TARGETS, brownout=(BrownoutStep(smaller_model=True, output_tokens=9),))]
+    engine = FakeEngine(forecast(0.1))
+    with capture_logs() as said:
+        admission = Admission(engine, lambda: given[-1], lambda: 0.0)  # type: ignore[arg-type]
+        admission.brownout.level = 1
+        for _ in range(3):
+            input = admitted(admission, KEY, say())
+        assert (input.model, input.service) == ("", {"brownout": 1, "max_output_tokens": 9})
+        assert [each["event"] for each in said] == ["no_smaller_model"]
+        given.append(Limits(targets=TARGETS, brownout=(SMALLER,)))
+        admitted(admission, KEY, say())
+        assert len(said) == 2, "the file was read again, and still asks for it"
+        engine.with_smaller(forecast(0.1))
+        Admission(engine, lambda: given[-1], lambda: 0.0)  # type: ignore[arg-type]
+        assert len(said) == 2
+
+
+def test_the_level_stays_while_the_model_alone_would_be_too_late_and_goes_back_when_it_would_not() -> None:
+    """Turns that the smaller model takes are refused no more: judged by that, the level would flap."""
+    now = [0.0]
+    engine = FakeEngine(forecast(9.0))
+    engine.with_smaller(forecast(0.1))
+    limits = Limits(targets=TARGETS, brownout=(SMALLER, BrownoutStep(smaller_model=True, output_tokens=9)))
+    admission = Admission(engine, lambda: limits, lambda: now[0])  # type: ignore[arg-type]
+
+    def stretch() -> int:
+        for _ in range(20):
+            admitted(admission, KEY, say())
+        now[0] += STRETCH_S
+        return admission.brownout.level
+
+    assert [stretch() for _ in range(20)] == [0] + 19 * [1], "no further down either: nobody is refused"
+    engine.told = forecast(0.1)
+    levels = [stretch() for _ in range(CALM + 2)]
+    assert levels == [1] * CALM + [0, 0]
