@@ -142,11 +142,14 @@ def _simulated(settings: EngineSettings) -> Engine:
 def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
+    threads = settings.threads or max(1, (os.cpu_count() or 1) - 1)
+    # Both compute at the same time, and threads of llama.cpp spin: more of them than cores would starve each other.
+    smaller_threads = max(1, threads // 4) if settings.brownout_model else 0
     options = LlamaOptions(
         model_path=Path(settings.model),
         slots=settings.slots,
         context_window=settings.context or 1 << 20,  # cut to what the model was trained for
-        threads=settings.threads or max(1, (os.cpu_count() or 1) - 1),
+        threads=max(1, threads - smaller_threads),
         chat_template=None if settings.chat_template == "model" else settings.chat_template,
         disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
         disk_bytes_max=settings.kv_disk_mb * 1_000_000,
@@ -161,7 +164,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         raise _bad_brownout_model(f"{path} is no file. Name a GGUF file with --brownout-model, or leave it out")
     if options.model_path.exists() and path.samefile(options.model_path):
         raise _bad_brownout_model(f"{path} is the model itself. Name a smaller one of its family, or none")
-    return switching(main, lambda info: LlamaEngine(options.smaller(path, slots, info.context_window)))
+    return switching(main, lambda info: LlamaEngine(options.smaller(path, slots, smaller_threads, info.context_window)))
 
 
 class FilterSettings(Protocol):

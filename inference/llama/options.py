@@ -47,13 +47,14 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.context_window < 256:
             raise _bad("context_window", "at least 256")
 
-    def smaller(self, model_path: Path, slots: int, context_window: int) -> LlamaOptions:
+    def smaller(self, model_path: Path, slots: int, threads: int, context_window: int) -> LlamaOptions:
         """Of a smaller model beside this one: its KV is what its slots hold, in no tier below them."""
         return msgspec.structs.replace(
             self,
             model_path=model_path,
             model_name=None,
             slots=slots,
+            threads=threads,
             context_window=context_window,
             host_bytes_max=0,
             disk_folder=None,

@@ -49,7 +49,9 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         if request.param == "simulated":
             engine = switching(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
         else:
-            engine = switching(LlamaEngine(main), lambda info: LlamaEngine(main.smaller(cut, 1, info.context_window)))
+            engine = switching(
+                LlamaEngine(main), lambda info: LlamaEngine(main.smaller(cut, 1, 1, info.context_window))
+            )
         made.append(engine)
         await engine.start()
         return engine
@@ -210,7 +212,7 @@ async def test_together_they_hold_no_more_of_a_tenants_kv_than_it_may(
 ) -> None:
     options = LlamaOptions(model_path=model_path, slots=2, context_window=WINDOW, spill_tokens_min=16)
     engine = switching(
-        LlamaEngine(options), lambda info: LlamaEngine(options.smaller(smaller_model_path, 2, info.context_window))
+        LlamaEngine(options), lambda info: LlamaEngine(options.smaller(smaller_model_path, 2, 1, info.context_window))
     )
     async with alone(engine):
         assert isinstance(engine, HoldsKV)

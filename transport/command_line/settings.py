@@ -56,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     brownout_slots: Annotated[int, setting("its answers at the same time; 0: half of --slots", ge=0, le=4096)] = 0
     chat_template: Annotated[str, setting("the model's own chat template, or chatml")] = "model"
-    threads: Annotated[int, setting("engine threads; 0: one less than the cores", ge=0, le=1024)] = 0
+    threads: Annotated[int, setting("engine threads in all; 0: one less than the cores", ge=0, le=1024)] = 0
     slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
     context: Annotated[int, setting("context window per session in tokens; 0: the model's", ge=0)] = 0
     kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: no spill", ge=0)] = 2048

@@ -207,6 +207,8 @@ async def test_a_file_that_changes_holds_from_then_on(limits: Callable[[str], Pa
         ("[default]\nrequest_per_minute = 5\n", "request_per_minute"),
         ("[tenants.acme]\nsessions = -1\n", "$.tenants"),
         ('store_lost = "never"\n', "$.store_lost"),
+        ("brownout = [{ smaller_model = 1 }]\n", "$.brownout[0].smaller_model"),
+        ("brownout = [{ small_model = true }]\n", "small_model"),
         ("[default\n", "line 1"),
         ("\udcff", "codec"),
     ],
