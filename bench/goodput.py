@@ -8,7 +8,9 @@ target and its mean time per later token is within the TPOT target. Bars: at 2 x
 capacity; every turn that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one
 terminal event). Shown besides: goodput without admission at the same load, and with brownout: shorter answers; a
 smaller model that takes what the model would be too late for (four times as fast, half the slots, on the same device:
-while both have something to do each has half of it); both. `level_changes` says how often the level went up or down.
+while both have something to do each has half of it); both. And what becomes of the smaller model's turns when the load
+falls to nine tenths of capacity after a fifth of the time (`falls`). `level_changes` says how often the level went up or
+down.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import itertools
 import logging
 import random
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -65,6 +67,16 @@ def paired() -> Engine:
     one, other = Sharing(GPU), Sharing(SMALLER)
     one.beside, other.beside = other, one
     return switching(one, lambda _: other)
+
+
+class Case(NamedTuple):
+    rate: float  # turns a second
+    limits: Limits | None = None
+    smaller: bool = False  # there is a smaller model
+    then: float | None = None  # the rate after a fifth of the time
+
+    def rate_at(self, share: float) -> float:
+        return self.rate if self.then is None or share < 0.2 else self.then
 
 
 class Turn:
@@ -131,15 +143,16 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
         unwatch()
 
 
-async def run(rate: float, seconds: float, limits: Limits | None, *, smaller: bool = False) -> tuple[list[Turn], int]:
-    """All turns of a load, each to its end; and how often the level of brownout changed."""
+async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
+    """All turns of a load, each to its end; and the level of brownout as each came."""
     loop = asyncio.get_running_loop()
-    engine: Engine = paired() if smaller else SimulatedEngine(GPU)
+    engine: Engine = paired() if case.smaller else SimulatedEngine(GPU)
     journal, directory = MemoryJournal(), MemoryDirectory()
     await journal.open()
     await directory.open()
     await engine.start()
     replica = ReplicaId("local")
+    limits = case.limits
     admission = None if limits is None else Admission(engine, lambda: limits, loop.time)
     ids = iter(range(10**9))
     turns: list[Turn] = []
@@ -162,14 +175,14 @@ async def run(rate: float, seconds: float, limits: Limits | None, *, smaller: bo
         begun, at = loop.time(), 0.0
         keeper = asyncio.create_task(keep_announced(directory, replica))
         async with asyncio.TaskGroup() as group:
-            while (at := at + chance.expovariate(rate)) < seconds:
+            while (at := at + chance.expovariate(case.rate_at(at / seconds))) < seconds:
                 await asyncio.sleep(max(0.0, begun + at - loop.time()))
                 turns.append(Turn(loop.time()))
                 levels.append(0 if admission is None else admission.brownout.level)
                 group.create_task(one(runtime, len(turns), random.Random(len(turns)), turns[-1]))
         keeper.cancel()
     await engine.close()
-    return turns, sum(before != after for before, after in itertools.pairwise(levels))
+    return turns, levels
 
 
 async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None:
@@ -180,7 +193,7 @@ async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None
         await asyncio.sleep(2.0)
 
 
-def told(turns: list[Turn], level_changes: int, seconds: float) -> dict[str, Any]:
+def told(turns: list[Turn], levels: list[int], seconds: float) -> dict[str, Any]:
     firsts = [turn.first_at - turn.asked_at for turn in turns if turn.first_at] or [0.0]
     refused = [turn.refused for turn in turns if turn.refused is not None]
     return {
@@ -195,7 +208,8 @@ def told(turns: list[Turn], level_changes: int, seconds: float) -> dict[str, Any
         "told_their_place": sum(turn.position > 0 for turn in turns),
         "cut_short": sum(turn.cut for turn in turns),
         "by_smaller_share": sum(turn.smaller for turn in turns) / max(1, len(turns) - len(refused)),
-        "level_changes": level_changes,
+        "level_changes": sum(before != after for before, after in itertools.pairwise(levels)),
+        "level_at_end": levels[-1],
         "ttft_ms_p95": percentile(firsts, 0.95) * 1000,
     }
 
@@ -208,18 +222,18 @@ def measure(seconds: float) -> bool:
 
     smaller = BrownoutStep(smaller_model=True)
     both = (BrownoutStep(output_tokens=128, smaller_model=True), BrownoutStep(output_tokens=64, smaller_model=True))
-    cases: dict[str, tuple[float, Limits | None]] = {
-        "capacity": (CAPACITY, browned()),
-        "twice": (2 * CAPACITY, browned()),
-        "twice_brownout": (2 * CAPACITY, browned(128, 64)),
-        "twice_smaller": (2 * CAPACITY, browned(smaller)),
-        "twice_both": (2 * CAPACITY, browned(smaller, *both)),
-        "twice_without_admission": (2 * CAPACITY, None),
+    twice, less = 2 * CAPACITY, 0.9 * CAPACITY
+    cases = {
+        "capacity": Case(CAPACITY, browned()),
+        "twice": Case(twice, browned()),
+        "twice_brownout": Case(twice, browned(128, 64)),
+        "twice_smaller": Case(twice, browned(smaller), smaller=True),
+        "twice_both": Case(twice, browned(smaller, *both), smaller=True),
+        "twice_without_admission": Case(twice),
+        "falls": Case(twice, browned(), then=less),
+        "falls_smaller": Case(twice, browned(smaller), smaller=True, then=less),
     }
-    found = {
-        name: told(*run_virtual(run(rate, seconds, given, smaller=name in ("twice_smaller", "twice_both"))), seconds)
-        for name, (rate, given) in cases.items()
-    }
+    found = {name: told(*run_virtual(run(case, seconds)), seconds) for name, case in cases.items()}
     ratio = found["twice"]["goodput_per_s"] / found["capacity"]["goodput_per_s"]
     sure = all(case["refused_without_a_time"] == 0 and case["forgotten"] == 0 for case in found.values())
     met = ratio >= 0.9 and sure

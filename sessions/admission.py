@@ -13,7 +13,10 @@ any are, for several stretches, they get it back. What applies to a response sta
 At a step with `smaller_model` a turn that the model would be too late for is judged by the smaller one's forecast, and
 written by that: it takes what would be refused and nothing else. If it took all turns, the model would stand idle and
 its forecast would say that all is well: the level would flap. So what goes up a level is what nobody could take, and
-what comes down again is judged by the model alone: hardly any turn would have missed its target with it.
+what comes down again is judged by the model alone: hardly any turn would have missed its target with it. But both run
+on one device, and what the smaller one computes makes the model late: that alone can hold a level up when the load has
+long gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021). So when nobody was refused for a
+minute, the level before is tried; a trial that fails doubles the time until the next.
 (Switching models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
 
 Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
@@ -46,6 +49,9 @@ STRETCH_S: Final = 5.0
 TOO_MANY: Final = 0.10  # refused of a stretch's turns: one step down
 HARDLY_ANY: Final = 0.02  # that the model was too late for, for `CALM` stretches: one step up
 CALM: Final = 4
+PATIENCE: Final = 12  # stretches in which hardly any were refused, though the model was late: one step up on trial
+PATIENCE_MAX: Final = 192  # after trials that failed
+TRIAL: Final = 3  # stretches of one, the first of which is not judged
 
 
 class Brownout:
@@ -57,6 +63,9 @@ class Brownout:
         self._refused = 0
         self._missed = 0
         self._calm = 0
+        self._quiet = 0
+        self._patience = PATIENCE
+        self._trial = 0  # stretches of one that are left
         self._until: float | None = None
 
     def seen(self, now: float, levels: int, *, refused: bool, missed: bool = False) -> None:
@@ -80,16 +89,25 @@ class Brownout:
         asked = max(1, self._asked)
         refused, missed = self._refused / asked, self._missed / asked
         self._asked = self._refused = self._missed = 0
+        trial, self._trial = self._trial, max(0, self._trial - 1)
+        if trial == TRIAL:
+            return  # what the smaller model still writes slows the model
         if refused > TOO_MANY:
-            self._calm = 0
+            if trial:
+                self._trial, self._patience = 0, min(2 * self._patience, PATIENCE_MAX)
+            self._calm = self._quiet = 0
             self.level += 1
-        elif missed <= HARDLY_ANY:
-            self._calm += 1
-            if self._calm >= CALM:
-                self._calm = 0
-                self.level -= 1
         else:
-            self._calm = 0
+            if trial == 1:
+                self._patience = PATIENCE  # it went well
+            good = refused <= HARDLY_ANY
+            self._quiet = self._quiet + 1 if good else 0
+            self._calm = self._calm + 1 if good and missed <= HARDLY_ANY else 0
+            if self._calm >= CALM or self._quiet >= self._patience:
+                if self._calm < CALM:
+                    self._trial = TRIAL
+                self._calm = self._quiet = 0
+                self.level -= 1
         self.level = max(0, min(self.level, levels))
 
 
@@ -187,7 +205,7 @@ def _missed(forecast: Forecast, target: Target) -> str:
     """The target that a turn would miss; "": none."""
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
         return "ttft"
-    return "tpot" if forecast.tpot_s > target.tpot_ms / 1000 else ""
+    return "tpot" if forecast.tpot_s > MARGIN * target.tpot_ms / 1000 else ""
 
 
 def _late_s(forecast: Forecast, target: Target) -> float:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions import commands as cm
-from sessions.admission import CALM, RETRY_MAX_MS, STRETCH_S, Admission, Brownout, admitted
+from sessions.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
 from sessions.errors import BadInput, Overloaded
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
 from sessions.ports import EngineInfo
@@ -225,21 +225,61 @@ def test_where_there_is_none_the_step_holds_without_it_and_each_file_is_told_so_
         assert len(said) == 2
 
 
+class Stretches:
+    """A brownout whose turns the smaller model takes at level 1; the model itself is late for `late` of them."""
+
+    def __init__(self) -> None:
+        self.brownout = Brownout()
+        self.now = 0.0
+        self.late = 0
+
+    def pass_by(self, number: int = 1) -> list[int]:
+        """The level after each stretch."""
+        levels = []
+        for _ in range(number):
+            for turn in range(20):
+                late = turn < self.late
+                self.brownout.seen(self.now, 1, refused=late and not self.brownout.level, missed=late)
+            self.now += STRETCH_S
+            levels.append(self.brownout.level)
+        return levels
+
+
 def test_the_level_stays_while_the_model_alone_would_be_too_late_and_goes_back_when_it_would_not() -> None:
     """Turns that the smaller model takes are refused no more: judged by that, the level would flap."""
-    now = [0.0]
-    engine = FakeEngine(forecast(9.0))
-    engine.with_smaller(forecast(0.1))
-    limits = Limits(targets=TARGETS, brownout=(SMALLER, BrownoutStep(smaller_model=True, output_tokens=9)))
-    admission = Admission(engine, lambda: limits, lambda: now[0])  # type: ignore[arg-type]
+    stretches = Stretches()
+    stretches.late = 10
+    assert stretches.pass_by(6) == [0, 1, 1, 1, 1, 1]
+    stretches.late = 0
+    assert stretches.pass_by(CALM + 2) == CALM * [1] + [0, 0]
 
-    def stretch() -> int:
+
+def test_when_nobody_is_refused_the_level_before_is_tried_ever_more_seldom() -> None:
+    """What the smaller model computes makes the model late: that alone must not hold the level for ever."""
+    stretches = Stretches()
+    stretches.late = 10
+    levels = stretches.pass_by(1_000)
+    tried = [index for index, (a, b) in enumerate(itertools.pairwise(levels)) if b < a]
+    assert [later - earlier for earlier, later in itertools.pairwise(tried)][:4] == [27, 51, 99, 195]
+    assert len(tried) < 10
+    assert levels.count(0) == 1 + 2 * len(tried), "each for two stretches, the first of which is not judged"
+    while stretches.pass_by() != [0]:
+        continue
+    stretches.late = 1
+    assert stretches.pass_by(100) == 100 * [0], "now it went well"
+    stretches.late = 10
+    levels = stretches.pass_by(PATIENCE + TRIAL)
+    down = levels.index(1)
+    assert levels.index(0, down) - down == PATIENCE + 1, "and the next trial comes as early as the first did"
+
+
+def test_a_level_at_which_many_are_refused_is_never_left_on_trial() -> None:
+    engine, now = FakeEngine(forecast(9.0)), [0.0]
+    limits = Limits(targets=TARGETS, brownout=(SMALLER,))
+    engine.with_smaller(forecast(9.0))
+    admission = Admission(engine, lambda: limits, lambda: now[0])  # type: ignore[arg-type]
+    for _ in range(5 * PATIENCE):
         for _ in range(20):
             admitted(admission, KEY, say())
         now[0] += STRETCH_S
-        return admission.brownout.level
-
-    assert [stretch() for _ in range(20)] == [0] + 19 * [1], "no further down either: nobody is refused"
-    engine.told = forecast(0.1)
-    levels = [stretch() for _ in range(CALM + 2)]
-    assert levels == [1] * CALM + [0, 0]
+        assert admission.brownout.level == (now[0] > STRETCH_S + 0.1) * 1

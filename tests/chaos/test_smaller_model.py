@@ -17,7 +17,7 @@ import pytest
 
 from bench.support import ROOT, Server, Wire, connected
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(240)]
 
 LIMITS = "brownout = [{ smaller_model = true }]\n[targets.default]\nttft_ms = 1_000\ntpot_ms = 5_000\n"
 SMALL = "SmolLM2-cut"
