@@ -8,9 +8,9 @@ target and its mean time per later token is within the TPOT target. Bars: at 2 x
 capacity; every turn that was refused got `retry_after_ms`; no turn was accepted and then forgotten (each ends in one
 terminal event). Shown besides: goodput without admission at the same load, and with brownout: shorter answers; a
 smaller model that takes what the model would be too late for (four times as fast, half the slots, on the same device:
-while both have something to do each has half of it); both. And what becomes of the smaller model's turns when the load
-falls to nine tenths of capacity after a fifth of the time (`falls`). `level_changes` says how often the level went up or
-down.
+while both have something to do each has half of it); both. And what becomes of the smaller model's part when the load
+falls to nine tenths of capacity after a fifth of the time (`falls`). `level_changes` says how often the level went up
+or down.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ def member_shown(member: Member) -> dict[str, Any]:
         "weight": member.weight,
         "slots": member.engine.slots if member.engine is not None else None,
         "context_window": member.engine.context_window if member.engine is not None else None,
+        "smaller_model": (member.engine.smaller_model or None) if member.engine is not None else None,
     }
 
 

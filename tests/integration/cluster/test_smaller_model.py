@@ -22,6 +22,7 @@ from tests.integration.cluster.harness import FAST, Cluster, cluster, with_runti
 from tests.integration.cluster.test_failover import answering, migrations, text_of
 from tests.integration.cluster.test_handoff import member, other
 from tests.support.virtual_time import virtual
+from transport.desk import member_shown
 
 SMALL = "small"
 CAUSES = {"killed": "failover", "handed off": "handoff"}
@@ -120,6 +121,7 @@ async def test_when_it_is_over_the_model_goes_on_from_where_it_was() -> None:
             computed.append(engine.main.stats().counters["prefilled_tokens"] - before)
         assert [model for _, model in models(made, key)] == ["simulated"] * 2 + [SMALL] * 2 + ["simulated"] * 2
         assert computed[0] > 500 and computed[1] == 0 and computed[2] < 100, "only what was said meanwhile"
+        assert member_shown(member(made.replicas["r1"]))["smaller_model"] == SMALL, "as operators are shown"
         head = made.store.head(key)
         assert head is not None and head.model == "simulated", "the session's model is what it was"
 
