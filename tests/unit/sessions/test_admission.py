@@ -18,6 +18,7 @@ from sessions.steps import Command, Prepared
 from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
 
 KEY = SessionKey(TenantId("local"), SessionId("s"))
+SMALLER = BrownoutStep(smaller_model=True)
 TARGETS = {"default": Target(ttft_ms=1_000, tpot_ms=100), "2": Target(ttft_ms=10_000)}
 
 
@@ -90,6 +91,21 @@ def test_one_that_would_miss_a_target_is_refused_with_a_time(told: Forecast, why
     error = admitted(admission, KEY, say()).refused
     assert isinstance(error, Overloaded) and error.retry_after_ms == after_ms and error.retryable
     assert refused == [why] and not engine.expected
+
+
+def test_one_that_waits_for_nobody_is_let_in_however_long_its_prompt_takes() -> None:
+    """It would be as late whenever it came: refused now, it would be refused for ever."""
+    admission, engine, _, refused = made(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01))
+    assert admitted(admission, KEY, say()).refused is None
+    engine.told = Forecast(position=1, wait_s=0.1, ttft_s=9.1, tpot_s=0.01)
+    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded) and refused == ["ttft"]
+
+
+def test_the_smaller_model_takes_none_that_it_would_have_to_catch_up_on_for_too_long() -> None:
+    admission, engine = browned(200, SMALLER)
+    engine.told = forecast(9.0)
+    engine.with_smaller(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01))
+    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded), "the model will be there for it later"
 
 
 def test_each_priority_has_its_own_target() -> None:
@@ -174,8 +190,6 @@ def test_what_is_cut_short_is_told_so() -> None:
 
 
 # -- a smaller model ----------------------------------------------------------------------------------------------
-
-SMALLER = BrownoutStep(smaller_model=True)
 
 
 def test_the_smaller_model_takes_what_the_model_would_be_too_late_for_and_nothing_else() -> None:
