@@ -109,4 +109,5 @@ class Load:
             wait_s=wait_s,
             ttft_s=wait_s + new_tokens * self.prompt_token_s.or_zero,
             tpot_s=self.token_s.or_zero if queue.num_running else 0.0,
+            idle=not (queue.num_running or queue.num_waiting or coming),
         )

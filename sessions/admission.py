@@ -6,7 +6,7 @@ A turn is let in as long as it is expected to say its first word within its prio
 within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
 whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
 
-A turn that would wait for nobody is let in however long its own prompt takes: it would be as late whenever it came.
+A turn that finds the engine idle is let in however long its own prompt takes: it would be as late whenever it came.
 
 Brownout, where the limits file says so: when too many turns of a stretch were refused, answers do without something a
 step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
@@ -149,8 +149,8 @@ class Admission:
         now, levels = self._clock(), len(limits.brownout)
         self.brownout.advance(now, levels)
         why, model, late_s = _missed(forecast, target), "", _late_s(forecast, target)
-        if why == "ttft" and not forecast.wait_s:
-            why = ""  # it is late by its own prompt alone: coming later would change nothing
+        if forecast.idle:
+            why = ""  # late by its own prompt alone: coming later would change nothing
         if why and limits.browned(self.brownout.level)[1].smaller_model and (name := self._engine.info.smaller_model):
             smaller = self._engine.forecast(key, share, new_tokens, name)
             if smaller is None or not _missed(smaller, target):

@@ -77,6 +77,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float  # for a slot
     ttft_s: float
     tpot_s: float  # as it is now
+    idle: bool = False  # the engine has nothing else to do
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from bench.support import ROOT, Server, Wire, connected
 
 pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(240)]
 
-LIMITS = "brownout = [{ smaller_model = true }]\n[targets.default]\nttft_ms = 3_000\ntpot_ms = 5_000\n"
+LIMITS = "brownout = [{ smaller_model = true }]\n[targets.default]\nttft_ms = 6_000\ntpot_ms = 5_000\n"
 SMALL = "SmolLM2-cut"
 STORY = "Tell me a long story about a bird that could not fly, and about the river that it crossed with its friends."
 
@@ -127,7 +127,7 @@ async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(s
         begun = await talk.ask(STORY, 40)
         assert begun["model"] == "main" and "service" not in begun
         first = (await talk.ended(begun["id"]))["usage"]
-        async with Flood(server, 12) as flood:
+        async with Flood(server, 20) as flood:
             begun = await talk.ask_smaller("And then?", 30)
             assert begun["service"]["brownout"] == 1 and begun["service"]["smaller_model"] == SMALL
             second = await talk.ended(begun["id"])
@@ -146,7 +146,7 @@ async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(s
 
 async def test_killed_in_mid_answer_the_smaller_model_goes_on_with_it(server: Server) -> None:
     async with talking(server) as talk:
-        async with Flood(server, 12):
+        async with Flood(server, 20):
             begun = await talk.ask_smaller(STORY, 150)
             before = ""
             while len(before) < 40:
@@ -159,7 +159,8 @@ async def test_killed_in_mid_answer_the_smaller_model_goes_on_with_it(server: Se
         events = [frame["event"] for frame in await wire.until_end(response_id)]
         mine = [event for event in events if event.get("response_id") == response_id]
         assert [event["type"] for event in mine].count("response.created") == 1
-        assert [event["sequence_number"] for event in mine] == list(range(len(mine)))
+        numbers = [event["sequence_number"] for event in mine]
+        assert numbers == sorted(set(numbers)), "deltas may come merged, and none comes twice"
         assert "session.migrated" in [event["type"] for event in events]
         text = "".join(event["delta"] for event in mine if event["type"] == "response.output_text.delta")
         end = mine[-1]["response"]

@@ -93,18 +93,18 @@ def test_one_that_would_miss_a_target_is_refused_with_a_time(told: Forecast, why
     assert refused == [why] and not engine.expected
 
 
-def test_one_that_waits_for_nobody_is_let_in_however_long_its_prompt_takes() -> None:
+def test_one_that_finds_the_engine_idle_is_let_in_however_long_its_prompt_takes() -> None:
     """It would be as late whenever it came: refused now, it would be refused for ever."""
-    admission, engine, _, refused = made(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01))
+    admission, engine, _, refused = made(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.0, idle=True))
     assert admitted(admission, KEY, say()).refused is None
-    engine.told = Forecast(position=1, wait_s=0.1, ttft_s=9.1, tpot_s=0.01)
+    engine.told = Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01)
     assert isinstance(admitted(admission, KEY, say()).refused, Overloaded) and refused == ["ttft"]
 
 
 def test_the_smaller_model_takes_none_that_it_would_have_to_catch_up_on_for_too_long() -> None:
     admission, engine = browned(200, SMALLER)
     engine.told = forecast(9.0)
-    engine.with_smaller(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01))
+    engine.with_smaller(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.0, idle=True))
     assert isinstance(admitted(admission, KEY, say()).refused, Overloaded), "the model will be there for it later"
 
 
