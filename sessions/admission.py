@@ -12,13 +12,13 @@ Brownout, where the limits file says so: when too many turns of a stretch were r
 step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
 any are, for several stretches, they get it back. What applies to a response stands in it (`service`).
 
-At a step with `smaller_model` a turn that the model would be too late for is judged by the smaller one's forecast, and
-written by that: it takes what would be refused and nothing else. If it took all turns, the model would stand idle and
-its forecast would say that all is well: the level would flap. So what goes up a level is what nobody could take, and
-what comes down again is judged by the model alone: hardly any turn would have missed its target with it. But both run
-on one device, and what the smaller one computes makes the model late: that alone can hold a level up when the load has
-long gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021). So when nobody was refused for a
-minute, the level before is tried; a trial that fails doubles the time until the next.
+At a step with `smaller_model` a turn that the model would be too late for, or might be, is judged by the smaller one's
+forecast, and written by that: it takes what would be refused and little else. If it took all turns, the model would
+stand idle and its forecast would say that all is well: the level would flap. So what goes up a level is what nobody
+could take, and what comes down again is judged by the model alone: hardly any turn would have missed its target with
+it. But both run on one device, and what the smaller one computes makes the model late: that alone can hold a level up
+when the load has long gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021). So when nobody
+was refused for a minute, the level before is tried; a trial that fails doubles the time until the next.
 (Switching models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
 
 Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
@@ -151,9 +151,11 @@ class Admission:
         why, model, late_s = _missed(forecast, target), "", _late_s(forecast, target)
         if forecast.idle:
             why = ""  # late by its own prompt alone: coming later would change nothing
-        if why and limits.browned(self.brownout.level)[1].smaller_model and (name := self._engine.info.smaller_model):
+        unsure = why or ("" if forecast.idle else _missed(forecast, target, sure=True))
+        name = self._engine.info.smaller_model if limits.browned(self.brownout.level)[1].smaller_model else ""
+        if unsure and name:
             smaller = self._engine.forecast(key, share, new_tokens, name)
-            if smaller is None or not _missed(smaller, target):
+            if smaller is None or not _missed(smaller, target, sure=True):
                 model, forecast = name, smaller or forecast
             else:
                 late_s = min(late_s, _late_s(smaller, target))
@@ -167,7 +169,7 @@ class Admission:
                 retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, round(late_s * 1000))),
             )
         if model:
-            self._replaced(why)
+            self._replaced(unsure)
         self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
         told = self._told(input, forecast.position, forecast.wait_s, limits)
         return msgspec.structs.replace(told, model=model)
@@ -205,11 +207,12 @@ class Admission:
         return msgspec.structs.replace(input, command=command, service=service or None)
 
 
-def _missed(forecast: Forecast, target: Target) -> str:
-    """The target that a turn would miss; "": none."""
+def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
+    """The target that a turn would miss; "": none. `sure`: with a margin for the pace too, which is a mean; that is for
+    turns that somebody else can take."""
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
         return "ttft"
-    return "tpot" if forecast.tpot_s > MARGIN * target.tpot_ms / 1000 else ""
+    return "tpot" if forecast.tpot_s > (MARGIN if sure else 1.0) * target.tpot_ms / 1000 else ""
 
 
 def _late_s(forecast: Forecast, target: Target) -> float:

@@ -214,6 +214,16 @@ def test_what_the_smaller_one_is_too_late_for_too_is_refused_with_the_earlier_ti
     assert not engine.expected_smaller
 
 
+def test_a_turn_that_the_model_might_be_too_slow_for_goes_to_the_smaller_one_if_that_is_faster() -> None:
+    admission, engine = browned(200, SMALLER)
+    engine.told = forecast(0.1, tpot_s=0.09)  # of 0.1: a mean, so that half of the answers are slower
+    engine.with_smaller(forecast(0.1, tpot_s=0.02))
+    assert admitted(admission, KEY, say()).model == "small"
+    engine.with_smaller(forecast(0.1, tpot_s=0.09))
+    input = admitted(admission, KEY, say())
+    assert (input.model, input.refused) == ("", None), "nobody is surer"
+
+
 def test_a_step_that_does_not_name_it_leaves_it_alone() -> None:
     admission, engine = browned(200, BrownoutStep(extras=False))
     engine.told = forecast(9.0)
