@@ -32,7 +32,6 @@ class Flood:
         self._clients = clients
         self._numbers = itertools.count()
         self.refused = 0
-        self.models: set[str] = set()
 
     async def __aenter__(self) -> Flood:
         self._tasks = [asyncio.create_task(self._ask_on()) for _ in range(self._clients)]
@@ -49,9 +48,7 @@ class Flood:
             body = {"model": "main", "input": f"Count from {next(self._numbers)}.", "max_output_tokens": 24}
             with contextlib.suppress(httpx.HTTPError):
                 answer = await self._http.post("/v1/responses", json=body)
-                if answer.status_code == 200:
-                    self.models.add(answer.json()["model"])
-                else:
+                if answer.status_code != 200:
                     assert answer.json()["error"]["code"] == "overloaded", answer.text
                     self.refused += 1
                     await asyncio.sleep(int(answer.headers["retry-after-ms"]) / 1000)
@@ -141,7 +138,7 @@ async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(s
             assert begun["service"]["brownout"] == 1 and begun["service"]["smaller_model"] == SMALL
             second = await talk.ended(begun["id"])
             assert second["model"] == SMALL and second["usage"]["output_tokens"]
-        assert flood.refused and flood.models == {"main", SMALL}
+        assert flood.refused
         while (now := await metrics(server))["sessile_num_requests_running"] + now["sessile_num_requests_waiting"]:
             pass
         begun = await talk.ask("And in the end?", 20)
