@@ -22,9 +22,9 @@ from inference.moderation.answers import Ask, JudgedOutputFilter, PolicyOutputFi
 from inference.moderation.guard import GuardClient
 from inference.moderation.guard_models import Judged
 from inference.moderation.link import NotJudged, WorkerLink
-from inference.moderation.messages import Place, PolicyInputFilter
+from inference.moderation.messages import Look, PolicyInputFilter
 from inference.moderation.policy import BadPolicy, Policies, Policy, Side, read_policies
-from inference.moderation.scan import Hit, Scanner
+from inference.moderation.scan import Scanner
 from sessions.audit import Action
 from sessions.measures import Measures
 from sessions.ports import InputFilter, OutputFilter
@@ -33,6 +33,7 @@ from sessions.watched import Watched
 
 log = structlog.get_logger(__name__)
 
+SCAN_S: Final = 5.0  # at least: what cannot be looked at is refused
 RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
@@ -153,7 +154,7 @@ class PolicyFilterSet:
         found = self._of(principal)
         policy = found.policy
         if policy.output.models:
-            ask, models = self._asker(policy.output)
+            ask, models = self._asker(policy.output), self._versions(policy.output)
             return (JudgedOutputFilter(policy, found.answers, ask, models=models, told=told, calls=calls),)
         return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=told, calls=calls),)
 
@@ -242,55 +243,76 @@ class PolicyFilterSet:
         policy = compiled.policy
         if not policy.input.rules:
             return ()
-        ask, models = self._asker(policy.input)
-        return (PolicyInputFilter(policy, compiled.messages, ask=ask, scan=self._scan, models=models),)
+        return (
+            PolicyInputFilter(policy, compiled.messages, self._looker(policy), models=self._versions(policy.input)),
+        )
 
-    def _asker(self, side: Side) -> tuple[Ask, dict[str, str]]:
-        """How the classifiers of a side are asked, and their versions: a guard by its own way, the others in the
-        worker; each for itself, so that one that fails leaves what the others say."""
+    def _versions(self, side: Side) -> dict[str, str]:
+        """Of the classifiers of a side."""
+        guard = {} if side.guard is None else {"guard": self._guards[side.guard.name].version}
+        return {**(self._judging.versions if self._judging is not None else {}), **guard}
+
+    def _looker(self, policy: Policy) -> Look:
+        """How messages are looked at: by one worker at one go, so that a message waits once; its classifiers' worker,
+        where it has some. A guard is asked by its own way."""
+        side, deadline_s = policy.input, policy.deadline_ms / 1000
+        scanning, judging = self._scanning, self._judging
+        guard = self._guards[side.guard.name] if side.guard is not None else None
+        local = [name for name in side.models if name != "guard"]
+        scan_s = max(deadline_s, SCAN_S)
+
+        def look(text: str, *, scan: bool) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]:
+            judged: asyncio.Future[Scores] | None = None
+            found: asyncio.Future[list[Any]] | None = None
+            if local and scan:
+                assert judging is not None
+                judged, found = judging.look(text, local, policy.version, scores_s=deadline_s, places_s=scan_s)
+            elif local:
+                assert judging is not None
+                judged = judging.ask(text, local, deadline_s)
+            elif scan:
+                found = scanning.scan(text, policy.version, scan_s)
+            if guard is not None:
+                judged = asyncio.ensure_future(_together(guard.ask(text, deadline_s), judged, local))
+            return judged, found
+
+        return look
+
+    def _asker(self, side: Side) -> Ask:
+        """How the classifiers of a side are asked: a guard by its own way, the others in the worker; each for itself,
+        so that one that fails leaves what the others say."""
         judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
-        versions = dict(judging.versions) if judging is not None else {}
         if guard is None:
-            assert judging is not None or not side.models
-            return (judging.ask if judging is not None else _nobody), versions
+            assert judging is not None
+            return judging.ask
 
         def ask(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
             local = [name for name in models if name != "guard"]
-            asked = {"guard": guard.ask(text, timeout_s)} if "guard" in models else {}
-            return asyncio.ensure_future(_together(asked, judging, text, local, timeout_s))
+            assert judging is not None or not local
+            judged = judging.ask(text, local, timeout_s) if judging is not None and local else None
+            if "guard" not in models:
+                assert judged is not None
+                return judged
+            return asyncio.ensure_future(_together(guard.ask(text, timeout_s), judged, local))
 
-        return ask, {**versions, "guard": guard.version}
-
-    async def _scan(self, version: str, text: str, timeout_s: float) -> Sequence[Place]:
-        found: list[Any] = await self._scanning.scan(version, text, timeout_s)
-        return [(Hit(*hit), start, end) for hit, start, end in found]
+        return ask
 
 
 async def _together(
-    asked: dict[str, asyncio.Future[Judged]],
-    judging: WorkerLink | None,
-    text: str,
-    models: Sequence[str],
-    timeout_s: float,
+    guarded: asyncio.Future[Judged], judged: asyncio.Future[Scores] | None, local: Sequence[str]
 ) -> Scores:
     """What each says, or the error by which it did not."""
     scores: Scores = {}
-    if models:
-        assert judging is not None
+    if judged is not None:
         try:
-            scores.update(await judging.ask(text, models, timeout_s))
+            scores.update(await judged)
         except NotJudged as error:
-            scores.update(dict.fromkeys(models, error))
-    for name, answer in asked.items():
-        try:
-            scores[name] = await answer
-        except NotJudged as error:
-            scores[name] = error
+            scores.update(dict.fromkeys(local, error))
+    try:
+        scores["guard"] = await guarded
+    except NotJudged as error:
+        scores["guard"] = error
     return scores
-
-
-def _nobody(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
-    raise AssertionError("no policy asks a classifier")
 
 
 def check_packages(models: Sequence[str]) -> None:

@@ -14,11 +14,11 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
-from inference.moderation.wire import Judge, Load, Reply, Request, Scan, frame, read_reply
+from inference.moderation.wire import Item, Load, Look, Reply, Request, frame, read_reply
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +35,19 @@ class NotJudged(Exception):
     """No judgement came: the policy says what that means."""
 
 
-class _Asked:
-    __slots__ = ("future", "models", "text", "version")
+class _Asked(NamedTuple):
+    item: Item
+    scores: asyncio.Future[dict[str, Any]] | None  # where models are asked
+    places: asyncio.Future[list[Any]] | None  # where a policy is looked for
 
-    def __init__(self, text: str, models: tuple[str, ...], version: str, future: asyncio.Future[Any]) -> None:
-        self.text = text
-        self.models = models  # empty: scan
-        self.version = version
-        self.future = future
+    @property
+    def over(self) -> bool:
+        """Nobody waits any more."""
+        return all(each is None or each.done() for each in (self.scores, self.places))
+
+    def fail(self, why: str) -> None:
+        for each in (self.scores, self.places):
+            _tell(each, why)
 
 
 class WorkerLink:
@@ -79,28 +84,35 @@ class WorkerLink:
             reply = await self._exchange(request, LOAD_S)
         if reply.error is not None:
             raise NotJudged(reply.error)
-        self.versions = reply.result
+        self.versions = reply.versions
         self._loaded = request
 
     def ask(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
         """What each of the models says of a text."""
-        return self._submit(text, tuple(models), "", timeout_s)
+        scores = _due(timeout_s)
+        self._submit(_Asked(Item(text, tuple(models), ""), scores, None))
+        return scores
 
-    def scan(self, version: str, text: str, timeout_s: float) -> asyncio.Future[list[Any]]:
-        """The hits of a policy's input side in a long text."""
-        return self._submit(text, (), version, timeout_s)
+    def scan(self, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
+        """Where a policy's input side hits in a long text: (hit, start, end) each."""
+        places = _due(timeout_s)
+        self._submit(_Asked(Item(text, (), version), None, places))
+        return places
 
-    def _submit(self, text: str, models: tuple[str, ...], version: str, timeout_s: float) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+    def look(
+        self, text: str, models: Sequence[str], version: str, *, scores_s: float, places_s: float
+    ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
+        """Both at one go, each with a time of its own: one wait for a processor instead of two."""
+        scores, places = _due(scores_s), _due(places_s)
+        self._submit(_Asked(Item(text, tuple(models), version), scores, places))
+        return scores, places
+
+    def _submit(self, asked: _Asked) -> None:
         if len(self._waiting) >= WAITING_MAX or self._task is None or self._task.done():
-            future.set_exception(NotJudged("too many texts wait"))
-            return future
-        timer = loop.call_later(timeout_s, _late, future)
-        future.add_done_callback(lambda _: timer.cancel())
-        self._waiting.append(_Asked(text, models, version, future))
+            asked.fail("too many texts wait")
+            return
+        self._waiting.append(asked)
         self._bell.set()
-        return future
 
     async def _run(self) -> None:
         while True:
@@ -121,36 +133,36 @@ class WorkerLink:
                 raise
 
     def _next_batch(self) -> list[_Asked]:
-        """Texts for the models together; a scan by itself."""
+        """Texts for the models together; one for none by itself."""
         batch: list[_Asked] = []
         characters = 0
         while self._waiting and len(batch) < BATCH_TEXTS:
             first = self._waiting[0]
-            if first.future.done():  # too late
+            if first.over:  # too late
                 self._waiting.popleft()
                 continue
-            characters += len(first.text)
-            if batch and (not first.models or not batch[0].models or characters > BATCH_CHARACTERS):
+            characters += len(first.item.text)
+            if batch and (not first.item.models or not batch[0].item.models or characters > BATCH_CHARACTERS):
                 break
             batch.append(self._waiting.popleft())
         return batch
 
     async def _work(self, batch: list[_Asked]) -> None:
-        first = batch[0]
-        request: Request = Judge(tuple((each.text, each.models) for each in batch))
-        if not first.models:
-            request = Scan(first.version, first.text)
-        reply = await self._exchange(request, HANG_S)
+        reply = await self._exchange(Look(tuple(each.item for each in batch)), HANG_S)
         self.batches += 1
         self.texts += len(batch)
         if reply.error is not None:
             self._log.error("moderation_failed", error=reply.error)
             self._fail(batch, reply.error)
             return
-        results = reply.result if first.models else [reply.result]
-        for each, result in zip(batch, results, strict=True):
-            if not each.future.done():
-                each.future.set_result(result)
+        for each, seen in zip(batch, reply.seen, strict=True):
+            self._tell(each.scores, seen.scores)
+            self._tell(each.places, seen.places)
+
+    def _tell(self, future: asyncio.Future[Any] | None, result: Any) -> None:
+        if isinstance(result, str):
+            self._log.error("moderation_failed", error=result)
+        _tell(future, result)
 
     async def _exchange(self, request: Request, timeout_s: float) -> Reply:
         process = self._process
@@ -199,10 +211,23 @@ class WorkerLink:
     @staticmethod
     def _fail(asked: Sequence[_Asked] | deque[_Asked], why: str) -> None:
         for each in asked:
-            if not each.future.done():
-                each.future.set_exception(NotJudged(why))
+            each.fail(why)
 
 
-def _late(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(NotJudged("late"))
+def _due(timeout_s: float) -> asyncio.Future[Any]:
+    """A future that is late after so long."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    timer = loop.call_later(timeout_s, _tell, future, "late")
+    future.add_done_callback(lambda _: timer.cancel())
+    return future
+
+
+def _tell(future: asyncio.Future[Any] | None, result: Any) -> None:
+    """Text in place of a result is why there is none."""
+    if future is None or future.done():
+        return
+    if isinstance(result, str):
+        future.set_exception(NotJudged(result))
+    else:
+        future.set_result(result)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from inference.moderation.answers import Ask, Scores, mark_of, score_of
+from inference.moderation.answers import Scores, mark_of, score_of
 from inference.moderation.findings import Reporter
 from inference.moderation.normal import Normal, folded_of
 from inference.moderation.policy import Policy
@@ -23,8 +23,13 @@ INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well belo
 Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
 
-class ScanElsewhere(Protocol):
-    async def __call__(self, version: str, text: str, timeout_s: float) -> Sequence[Place]: ...
+class Look(Protocol):
+    """Has a text looked at off the event loop: what classifiers say of it (None where none is asked), and where the
+    policy hits, as (hit, start, end) each (None where `scan` does not ask)."""
+
+    def __call__(
+        self, text: str, *, scan: bool
+    ) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]: ...
 
 
 def scan_message(scanner: Scanner, text: str) -> list[Place]:
@@ -42,37 +47,34 @@ class PolicyInputFilter:
         self,
         policy: Policy,
         scanner: Scanner,
+        look: Look,
         *,
-        ask: Ask,
-        scan: ScanElsewhere,
         models: dict[str, str] | None = None,
     ) -> None:
         self._policy = policy
         self._scanner = scanner
         self._models = policy.input.models
-        self._ask = ask
-        self._scan = scan
+        self._look = look
         self._report = Reporter(policy, policy.input, models)
 
     async def check(self, principal: Principal, text: str) -> Verdict:
         if not text:
             return PASS
-        deadline_s = self._policy.deadline_ms / 1000
-        judging = self._ask(text, self._models, deadline_s) if self._models else None
+        elsewhere = len(text) > INLINE_MAX
+        judging, finding = self._look(text, scan=elsewhere and not self._scanner.empty)
         findings: list[Finding] = []
         places: Sequence[Place] = ()
-        if not self._scanner.empty:
-            if len(text) <= INLINE_MAX:
-                places = scan_message(self._scanner, text)
-            else:
-                try:
-                    places = await self._scan(self._policy.version, text, max(deadline_s, 5.0))
-                except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
-                    findings += [
-                        self._report.unjudged(name, rule.action, 0, len(text), text=text)
-                        for name, rule in self._policy.input.rules.items()
-                        if name in ("phrases", "pii", "secrets")
-                    ]
+        if not elsewhere and not self._scanner.empty:
+            places = scan_message(self._scanner, text)
+        elif finding is not None:
+            try:
+                places = [(Hit(*hit), start, end) for hit, start, end in await finding]
+            except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
+                findings += [
+                    self._report.unjudged(name, rule.action, 0, len(text), text=text)
+                    for name, rule in self._policy.input.rules.items()
+                    if name in ("phrases", "pii", "secrets")
+                ]
         findings += [self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places]
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:

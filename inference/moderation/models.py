@@ -6,15 +6,13 @@ is judged by its worst stretch, for a few bad words are lost in the average of m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from inference.moderation.normal import plain_of
 from inference.moderation.stretches import cut, distinct, spread
-
-_WORD: Final = re.compile(r"\b\w\w+\b")
+from inference.moderation.words import hashes_of_each, letters
 
 
 class Model(Protocol):
@@ -43,7 +41,11 @@ class Toxicity:
 
         words, model = profanity_check.vectorizer, profanity_check.model
         self._np = np
-        self._places: dict[str, int] = words.vocabulary_
+        vocabulary: dict[str, int] = words.vocabulary_
+        hashes = hashes_of_each(list(vocabulary))
+        order = np.argsort(hashes)
+        self._hashes = hashes[order]  # (words,) ascending
+        self._column = np.fromiter(vocabulary.values(), dtype=np.int64, count=len(vocabulary))[order]
         self._idf = np.asarray(words.idf_)
         parts = model.calibrated_classifiers_
         self._weights = np.stack([part.estimator.coef_[0] * self._idf for part in parts], axis=1)  # (words, parts)
@@ -53,18 +55,20 @@ class Toxicity:
         self.version = f"alt-profanity-check/{version('alt-profanity-check')}"
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        np, places = self._np, self._places
-        known = cut(texts, lambda sentence: [word for word in _WORD.findall(sentence.lower()) if word in places])
-        column_of = np.fromiter(map(places.__getitem__, known.words), dtype=np.int64, count=len(known.words))
-        row, index = spread(known.first, known.behind)
-        pairs, counts = distinct(row * len(places) + column_of[index])
-        row, column = np.divmod(pairs, len(places))
-        stretches = len(known.text)
+        np = self._np
+        found = cut([text.lower() for text in texts], letters("_"), shortest=2)
+        at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
+        known = np.flatnonzero(self._hashes[at] == found.words)
+        column = self._column[at[known]]
+        row, index = spread(np.searchsorted(known, found.first), np.searchsorted(known, found.behind))
+        pairs, counts = distinct(row * len(self._hashes) + column[index])
+        row, column = np.divmod(pairs, len(self._hashes))
+        stretches = len(found.text)
         squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=stretches)
         weights = self._weights[column] * counts[:, None]
         sums = np.stack([np.bincount(row, each, minlength=stretches) for each in weights.T], axis=1)
         raw = sums / np.sqrt(np.maximum(squares, 1e-12))[:, None] + self._bias
-        return known.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
+        return found.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
 
 
 class Injection:
@@ -74,11 +78,10 @@ class Injection:
         from inference.moderation.injection import model
 
         self._model = model.Linear.load()
-        self._words_of = model.words_of
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        found = cut([plain_of(text).lower() for text in texts], self._words_of)
+        found = cut([plain_of(text).lower() for text in texts], letters())
         return found.worst(self._model.scores(found.words, found.first, found.behind))
 
 

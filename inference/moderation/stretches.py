@@ -8,45 +8,56 @@ Pure; does not know what is judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+
+from inference.moderation.words import codes_of, hashes_of, words_in
 
 STRETCH: Final = 240  # code points
 _BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
 
 
-def sentences_of(text: str) -> list[str]:
-    """At least one; a long one is cut."""
-    sentences: list[str] = []
-    for sentence in _BREAK.split(text):
-        if len(sentence) <= STRETCH:
-            sentences.append(sentence)
-        else:
-            sentences += [sentence[at : at + STRETCH] for at in range(0, len(sentence), STRETCH)]
+Span = tuple[int, int]  # [start, end)
+
+
+def sentences_of(text: str) -> list[Span]:
+    """Where they are, at least one; a long one is cut."""
+    sentences: list[Span] = []
+    start = 0
+    for found in _BREAK.finditer(text):
+        _add(sentences, start, found.start())
+        start = found.end()
+    _add(sentences, start, len(text))
     return sentences
 
 
-def neighbours(sentences: Sequence[str]) -> list[tuple[int, int]]:
-    """Which of them (first, behind the last) make a stretch together, a space between; none that is one alone."""
-    together: list[tuple[int, int]] = []
+def _add(sentences: list[Span], start: int, end: int) -> None:
+    while end - start > STRETCH:
+        sentences.append((start, start + STRETCH))
+        start += STRETCH
+    sentences.append((start, end))
+
+
+def neighbours(sentences: Sequence[Span]) -> list[Span]:
+    """Which of them [first, behind the last) make a stretch together, a space between; none that is one alone."""
+    together: list[Span] = []
     first = length = 0
-    for index, sentence in enumerate(sentences):
-        if index and length + len(sentence) < STRETCH:
-            length += 1 + len(sentence)
+    for index, (start, end) in enumerate(sentences):
+        if index and length + end - start < STRETCH:
+            length += 1 + end - start
             continue
         together.append((first, index))
-        first, length = index, len(sentence)
+        first, length = index, end - start
     together.append((first, len(sentences)))
     return [(start, end) for start, end in together if end - start > 1]
 
 
 class Stretches(NamedTuple):
-    """All stretches of some texts: ranges of `words`, which are those of all texts, in order."""
+    """All stretches of some texts: ranges of words, which are those of all texts, in order."""
 
-    words: list[str]
+    words: Any  # (words,) uint64: their hashes
     first: Any  # (stretches,) int64
     behind: Any  # (stretches,) int64: the end of the range
     text: Any  # (stretches,) int64: which text it is of
@@ -59,18 +70,35 @@ class Stretches(NamedTuple):
         return found
 
 
-def cut(texts: Sequence[str], words_of: Callable[[str], list[str]]) -> Stretches:
-    words: list[str] = []
-    ranges: list[tuple[int, int, int]] = []
+def cut(texts: Sequence[str], inside: Any, shortest: int = 1) -> Stretches:
+    """`inside` says what words are made of (`letters`); those of fewer code points than `shortest` are left out."""
+    begins: list[int] = []  # of each sentence, in all texts laid together
+    ends: list[int] = []
+    alone: list[int] = []  # the text of each sentence
+    together: list[tuple[int, int, int]] = []
+    at = 0
     for number, text in enumerate(texts):
         sentences = sentences_of(text)
-        found = [words_of(sentence) for sentence in sentences]
-        at = list(accumulate(map(len, found), initial=len(words)))
-        words += [word for each in found for word in each]
-        ranges += [(at[index], at[index + 1], number) for index in range(len(sentences))]
-        ranges += [(at[start], at[end], number) for start, end in neighbours(sentences)]
-    first, behind, text_of = np.array(ranges, dtype=np.int64).reshape(-1, 3).T
-    return Stretches(words, first, behind, text_of)
+        count = len(begins)
+        together += [(count + first, count + behind - 1, number) for first, behind in neighbours(sentences)]
+        begins += [at + start for start, _ in sentences]
+        ends += [at + end for _, end in sentences]
+        alone += [number] * len(sentences)
+        at += len(text)
+    codes = codes_of("".join(texts))
+    borders = np.array(begins, dtype=np.int64)
+    word_begins, word_ends = words_in(codes, inside, borders)
+    if shortest > 1:
+        long = word_ends - word_begins >= shortest
+        word_begins, word_ends = word_begins[long], word_ends[long]
+    first = np.searchsorted(word_begins, borders)
+    behind = np.searchsorted(word_begins, np.array(ends, dtype=np.int64))
+    if together:
+        firsts, lasts, numbers = np.array(together, dtype=np.int64).T
+        first = np.concatenate((first, first[firsts]))
+        behind = np.concatenate((behind, behind[lasts]))
+        alone += numbers.tolist()
+    return Stretches(hashes_of(codes, word_begins, word_ends), first, behind, np.array(alone, dtype=np.int64))
 
 
 def spread(first: Any, behind: Any) -> tuple[Any, Any]:

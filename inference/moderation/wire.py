@@ -21,24 +21,32 @@ class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
     models: tuple[str, ...]
 
 
-class Scan(msgspec.Struct, frozen=True, tag="scan", array_like=True):
-    """Looks for everything that the input side of a policy forbids in a whole text."""
+class Item(msgspec.Struct, frozen=True, array_like=True):
+    """A text, the models that are to judge it, and the version of the policy whose input side is to be looked for in
+    it ("": none)."""
 
-    version: str
     text: str
+    models: tuple[str, ...]
+    version: str
 
 
-class Judge(msgspec.Struct, frozen=True, tag="judge", array_like=True):
-    """Texts, each with the models that are to judge it."""
-
-    items: tuple[tuple[str, tuple[str, ...]], ...]
+class Look(msgspec.Struct, frozen=True, tag="look", array_like=True):
+    items: tuple[Item, ...]
 
 
-Request = Load | Scan | Judge
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """What became of an item. In place of what failed stands why."""
+
+    scores: dict[str, Any] | str  # by model
+    places: list[Any] | str  # (hit, start, end) each
+
+
+Request = Load | Look
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    result: Any = None
+    versions: dict[str, str] = {}  # of the models, for Load
+    seen: list[Seen] = []  # for Look, an item each
     error: str | None = None
 
 

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from inference.moderation.messages import scan_message
 from inference.moderation.policy import Policies
 from inference.moderation.scan import Scanner
-from inference.moderation.wire import Judge, Load, Reply, Request, Scan, frame, read_request
+from inference.moderation.wire import Item, Load, Look, Reply, Request, Seen, frame, read_request
 
 VERSIONS_MAX = 64
 
@@ -33,14 +34,13 @@ class Worker:
         try:
             match request:
                 case Load():
-                    return Reply(self._load(request))
-                case Scan():
-                    found = scan_message(self._scanners[request.version], request.text)
-                    return Reply([(list(hit), start, end) for hit, start, end in found])
-                case Judge():
-                    return Reply(self._judge(request))
+                    return Reply(versions=self._load(request))
+                case Look():
+                    scores = self._judged(request.items)
+                    pairs = zip(scores, request.items, strict=True)
+                    return Reply(seen=[Seen(each, self._places(item)) for each, item in pairs])
         except Exception as error:  # noqa: BLE001 - the server decides what a failure means
-            return Reply(error=f"{type(error).__name__}: {error}")
+            return Reply(error=_told(error))
 
     def _load(self, request: Load) -> dict[str, str]:
         """Returns the version of each model."""
@@ -59,15 +59,31 @@ class Worker:
         gc.freeze()  # models live as long as the process and are not worth looking at again
         return {name: model.version for name, model in self._models.items()}
 
-    def _judge(self, request: Judge) -> list[dict[str, Any]]:
-        """Each model sees all of its texts at once."""
-        results: list[dict[str, Any]] = [{} for _ in request.items]
-        for name in {name for _, names in request.items for name in names}:
-            asked = [index for index, (_, names) in enumerate(request.items) if name in names]
-            scores = self._models[name].judge([request.items[index][0] for index in asked])
-            for index, score in zip(asked, scores, strict=True):
-                results[index][name] = score
+    def _judged(self, items: Sequence[Item]) -> Sequence[dict[str, Any] | str]:
+        """Each model sees all of its texts at once; a model's failure is that of the whole batch."""
+        results: list[dict[str, Any]] = [{} for _ in items]
+        try:
+            for name in {name for item in items for name in item.models}:
+                asked = [index for index, item in enumerate(items) if name in item.models]
+                scores = self._models[name].judge([items[index].text for index in asked])
+                for index, score in zip(asked, scores, strict=True):
+                    results[index][name] = score
+        except Exception as error:  # noqa: BLE001 - what patterns find is told all the same
+            return [_told(error)] * len(items)
         return results
+
+    def _places(self, item: Item) -> list[Any] | str:
+        if not item.version:
+            return []
+        try:
+            found = scan_message(self._scanners[item.version], item.text)
+        except Exception as error:  # noqa: BLE001 - what models say is told all the same
+            return _told(error)
+        return [(list(hit), start, end) for hit, start, end in found]
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

@@ -1,51 +1,41 @@
 """A linear model over hashed words: what it sees of a text, and its score. No more than numpy is needed.
 
-A text is the set of its words, pairs and triples of words, each hashed to one of `PLACES` places (CRC-32, which is the
-same everywhere); its vector has length 1. The weights are plain arrays, read without pickle.
+A text is the set of its words, pairs and triples of words, each hashed to one of `PLACES` places (`words`, whose hashes
+are the same everywhere); its vector has length 1. The weights are plain arrays, read without pickle.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import zlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from inference.moderation.stretches import distinct, spread
+from inference.moderation.words import codes_of, followed, hashes_of, letters, words_in
 
 FILE: Final = Path(__file__).parent / "model.npz"
 PLACES: Final = 2**15
-_WORD: Final = re.compile(r"[^\W_]+")
 
 
-def words_of(text: str) -> list[str]:
-    """Of a plain, lower-case text."""
-    return _WORD.findall(text)
+def hashed(words: Any) -> tuple[Any, Any, Any]:
+    """The places (n,) of each word, given by its hash, of it with the next, and of it with the next two (as far as
+    there are)."""
+    twos = followed(words[:-1], words[1:])
+    threes = followed(twos[:-1], words[2:])
+    return _places(words), _places(twos), _places(threes)
 
 
-def hashed(words: Sequence[str]) -> tuple[Any, Any, Any]:
-    """The places (n,) of each word, of it with the next, and of it with the next two (as far as there are)."""
-    if not words:
-        return (np.zeros(0, dtype=np.int64),) * 3
-    packed = " ".join(words).encode().split(b" ")  # words hold no space
-    spaced = [b" " + word for word in packed]
-    ones = list(map(zlib.crc32, packed))
-    twos = list(map(zlib.crc32, spaced[1:], ones))
-    threes = map(zlib.crc32, spaced[2:], twos)
-    return _places(ones), _places(twos), _places(threes)
-
-
-def _places(hashes: Iterable[int]) -> Any:
-    return np.fromiter(hashes, dtype=np.int64) % PLACES
+def _places(hashes: Any) -> Any:
+    return (hashes % np.uint64(PLACES)).astype(np.int64)
 
 
 def places(text: str) -> list[int]:
     """Where a plain, lower-case text has its ones."""
-    found: list[int] = distinct(np.concatenate(hashed(words_of(text))))[0].tolist()
+    codes = codes_of(text)
+    words = hashes_of(codes, *words_in(codes, letters(), np.zeros(0, dtype=np.int64)))
+    found: list[int] = distinct(np.concatenate(hashed(words)))[0].tolist()
     return found
 
 
@@ -60,8 +50,8 @@ class Linear(NamedTuple):
             digest = hashlib.sha256(FILE.read_bytes()).hexdigest()[:12]
             return cls(arrays["weights"], float(arrays["intercept"]), f"injection/{digest}")
 
-    def scores(self, words: Sequence[str], first: Any, behind: Any) -> Any:
-        """Of ranges (n,) of the words: (n,) from 0, harmless, to 1."""
+    def scores(self, words: Any, first: Any, behind: Any) -> Any:
+        """Of ranges (n,) of the words' hashes: (n,) from 0, harmless, to 1."""
         marks = []
         for more, hashes in enumerate(hashed(words)):  # a range of n words has n, n - 1, n - 2 of them
             row, index = spread(first, behind - more)

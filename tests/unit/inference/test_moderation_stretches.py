@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from itertools import pairwise
 
 import pytest
@@ -17,7 +16,8 @@ from inference.moderation.normal import plain_of
 from inference.moderation.patterns import HINTS, NUMBERED, PII, SECRETS
 from inference.moderation.policy import Kinds, Side
 from inference.moderation.scan import Scanner
-from inference.moderation.stretches import STRETCH, neighbours, sentences_of
+from inference.moderation.stretches import STRETCH, cut, neighbours, sentences_of
+from inference.moderation.words import BASE, hashes_of_each, letters
 
 WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
 TEXTS = st.lists(st.sampled_from([f"{word}{end}" for word in WORDS for end in (" ", ". ", "?\n")]), max_size=60).map(
@@ -26,27 +26,73 @@ TEXTS = st.lists(st.sampled_from([f"{word}{end}" for word in WORDS for end in ("
 
 
 def all_stretches(text: str) -> list[str]:
-    sentences = sentences_of(text)
-    return [*sentences, *(" ".join(sentences[first:end]) for first, end in neighbours(sentences))]
+    spans = sentences_of(text)
+    sentences = [text[start:end] for start, end in spans]
+    return [*sentences, *(" ".join(sentences[first:end]) for first, end in neighbours(spans))]
+
+
+def mixed(number: int) -> int:
+    number %= 1 << 64
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    number = (number ^ number >> 27) * 0x94D049BB133111EB % (1 << 64)
+    return number ^ number >> 31
+
+
+def hash_of(word: str) -> int:
+    """A word's hash by its definition."""
+    return mixed(sum((ord(character) + 1) * pow(BASE, at, 1 << 64) for at, character in enumerate(word)))
 
 
 def score(linear: injection.Linear, text: str) -> float:
     """The model by its definition: a set of places, a vector of length 1."""
-    words = [word.encode() for word in re.findall(r"[^\W_]+", text)]
-    triples = zip(words, words[1:], words[2:], strict=False)
-    grams = [*words, *(b" ".join(each) for each in pairwise(words)), *(b" ".join(each) for each in triples)]
-    places = {zlib.crc32(each) % injection.PLACES for each in grams}
+    words = [hash_of(word) for word in re.findall(r"[^\W_]+", text)]
+    pairs = [mixed(first * BASE + second) for first, second in pairwise(words)]
+    triples = [mixed(pair * BASE + third) for pair, third in zip(pairs, words[2:], strict=False)]
+    places = {each % injection.PLACES for each in (*words, *pairs, *triples)}
     raw = sum(float(linear.weights[place]) for place in places) / math.sqrt(len(places)) if places else 0.0
     return 1 / (1 + math.exp(-raw - linear.intercept))
 
 
 @given(TEXTS)
 def test_stretches_are_the_text(text: str) -> None:
-    sentences = sentences_of(text)
-    assert "".join("".join(sentences).split()) == "".join(text.split())
-    for first, end in neighbours(sentences):
+    spans = sentences_of(text)
+    assert "".join("".join(text[start:end] for start, end in spans).split()) == "".join(text.split())
+    assert all(before[1] <= start <= end for before, (start, end) in pairwise([(0, 0), *spans]))
+    for first, end in neighbours(spans):
         assert end - first > 1
-        assert len(" ".join(sentences[first:end])) < STRETCH + 1
+        assert len(" ".join(text[start:behind] for start, behind in spans[first:end])) < STRETCH + 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.text(st.characters(exclude_categories=()), max_size=600), max_size=3),
+    st.sampled_from([("", r"[^\W_]+"), ("_", r"\w+")]),
+)
+def test_words_are_those_of_each_stretch(texts: list[str], kind: tuple[str, str]) -> None:
+    also, pattern = kind
+    found = cut(texts, letters(also))
+    expected = [
+        (number, [hash_of(word) for word in re.findall(pattern, stretch)])
+        for number, text in enumerate(texts)
+        for stretch in all_stretches(text)
+    ]
+    got = [
+        (int(number), found.words[first:behind].tolist())
+        for first, behind, number in zip(found.first, found.behind, found.text, strict=True)
+    ]
+    assert sorted(got) == sorted(expected)
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), max_size=5))
+def test_a_word_by_itself_has_the_hash_that_it_has_in_a_text(words: list[str]) -> None:
+    assert hashes_of_each(words).tolist() == [hash_of(word) for word in words]
+
+
+def test_the_table_of_letters_is_that_of_regular_expressions() -> None:
+    inside, plain = letters("_"), letters()
+    for point in range(0x110000):
+        if inside[point] != (re.match(r"\w", chr(point)) is not None) or (plain[point] and not inside[point]):
+            raise AssertionError(hex(point))
 
 
 @settings(max_examples=60, deadline=None)
