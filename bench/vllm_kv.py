@@ -5,6 +5,7 @@
     .venv-vllm/bin/python -m bench.vllm_kv edit           # turn 5 of 10 in a 4k-token conversation
     .venv-vllm/bin/python -m bench.vllm_kv write-through  # tokens/s with writing through against without
     .venv-vllm/bin/python -m bench.vllm_kv fleet          # more sessions than the device holds, against vLLM itself
+    .venv-vllm/bin/python -m bench.vllm_kv fleet --servers 2    # two engines, against two servers behind vllm-router
 
 `restore` runs cold and restored turns alternately on one engine whose device cache is emptied before each. `fresh`
 starts two engines for each pair, in turns which first: one finds the session on disk, encrypted under its key, one does
@@ -14,23 +15,27 @@ not. Bar of both: first token 10 times sooner, in fp32 the same output.
 restart. Bar: only tokens after the fork are computed, in whole blocks, and the output is that of computing it all.
 
 `fleet` runs the same prompts, token for token, through the engine and through `vllm.entrypoints.openai.api_server` with
-prefix caching and as many blocks, a quarter of what all tokens need, one after the other. Bars for follow-ups: first
-token 8 times sooner at the median, 4 times at the 95th percentile, twice the tokens/s, 5% of reusable tokens computed.
+prefix caching and as many blocks, a quarter of what all tokens need, in `--pairs` pairs, in turns which first. With two
+servers there are two engines, each session on one of them by its hash, and each engine and server has as many blocks as
+the one had. Bars for follow-ups, over all pairs: first token 8 times sooner at the median, 4 times at the 95th
+percentile, twice the tokens/s (the pairs' mean), 5% of reusable tokens computed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import tempfile
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.support import lower_bound, percentile, report
-from bench.vllm_support import BLOCK, Turn, ask, empty, endings, options, peer, running, served, settle, words
+from bench.vllm_support import BLOCK, Turn, ask, empty, endings, options, peer, routed, running, served, settle, words
 from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeys
 from sessions.types import SessionId, SessionKey, TenantId
@@ -213,12 +218,40 @@ class Conversation:
         self.additions = [words(chance, 40) for _ in range(turns - 1)]
 
 
-def fleet_of(sessions: int, turns: int, opening: int) -> list[Conversation]:
-    chance = random.Random(6)
-    return [Conversation(chance, opening, turns) for _ in range(sessions)]
+class Fleet(NamedTuple):
+    sessions: int
+    turns: int
+    opening: int  # tokens of a first message
+
+    @property
+    def blocks(self) -> int:
+        """A quarter of what all tokens need."""
+        total = self.sessions * (self.opening + self.turns * 32 + (self.turns - 1) * 40)
+        return 1 + total // BLOCK // 4
+
+    def conversations(self) -> list[Conversation]:
+        chance = random.Random(6)
+        return [Conversation(chance, self.opening, self.turns) for _ in range(self.sessions)]
 
 
-async def play(conversations: list[Conversation], turns: int, one: Any) -> dict[str, Any]:
+class Played(NamedTuple):
+    follow_ups_s: list[float]  # the first tokens of follow-ups
+    tokens_per_s: float
+    reusable: int  # tokens, in whole blocks
+    reused: int
+
+
+def figures_of(name: str, played: list[Played]) -> dict[str, float]:
+    firsts = [second for each in played for second in each.follow_ups_s]
+    return {
+        f"{name}_ttft_ms_p50": 1000 * percentile(firsts, 0.5),
+        f"{name}_ttft_ms_p95": 1000 * percentile(firsts, 0.95),
+        f"{name}_tokens_per_s": sum(each.tokens_per_s for each in played) / len(played),
+        f"{name}_recomputed_share": 1 - sum(each.reused for each in played) / sum(each.reusable for each in played),
+    }
+
+
+async def play(conversations: list[Conversation], turns: int, one: Any) -> Played:
     """Every session's turn k before anybody's turn k+1, two at a time."""
     follow_ups: list[Turn] = []
     reusable = reused = produced = 0
@@ -242,46 +275,57 @@ async def play(conversations: list[Conversation], turns: int, one: Any) -> dict[
                     reused += turn.cached
 
         await asyncio.gather(worker(number, queue), worker(number, queue))
-    elapsed = time.perf_counter() - begun
-    return {
-        "ttft_ms_p50": 1000 * percentile([turn.ttft_s for turn in follow_ups], 0.5),
-        "ttft_ms_p95": 1000 * percentile([turn.ttft_s for turn in follow_ups], 0.95),
-        "tokens_per_s": produced / elapsed,
-        "recomputed_share": 1 - reused / reusable,
-    }
+    return Played([turn.ttft_s for turn in follow_ups], produced / (time.perf_counter() - begun), reusable, reused)
 
 
-async def ours(folder: Path, sessions: int, turns: int, opening: int, blocks: int) -> dict[str, Any]:
-    wanted = options(folder, "bfloat16", disk_folder=None, device_blocks=blocks, context_window=WINDOW, slots=2)
-    async with running(wanted) as engine:
-
-        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
-            return await ask(engine, session, prompt, max_tokens)
-
-        return await play(fleet_of(sessions, turns, opening), turns, one)
-
-
-async def theirs(sessions: int, turns: int, opening: int, blocks: int) -> dict[str, Any]:
-    async with peer(blocks, 2, WINDOW) as client:
+async def ours(folder: Path, fleet: Fleet, servers: int) -> Played:
+    async with contextlib.AsyncExitStack() as stack:
+        engines = []
+        for number in range(servers):
+            wanted = options(
+                folder / str(number),
+                "bfloat16",
+                disk_folder=None,
+                device_blocks=fleet.blocks,
+                context_window=WINDOW,
+                slots=2,
+            )
+            engines.append(await stack.enter_async_context(running(wanted)))
 
         async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
-            return await served(client, prompt, max_tokens)
+            return await ask(engines[zlib.crc32(session.encode()) % servers], session, prompt, max_tokens)
 
-        return await play(fleet_of(sessions, turns, opening), turns, one)
+        return await play(fleet.conversations(), fleet.turns, one)
 
 
-async def fleet(folder: Path, sessions: int, turns: int, opening: int) -> None:
-    total = sessions * (opening + turns * 32 + (turns - 1) * 40)
-    blocks = 1 + total // BLOCK // 4
-    own = await ours(folder, sessions, turns, opening, blocks)
-    peer = await theirs(sessions, turns, opening, blocks)
-    figures: dict[str, Any] = {"sessions": sessions, "turns": turns, "opening_tokens": opening, "blocks": blocks}
-    figures |= {f"ours_{name}": value for name, value in own.items()}
-    figures |= {f"vllm_{name}": value for name, value in peer.items()}
+async def theirs(fleet: Fleet, servers: int) -> Played:
+    one_server = peer(fleet.blocks, 2, WINDOW)
+    async with one_server if servers == 1 else routed(servers, fleet.blocks, 2, WINDOW) as client:
+
+        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
+            return await served(client, prompt, max_tokens, session=session)
+
+        return await play(fleet.conversations(), fleet.turns, one)
+
+
+async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) -> None:
+    own: list[Played] = []
+    vllm: list[Played] = []
+    for number in range(pairs):
+        for side in (own, vllm) if number % 2 else (vllm, own):
+            if side is own:
+                own.append(await ours(folder / str(number), fleet, servers))
+            else:
+                vllm.append(await theirs(fleet, servers))
+    figures: dict[str, Any] = {"servers": servers, "pairs": pairs, "sessions": fleet.sessions, "turns": fleet.turns}
+    figures |= {"opening_tokens": fleet.opening, "blocks_each": fleet.blocks}
+    figures |= figures_of("ours", own) | figures_of("vllm", vllm)
+    rates = [a.tokens_per_s / b.tokens_per_s for a, b in zip(own, vllm, strict=True)]
     figures |= {
-        "ttft_p50_lower_by": peer["ttft_ms_p50"] / own["ttft_ms_p50"],
-        "ttft_p95_lower_by": peer["ttft_ms_p95"] / own["ttft_ms_p95"],
-        "tokens_per_s_higher_by": own["tokens_per_s"] / peer["tokens_per_s"],
+        "ttft_p50_lower_by": figures["vllm_ttft_ms_p50"] / figures["ours_ttft_ms_p50"],
+        "ttft_p95_lower_by": figures["vllm_ttft_ms_p95"] / figures["ours_ttft_ms_p95"],
+        "tokens_per_s_higher_by": sum(rates) / pairs,
+        "tokens_per_s_lower_bound": lower_bound(rates) if pairs > 1 else None,
     }
     report("vllm fleet", figures)
 
@@ -294,6 +338,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="of the session")
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--answer", type=int, default=96, help="write-through: tokens of each answer")
+    parser.add_argument("--servers", type=int, default=1, help="fleet: engines, and servers behind a router")
     parser.add_argument("--sessions", type=int, default=8)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--opening", type=int, default=2500)
@@ -310,7 +355,8 @@ def main() -> None:
             case "write-through":
                 asyncio.run(write_through(folder, arguments.pairs, arguments.streams, arguments.answer))
             case _:
-                asyncio.run(fleet(folder, arguments.sessions, arguments.turns, arguments.opening))
+                fleet = Fleet(arguments.sessions, arguments.turns, arguments.opening)
+                asyncio.run(fleet_against(folder, fleet, arguments.servers, arguments.pairs))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What the benches of vLLM share: our engine as it is measured, and vLLM's own server beside it.
 
 The server is `vllm.entrypoints.openai.api_server` with prefix caching, as many blocks and one engine thread; it is
-given the same token ids and gives token ids back, so that both compute the same.
+given the same token ids and gives token ids back, so that both compute the same. Several of them stand behind
+`vllm-router`, which sends what carries the same `X-Session-ID` to the same one (`consistent_hash`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from inference.vllm.engine import VllmEngine, VllmOptions
 from sessions.ports import Chunk, Finish, GenerationRequest, Keys
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
-MODEL = Path(__file__).resolve().parent.parent / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
+ROUTER = ROOT / ".venv-router" / "bin" / "vllm-router"
 BLOCK = 32
 VOCABULARY = 40_000
 
@@ -116,9 +119,7 @@ async def empty(engine: VllmEngine) -> None:
 
 @contextlib.asynccontextmanager
 async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.AsyncClient]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -138,6 +139,34 @@ async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.Asyn
         "--enable-prompt-tokens-details",
     ]
     command += ["--distributed-executor-backend", "uni", "--served-model-name", "m", "--disable-log-stats"]
+    async with _healthy(command, port, environment) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def routed(servers: int, blocks: int, slots: int, window: int) -> AsyncIterator[httpx.AsyncClient]:
+    """So many of them behind vLLM's router."""
+    if not ROUTER.exists():
+        raise SystemExit(f"There is no {ROUTER}: python3.11 deploy/setup_env.py --venv .venv-router router")
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(peer(blocks, slots, window)) for _ in range(servers)]
+        port = free_port()
+        command = [str(ROUTER), "--host", "127.0.0.1", "--port", str(port), "--policy", "consistent_hash"]
+        command += ["--prometheus-port", str(free_port())]
+        command += ["--worker-urls", *(str(each.base_url).rstrip("/") for each in peers)]
+        yield await stack.enter_async_context(_healthy(command, port, dict(os.environ)))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def _healthy(command: list[str], port: int, environment: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    """A server of its own, once it says that it is well; ended afterwards."""
     log_path = Path(tempfile.gettempdir()) / f"bench-vllm-{port}.log"
     with log_path.open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -149,7 +178,7 @@ async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.Asyn
                     if (await client.get("/health")).status_code == 200:
                         break
                 if server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"vLLM's own server did not start: {log_path.read_text()[-2000:]}")
+                    raise RuntimeError(f"{command[0]} did not start: {log_path.read_text()[-2000:]}")
                 await asyncio.sleep(0.5)
             yield client
     finally:
@@ -159,7 +188,11 @@ async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.Asyn
 
 
 async def served(
-    client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
+    client: httpx.AsyncClient,
+    prompt: Sequence[int],
+    max_tokens: int,
+    banned: dict[str, float] | None = None,
+    session: str = "",
 ) -> Turn:
     body = {
         "model": "m",
@@ -173,7 +206,8 @@ async def served(
         "stream_options": {"include_usage": True},
     }
     turn, begun = Turn(), time.perf_counter()
-    async with client.stream("POST", "/v1/completions", json=body) as answer:
+    named = {"x-session-id": session} if session else {}
+    async with client.stream("POST", "/v1/completions", json=body, headers=named) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
             if not line.startswith("data: ") or line.endswith("[DONE]"):
