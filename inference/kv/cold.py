@@ -11,10 +11,11 @@ A tier below never raises for its own troubles: it stores or it does not, and a 
 from __future__ import annotations
 
 import array
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from inference.kv.envelope import Manifest, Refused
 from inference.kv.seal import Head
@@ -23,6 +24,8 @@ from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey, TenantId
 
 ColdName = Literal["disk", "redis"]
+PIECE_BYTES_MIN: Final = 16 << 10  # what a read begins with, so that its pace is known soon
+_PIECE_BYTES_MAX: Final = 256 << 10
 
 
 class ColdSnapshot:
@@ -49,6 +52,38 @@ class Ranked(Protocol):
     def bytes(self) -> int: ...
     @property
     def used_s(self) -> float: ...
+
+
+class Progress:
+    """How far a fetch has come: the thread that reads tells it, the event loop looks at it and may stop the read."""
+
+    __slots__ = ("first_bytes", "first_s", "num_bytes", "stopped")
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.first_bytes = 0
+        self.first_s: float | None = None  # when the first bytes came, on the monotonic clock
+        self.stopped = False
+
+    def passed(self, num_bytes: int) -> None:
+        """So many bytes more have come. Raises Refused once the read was stopped."""
+        if self.stopped:
+            raise Refused("too_slow")
+        if self.first_s is None:
+            self.first_s, self.first_bytes = time.monotonic(), num_bytes
+        self.num_bytes += num_bytes
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much is read at once: little beside what has come, so that the pace is never far off."""
+        return min(max(PIECE_BYTES_MIN, self.num_bytes // 16), _PIECE_BYTES_MAX)
+
+    def seconds_for(self, num_bytes: int, now_s: float) -> float | None:
+        """How long so many bytes take at the pace since the first ones, as if the piece that is on its way were here;
+        None before the first ones."""
+        if self.first_s is None:
+            return None
+        return num_bytes * (now_s - self.first_s) / (self.num_bytes - self.first_bytes + self.piece_bytes)
 
 
 Blob = bytes  # in classes that have `bytes` of their own
@@ -86,8 +121,10 @@ class ColdTier(Protocol):
         """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""
         ...
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
-        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then."""
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then.
+
+        A tier that reads little by little tells `progress`, and ends with `too_slow` when that was stopped."""
         ...
 
     def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[Blob]: ...

@@ -5,8 +5,12 @@
 
 Both are lines with two coefficients that are never negative, learned by least squares on relative errors, so that
 a small transfer counts as much as a large one; old measurements fade. A tier that was not measured for a while is
-believed to be as its prior says again, little by little: one that was slow once gets another chance, and a deadline
-bounds what that chance may cost.
+believed to be as its prior says again, little by little: one that was slow once gets another chance.
+
+What is expected may be wrong, since a tier can change between two looks at it. So the first bytes of a read decide
+(`Choice.is_too_slow`): as soon as the rest, at the pace that it shows, would take longer than computing, the read is
+given up. Likewise a read is begun against what is expected, to look, when the tier's prior promises a gain and nobody
+has looked for a moment. Either way an error costs about as long as a few pieces of 16 KiB take.
 
 Pure: times are arguments. It does not know what is running; measurements under load say what load costs.
 """
@@ -18,9 +22,15 @@ from typing import Final
 
 import msgspec
 
+from inference.kv.cold import PIECE_BYTES_MIN, Progress
+
 _FADE: Final = 0.9  # of old measurements, at each new one
 _JUMP: Final = 4.0  # so far off the line, a measurement starts it anew
 _GUESS: Final = 0.25
+_LOOK_AGAIN_S: Final = 0.5  # a tier that is taken for too slow is not looked at again before
+_LOOK_PIECES: Final = 4  # how many pieces must have had the time to come before a pace is believed
+_LOOK_MIN_S: Final = 0.005
+_NOTHING_SHARE: Final = 0.1  # of what computing takes: how long a look waits for the first bytes
 _FORGET_S: Final = 60.0  # an estimate without measurements falls back to its prior in this time (e-fold)
 DEADLINE_MIN_S: Final = 0.05
 DEADLINE_MAX_S: Final = 30.0
@@ -96,6 +106,26 @@ class Choice(msgspec.Struct, frozen=True):
     restore_s: float
     recompute_s: float
     deadline_s: float  # a restore that takes longer is given up
+    read_max_s: float = math.inf  # a read out of a tier below that takes longer is worse than computing
+    looks: bool = False  # computing is expected to be faster, but a read may begin and show that it is not
+
+    @property
+    def tries(self) -> bool:
+        """Whether a restore is begun."""
+        return self.restore or self.looks
+
+    def look_s(self, num_bytes: int) -> float:
+        """After how long a pace is believed: a tier that is just worth it brings some pieces in this time."""
+        return max(_LOOK_MIN_S, _LOOK_PIECES * PIECE_BYTES_MIN * self.read_max_s / max(1, num_bytes))
+
+    def is_too_slow(self, num_bytes: int, progress: Progress, waited_s: float, now_s: float) -> bool:
+        """Whether computing is over sooner than the rest of a read of `num_bytes`, as far as that can be seen."""
+        rest_s = progress.seconds_for(num_bytes - progress.num_bytes, now_s)
+        if progress.first_s is None or rest_s is None:
+            if self.looks:
+                return waited_s > max(2 * _LOOK_MIN_S, _NOTHING_SHARE * self.read_max_s)
+            return waited_s > self.read_max_s
+        return now_s - progress.first_s >= self.look_s(num_bytes) and rest_s > self.read_max_s
 
 
 class CostModel:
@@ -128,18 +158,37 @@ class CostModel:
     def move_s(self, tier: str, num_bytes: int, now_s: float) -> float:
         entry = self._tiers[tier]
         expected = entry.line.at(1.0, num_bytes)
-        hoped = entry.prior.latency_s + num_bytes / entry.prior.bytes_per_s
+        hoped = self._hoped_s(tier, num_bytes)
         if entry.measured_at is None or expected <= hoped:
             return expected
         trust = math.exp(-max(0.0, now_s - entry.measured_at) / _FORGET_S)
         return hoped + (expected - hoped) * trust
 
+    def _hoped_s(self, tier: str, num_bytes: int) -> float:
+        """What the prior says."""
+        prior = self._tiers[tier].prior
+        return prior.latency_s + num_bytes / prior.bytes_per_s
+
+    def _unseen_s(self, tier: str, now_s: float) -> float:
+        measured_at = self._tiers[tier].measured_at
+        return math.inf if measured_at is None else now_s - measured_at
+
     def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> Choice:
-        """Whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end)."""
+        """Whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end).
+
+        The last of `tiers` is the way from host memory into the engine; a read can be looked at before that."""
         restore_s = sum(self.move_s(tier, num_bytes, now_s) for tier in tiers)
         recompute_s = self.prefill_s(begin, end)
         deadline_s = min(max(DEADLINE_MIN_S, restore_s + recompute_s), DEADLINE_MAX_S)
-        return Choice(restore_s < recompute_s, restore_s, recompute_s, deadline_s)
+        below = tiers[:-1]
+        read_max_s = max(0.0, recompute_s - self.move_s(tiers[-1], num_bytes, now_s))
+        looks = (
+            restore_s >= recompute_s
+            and bool(below)
+            and sum(self._hoped_s(tier, num_bytes) for tier in below) < read_max_s
+            and all(self._unseen_s(tier, now_s) >= _LOOK_AGAIN_S for tier in below)
+        )
+        return Choice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
     def saved_s(self, num_bytes: int, tokens: int, now_s: float) -> float:
         """What a snapshot in host memory is worth at a return; 0 where computing is as fast."""

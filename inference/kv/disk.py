@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from inference.kv.cold import ColdSnapshot, Rank, data_key_for, least_recently_used
+from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
 from inference.kv.envelope import (
     Identity,
     Manifest,
@@ -37,7 +37,7 @@ from inference.kv.envelope import (
     check_manifest,
     encode_header,
 )
-from inference.kv.seal import Head, Stored, store, stored_bytes
+from inference.kv.seal import Head, Source, Stored, store, stored_bytes
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey, TenantId
@@ -200,16 +200,18 @@ class DiskTier:
         finally:
             self.bytes -= size  # what is in the index counts there
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
         """Copies the verified payload to a file. Raises Refused; then the snapshot is gone from here as well."""
         assert isinstance(snapshot, DiskEntry)
         self._touch(snapshot)
         try:
             data_key = await self._key_to(snapshot)
-            manifest = await asyncio.to_thread(_read, snapshot.path, payload, snapshot.key, self.identity, data_key)
+            manifest = await asyncio.to_thread(
+                _read, snapshot.path, payload, snapshot.key, self.identity, data_key, progress or Progress()
+            )
         except Refused as exc:
-            # No room or no key store says nothing about the snapshot; one that was erased meanwhile is nobody's loss.
-            if exc.reason not in ("no_room", "keys_away") and snapshot in self.of(snapshot.key):
+            # These say nothing about the snapshot; one that was erased meanwhile is nobody's loss.
+            if exc.reason not in ("no_room", "keys_away", "too_slow") and snapshot in self.of(snapshot.key):
                 await self.discard(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1
@@ -320,7 +322,7 @@ def _head(path: Path) -> Head | None:
         raise Refused("unreadable") from exc
 
 
-def _opened(file: io.RawIOBase, data_key: DataKey | None) -> Stored:
+def _opened(file: Source, data_key: DataKey | None) -> Stored:
     stored = Stored(file)
     stored.open(data_key)
     return stored
@@ -365,10 +367,30 @@ class _Whole:
             view = view[written:]
 
 
-def _read(path: Path, payload: Path, key: SessionKey, identity: Identity, data_key: DataKey | None) -> Manifest:
+class Watched:
+    """A file whose reads are told to a Progress, piece by piece, and end when that was stopped."""
+
+    def __init__(self, file: io.RawIOBase, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int, /) -> bytes:
+        data = self._file.read(size) or b""
+        self._progress.passed(len(data))
+        return data
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        done = self._file.readinto(buffer[: self._progress.piece_bytes]) or 0
+        self._progress.passed(done)
+        return done
+
+
+def _read(
+    path: Path, payload: Path, key: SessionKey, identity: Identity, data_key: DataKey | None, progress: Progress
+) -> Manifest:
     try:
         with path.open("rb", buffering=0) as file:
-            stored = _opened(file, data_key)
+            stored = _opened(Watched(file, progress), data_key)
             check_manifest(stored.manifest, key, identity)
             _copy(stored, payload)
         os.utime(path)

@@ -57,6 +57,7 @@ Reason = Literal[
     "keys_away",
     "tier_away",
     "too_late",
+    "too_slow",
 ]
 
 

@@ -31,7 +31,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from inference.kv.cold import ColdSnapshot, Rank, data_key_for, least_recently_used
+from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
 from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
 from inference.kv.seal import Stored, store, stored_bytes
 from sessions.errors import SessileError
@@ -239,7 +239,8 @@ class RedisTier:
         self._know(key, [*kept, RedisSnapshot(key, tokens, len(data), field)])
         return True
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        """It comes in one answer: `progress` hears nothing."""
         assert isinstance(snapshot, RedisSnapshot)
         key = snapshot.key
         try:

@@ -36,6 +36,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
 from inference.kv.holdings import Holdings
 from inference.kv.host import Flight, HostSnapshot
+from inference.kv.promotion import Promotions
 from inference.kv.retention import Returns
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
@@ -83,7 +84,7 @@ class Tiers:
         self.holdings.tiers = self
         self._host: dict[SessionKey, list[HostSnapshot]] = {}
         self._last_used_s = 0.0
-        self._promotions: dict[ColdSnapshot, asyncio.Task[HostSnapshot]] = {}
+        self._promotions = Promotions(self)
         self._flights: dict[SessionKey, set[Flight]] = {}
         if disk is not None:
             disk.rank = self.worth
@@ -104,7 +105,7 @@ class Tiers:
         if self.disk is not None:
             for snapshot in sorted(self.host_snapshots(), key=lambda s: -s.used_s):
                 if loop.time() < deadline:
-                    await self._spawn(self._demote(snapshot))
+                    await self.spawn(self._demote(snapshot))
         for snapshot in tuple(self.host_snapshots()):
             await self.drop(snapshot)
         await self._settle()
@@ -138,10 +139,16 @@ class Tiers:
     def num_host(self) -> int:
         return sum(map(len, self._host.values()))
 
-    def choose(self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int) -> Choice:
-        """Whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take."""
-        way = ("device",) if isinstance(snapshot, HostSnapshot) else (snapshot.tier, "device")
-        return self.cost.choose(way, snapshot.bytes, begin, end, time.monotonic())
+    def choose(
+        self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int, *, needed_bytes: int | None = None
+    ) -> Choice:
+        """Whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take.
+
+        `needed_bytes`: what the engine takes of a snapshot that is in host memory, where that is not all of it."""
+        if isinstance(snapshot, HostSnapshot):
+            size = snapshot.bytes if needed_bytes is None else needed_bytes
+            return self.cost.choose(("device",), size, begin, end, time.monotonic())
+        return self.cost.choose((snapshot.tier, "device"), snapshot.bytes, begin, end, time.monotonic())
 
     def turn(self, key: SessionKey, num_tokens: int) -> None:
         """A turn of a session begins: what eviction learns from."""
@@ -187,10 +194,10 @@ class Tiers:
         self.host_bytes += size - reserved
         snapshot = HostSnapshot(key, tokens, path, size)
         self._insert(snapshot)
-        snapshot.tagging = self._spawn(self._tag(snapshot))
+        snapshot.tagging = self.spawn(self._tag(snapshot))
         if self.host_bytes > self.host_bytes_max:
             self.counters["host_overrun"] += 1
-            self._spawn(self.drop(snapshot))
+            self.spawn(self.drop(snapshot))
 
     # -- out of it -------------------------------------------------------------------------------------
 
@@ -200,37 +207,30 @@ class Tiers:
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
         if isinstance(best, ColdSnapshot):
             self.counters["prefetches"] += best not in self._promotions
-            self._promotion(best)
+            self._promotions.begin(best)
 
     @contextlib.asynccontextmanager
     async def payload(
-        self, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+        self, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
     ) -> AsyncIterator[HostSnapshot]:
         """The checked payload as a file in the staging folder, for as long as the context lasts.
 
-        Raises Refused; then the snapshot has been dropped and counted."""
-        async with self.held(snapshot, deadline_s=deadline_s) as host:
+        Raises Refused; then the snapshot has been dropped and counted, or was not worth waiting for (see `held`)."""
+        async with self.held(snapshot, choice) as host:
             if host is snapshot:  # else it was checked on its way up
                 await self._check(host)
             yield host
 
     @contextlib.asynccontextmanager
     async def held(
-        self, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+        self, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
     ) -> AsyncIterator[HostSnapshot]:
         """The payload as a file, not evicted for as long as the context lasts, with its manifest.
 
         For a reader that checks what it reads itself and says `refuse` where that failed. Raises Refused; `too_late`
-        when a tier below takes longer than `deadline_s`: then it goes on, and the next turn finds it in host memory."""
-        if isinstance(snapshot, ColdSnapshot):
-            try:
-                async with asyncio.timeout(deadline_s):
-                    host = await asyncio.shield(self._promotion(snapshot))
-            except TimeoutError:
-                self.counters["refused_too_late"] += 1
-                raise Refused("too_late") from None
-        else:
-            host = snapshot
+        when a tier below takes longer than the choice's deadline: then it goes on, and the next turn finds it in host
+        memory; `too_slow` when its first bytes show that computing is faster: then the read ends."""
+        host = await self._promotions.wait(snapshot, choice) if isinstance(snapshot, ColdSnapshot) else snapshot
         host.users += 1
         try:
             if host.tagging is not None:
@@ -269,7 +269,7 @@ class Tiers:
         """The session's longest snapshot in the envelope, in chunks of at most 1 MiB; None without one."""
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
         if isinstance(best, ColdSnapshot):
-            return self._tier(best).stream(best)
+            return self.tier_of(best).stream(best)
         if best is None:
             return None
         if best.tagging is not None:
@@ -288,7 +288,7 @@ class Tiers:
     async def _import(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         manifest, rest = await transfer.begin(chunks, key, self.identity)
         begun, size = time.monotonic(), manifest.payload_bytes
-        with self._flight(key) as flight:
+        with self.flight(key) as flight:
             if not await self.reserve(size, key.tenant):
                 raise Refused("no_room")
             path = self.new_path()
@@ -300,7 +300,7 @@ class Tiers:
                 path.unlink(missing_ok=True)
                 self.unreserve(size)
                 raise
-            self._take(manifest, path)
+            self.take(manifest, path, reserved=size)
         now_s = time.monotonic()
         self.cost.moved("peer", size, now_s - begun, now_s)
         self.counters["imports"] += 1
@@ -315,12 +315,12 @@ class Tiers:
 
     def trim(self, tenant: TenantId) -> None:
         if self.holdings.over(tenant) > 0:
-            self._spawn(self.holdings.make_room(tenant, 0))
+            self.spawn(self.holdings.make_room(tenant, 0))
 
     def _of(self, key: SessionKey) -> list[HostSnapshot | ColdSnapshot]:
         return [*self._host.get(key, ()), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
 
-    def _tier(self, snapshot: ColdSnapshot) -> ColdTier:
+    def tier_of(self, snapshot: ColdSnapshot) -> ColdTier:
         return next(tier for tier in self.cold if tier.name == snapshot.tier)
 
     def worth(self, snapshot: Ranked) -> tuple[float, ...]:
@@ -343,26 +343,27 @@ class Tiers:
         for older in covered:
             self._forget(older)
             if not older.users and not older.moving:  # else whoever uses its file drops it
-                self._spawn(self.drop(older))
+                self.spawn(self.drop(older))
         self.trim(snapshot.key.tenant)
         if self.disk is not None and self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
 
-    def _take(self, manifest: Manifest, path: Path) -> HostSnapshot:
+    def take(self, manifest: Manifest, path: Path, *, reserved: int) -> HostSnapshot:
         """A checked payload with its manifest, in room that was reserved for it."""
+        self.host_bytes += manifest.payload_bytes - reserved
         snapshot = HostSnapshot(manifest.key, manifest.ledger, path, manifest.payload_bytes)
         snapshot.manifest = manifest
         self._insert(snapshot)
         return snapshot
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     @contextlib.contextmanager
-    def _flight(self, key: SessionKey) -> Iterator[Flight]:
+    def flight(self, key: SessionKey) -> Iterator[Flight]:
         flight = Flight()
         flights = self._flights.setdefault(key, set())
         flights.add(flight)
@@ -390,7 +391,7 @@ class Tiers:
             return
         snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)
         if self.cold and not snapshot.gone:
-            self._spawn(self._copy_down(snapshot, snapshot.manifest))
+            self.spawn(self._copy_down(snapshot, snapshot.manifest))
 
     async def _check(self, snapshot: HostSnapshot) -> None:
         if snapshot.gone:
@@ -419,34 +420,6 @@ class Tiers:
                     self._leave(snapshot)
         self._freed.set()
 
-    def _promotion(self, snapshot: ColdSnapshot) -> asyncio.Task[HostSnapshot]:
-        """The way of a snapshot into host memory, begun unless it is on it. Ends with Refused when it is no good."""
-        task = self._promotions.get(snapshot)
-        if task is None:
-            task = self._promotions[snapshot] = self._spawn(self._promote(snapshot))
-            task.add_done_callback(lambda done: (self._promotions.pop(snapshot), done.cancelled() or done.exception()))
-        return task
-
-    async def _promote(self, snapshot: ColdSnapshot) -> HostSnapshot:
-        size = snapshot.bytes  # of all that is stored, so a little more than is needed
-        with self._flight(snapshot.key) as flight:
-            if not await self.reserve(size, snapshot.key.tenant):
-                raise Refused("no_room")
-            path, begun = self.new_path(), time.monotonic()
-            try:
-                manifest = await self._tier(snapshot).fetch(snapshot, path)
-                if flight.revoked:
-                    raise Refused("no_snapshot")
-            except Refused as exc:
-                log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
-                await asyncio.to_thread(path.unlink, missing_ok=True)
-                self.unreserve(size)
-                raise
-            now_s = time.monotonic()
-            self.cost.moved(snapshot.tier, size, now_s - begun, now_s)
-            self.host_bytes += manifest.payload_bytes - size
-            return self._take(manifest, path)
-
     def _evict_one(self) -> None:
         """Starts to move or drop the snapshot that is wanted least, unless one is on its way."""
         idle = [snapshot for snapshot in self.host_snapshots() if not snapshot.users]
@@ -455,7 +428,7 @@ class Tiers:
         victim = min(idle, key=lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
         self.counters["host_evictions"] += 1
         victim.moving = True
-        self._spawn(self.drop(victim) if self.disk is None else self._demote(victim))
+        self.spawn(self.drop(victim) if self.disk is None else self._demote(victim))
 
     async def _demote(self, snapshot: HostSnapshot) -> None:
         """Moves a snapshot to disk. What cannot be stored there goes all the same: room is wanted."""
@@ -474,7 +447,7 @@ class Tiers:
 
     async def drop(self, snapshot: HostSnapshot | ColdSnapshot) -> None:
         if isinstance(snapshot, ColdSnapshot):
-            return await self._tier(snapshot).drop(snapshot)
+            return await self.tier_of(snapshot).drop(snapshot)
         self._forget(snapshot)
         if not snapshot.freed:
             snapshot.freed = True
@@ -486,7 +459,7 @@ class Tiers:
         """One that uses a snapshot's file does so no more."""
         snapshot.users -= 1
         if snapshot.gone and not snapshot.users and not snapshot.freed:
-            self._spawn(self.drop(snapshot))
+            self.spawn(self.drop(snapshot))
 
     def _forget(self, snapshot: HostSnapshot) -> None:
         """Takes it out of the index; its room is free once `drop` has removed the file."""

@@ -169,6 +169,8 @@ class LlamaEngine:
             always=not self.options.gpu_layers,
             check=self._check_alive,
         )
+        if tiers.cold:
+            await self._prefill.measure()
         Resident(self._table, self._residency, self._rank).join(self.holdings)
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,

@@ -29,9 +29,13 @@ class Openings:
         self._residency = residency
 
     async def lay(self, slot: Slot, tenant: TenantId, opening: array.array[int]) -> bool:
-        """Makes the slot hold `opening` and nothing else, if that is known."""
-        snapshot, shared = self._residency.tiers.find(SessionKey(tenant, _NAME), opening)
-        if snapshot is None or shared < len(opening) or not await self._residency.restore(slot, snapshot):
+        """Makes the slot hold `opening` and nothing else, if that is known and sooner there than computed."""
+        tiers = self._residency.tiers
+        snapshot, shared = tiers.find(SessionKey(tenant, _NAME), opening)
+        if snapshot is None or shared < len(opening):
+            return False
+        choice = tiers.choose(snapshot, 0, shared)
+        if not choice.tries or not await self._residency.restore(slot, snapshot, choice):
             return False
         slot.tokens, slot.saved_tokens = opening, 0
         self._residency.counters["openings_laid"] += 1

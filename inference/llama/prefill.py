@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,9 +23,11 @@ from inference.llama.slots import Slot
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments
 from inference.tokens import common_prefix
+from sessions.errors import SessileError
 from sessions.ports import Chunk
 from sessions.types import INTEGER_MAX, Json
 
+_TRIED_TOKENS: Final = 64
 _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
 
 
@@ -96,6 +99,18 @@ class Prefill:
             run.close()
             turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
         return await self._run(turn, prompt, resident, parameters)
+
+    async def measure(self) -> None:
+        """Computes some tokens that nobody asked for, in a slot that is nobody's yet: the first turns after a start,
+        whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
+        prompt = array.array("I", [0] * min(self._piece_tokens, _TRIED_TOKENS))
+        run = Completion(self._http, self._fragments, self._tokenizer.text, 0, prompt, 0)
+        with contextlib.suppress(SessileError):
+            await run.open({"n_predict": 0})
+            while isinstance(await run.next(), Chunk):
+                continue
+            self.learn(run)
+        run.close()
 
     def learn(self, run: Completion) -> None:
         """What a run that is over tells of the engine's pace."""

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from inference.kv.cold import ColdSnapshot
+from inference.kv.cost import Choice
 from inference.kv.envelope import Refused
 from inference.kv.tiers import SHARED, HostSnapshot, Tiers
 from inference.llama.http import HttpClient
@@ -80,10 +81,10 @@ class Residency:
         if snapshot is None or useful - resident < self._worth_tokens:
             return resident
         choice = self.tiers.choose(snapshot, resident, useful)
-        if not choice.restore:
+        if not choice.tries:
             self.counters["restores_declined"] += 1
             return resident
-        tokens = await self.restore(slot, snapshot, deadline_s=choice.deadline_s)
+        tokens = await self.restore(slot, snapshot, choice)
         if tokens is None:
             return resident if slot.key == key else 0
         self.counters["restores"] += len(tokens) > 0
@@ -186,13 +187,13 @@ class Residency:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def restore(
-        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, *, deadline_s: float | None = None
+        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
     ) -> array.array[int] | None:
         """The tokens that the slot holds afterwards: none when the engine failed to take them, whatever it holds then.
 
-        None when the snapshot was refused or came too late; then the slot is as it was."""
+        None when the snapshot was refused or came too slowly for `choice`; then the slot is as it was."""
         try:
-            async with self.tiers.payload(snapshot, deadline_s=deadline_s) as host:
+            async with self.tiers.payload(snapshot, choice) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
                 if held != host.tokens:
                     raise Refused("bad_tokens")
@@ -203,7 +204,7 @@ class Residency:
                     self.tiers.cost.moved("device", host.bytes, now_s - begun, now_s)
                     return host.tokens
         except Refused as exc:
-            self.counters["restores_refused"] += 1
+            self.counters["restores_declined" if exc.reason == "too_slow" else "restores_refused"] += 1
             log.info("KV is recomputed instead of restored: %s", exc.reason)
             return None
         self.counters["restores_failed"] += 1

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from vllm import SamplingParams
 
+from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
 from inference.kv.gauges import gauges_of
@@ -72,11 +73,19 @@ class _Turn:
 class VllmEngine:
     """Implements `Engine`."""
 
-    def __init__(self, options: VllmOptions, keys: Keys | None = None, core: VllmCore | None = None) -> None:
+    def __init__(
+        self,
+        options: VllmOptions,
+        keys: Keys | None = None,
+        core: VllmCore | None = None,
+        *,
+        cost: CostModel | None = None,
+    ) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests. `core`: one that
         several engines use one after another, which is for tests too."""
         self.options = options
         self._keys = keys
+        self._cost = cost or CostModel()
         self._core = core or VllmCore(options)
         self._gate = Gate(options.slots, options.waiting_max)
         self._turns: dict[str, _Turn] = {}
@@ -205,7 +214,9 @@ class VllmEngine:
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
         host_bytes_max = min(options.host_bytes_max, staging.room_bytes())
-        tiers = Tiers(identity, staging.path, host_bytes_max, disk, shared=shared, holdings=self.holdings)
+        tiers = Tiers(
+            identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
+        )
         await tiers.open()
         spill = Spill(
             tiers,
@@ -381,7 +392,14 @@ class VllmEngine:
         told: dict[str, Any] = {}
         if self._spill is not None:
             self._spill.tiers.turn(turn.key, len(prompt))
-            turn.plan = await self._spill.plan(turn.name, turn.key, prompt, shared_prefix, params.max_tokens or 1)
+            turn.plan = await self._spill.plan(
+                turn.name,
+                turn.key,
+                prompt,
+                shared_prefix,
+                params.max_tokens or 1,
+                resident=self._resident.tokens(turn.key),
+            )
             if self._gone is not None:
                 raise self._gone
             told = self._transfer(turn.plan, tag)
@@ -390,8 +408,8 @@ class VllmEngine:
         async with contextlib.aclosing(self._core.run(turn.name, prompt.tolist(), tag, params, priority)) as run:
             try:
                 async for item in run:
-                    if turn.plan is not None:
-                        await self._spill_begun(turn.plan)
+                    if turn.plan is not None and self._spill is not None:
+                        await self._spill.spoke(turn.plan, item.cached_tokens, len(prompt))
                     yield item
             except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
                 plan, turn.plan = turn.plan, None
@@ -403,10 +421,6 @@ class VllmEngine:
                 if self._core.dead:
                     self._died()
                 raise
-
-    async def _spill_begun(self, plan: Plan) -> None:
-        if plan.source is not None and self._spill is not None:
-            await self._spill.begun(plan)
 
     def _transfer(self, plan: Plan, tag: str) -> dict[str, Json]:
         assert self._spill is not None

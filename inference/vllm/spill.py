@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
+_MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
 class Plan:
@@ -46,10 +48,12 @@ class Plan:
         "hold",
         "key",
         "limit_blocks",
+        "loaded_s",
         "name",
         "num_blocks",
         "open_ranks",
         "path",
+        "planned_s",
         "reserved",
         "resident_tokens",
         "shared_prefix",
@@ -73,6 +77,8 @@ class Plan:
         self.closed = asyncio.Event()
         self.bad_reason = ""  # why the source was refused while it was loaded
         self.resident_tokens = 0  # that were on the device before the load
+        self.planned_s: float | None = None  # when it was handed to the run, until that has yielded something
+        self.loaded_s = 0.0  # how long the load took, once it is over
 
 
 class Spill:
@@ -94,18 +100,28 @@ class Spill:
     # -- before a run --------------------------------------------------------------------------------------
 
     async def plan(
-        self, name: str, key: SessionKey, prompt: array.array[int], shared_prefix: int, max_tokens: int
+        self,
+        name: str,
+        key: SessionKey,
+        prompt: array.array[int],
+        shared_prefix: int,
+        max_tokens: int,
+        *,
+        resident: int = 0,
     ) -> Plan:
-        """What follows is `begun`, then `settle` or `abandon`. Never raises for KV trouble."""
+        """What follows is `spoke`, then `settle` or `abandon`. Never raises for KV trouble.
+
+        `resident`: how many tokens of the session the device is taken to hold."""
         plan = Plan(name, key, shared_prefix, self.ranks)
         try:
-            await self._hold_source(plan, prompt)
+            await self._hold_source(plan, prompt, resident)
             if self.saves:
                 await self._make_file(plan, len(prompt), max_tokens)
         except BaseException:
             await self.abandon(plan)
             raise
         self._plans[name] = plan
+        plan.planned_s = time.monotonic()
         return plan
 
     def transfer(self, plan: Plan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
@@ -124,8 +140,18 @@ class Spill:
             told |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
         return told
 
-    async def begun(self, plan: Plan) -> None:
-        """The run has yielded something: what it loads has been loaded."""
+    async def spoke(self, plan: Plan, cached: int, end: int) -> None:
+        """The run has yielded something; tokens [cached, end) of its prompt were computed for the first of it.
+
+        How long that took, waiting beside others included, is the pace that restores are judged by."""
+        if plan.planned_s is not None:
+            seconds, plan.planned_s = time.monotonic() - plan.planned_s - plan.loaded_s, None
+            if end - cached >= _MEASURED_TOKENS_MIN and seconds > 0 and not plan.bad_reason:
+                self.tiers.cost.prefilled(cached, end, seconds)
+            await self._begun(plan)
+
+    async def _begun(self, plan: Plan) -> None:
+        """What the run loads has been loaded, or never will be."""
         if plan.source is not None:
             source, plan.source = plan.source, None
             await plan.hold.aclose()
@@ -150,10 +176,15 @@ class Spill:
                 self.counters["restores" if not report.reason else "restores_failed"] += 1
                 self.counters["restored_bytes"] += report.num_bytes
                 self.counters["restore_ms"] += int(1000 * report.seconds)
+                if not report.reason:
+                    now_s = time.monotonic()
+                    self.tiers.cost.moved("device", report.num_bytes * self.ranks, report.seconds, now_s)
                 plan = self._plans.get(report.request)
-                if plan is not None and report.reason:
-                    plan.bad_reason = report.reason
-                    plan.resident_tokens = report.resident_tokens
+                if plan is not None:
+                    plan.loaded_s = max(plan.loaded_s, report.seconds)
+                    if report.reason:
+                        plan.bad_reason = report.reason
+                        plan.resident_tokens = report.resident_tokens
             case _:
                 pass
 
@@ -211,16 +242,27 @@ class Spill:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    async def _hold_source(self, plan: Plan, prompt: array.array[int]) -> None:
+    async def _hold_source(self, plan: Plan, prompt: array.array[int], resident: int) -> None:
+        """Names what the run may be restored from, if that is sooner there than computed.
+
+        From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
+        before the run begins, so it must be worth that for the tokens that the device lacks."""
         most = (len(prompt) - 1) // self.block_tokens
         snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
         blocks = min(blocks, most)
         if snapshot is None or not blocks:
             return
+        tokens = blocks * self.block_tokens
+        begin = 0 if isinstance(snapshot, HostSnapshot) else min(resident, tokens)
+        choice = self.tiers.choose(snapshot, begin, tokens, needed_bytes=blocks * self.block_bytes)
+        if not choice.tries:
+            self.counters["restores_declined"] += 1
+            return
         try:
-            plan.source = await plan.hold.enter_async_context(self.tiers.held(snapshot))
+            plan.source = await plan.hold.enter_async_context(self.tiers.held(snapshot, choice))
         except Refused as exc:
-            self.counters[f"sources_refused_{exc.reason}"] += 1
+            slow = exc.reason == "too_slow"
+            self.counters["restores_declined" if slow else f"sources_refused_{exc.reason}"] += 1
         else:
             plan.base_blocks = blocks
 
@@ -255,7 +297,7 @@ class Spill:
 
     async def _settle(self, plan: Plan, known: array.array[int]) -> None:
         try:
-            await self.begun(plan)
+            await self._begun(plan)
             if plan.path is not None and not self._stopped:
                 async with asyncio.timeout(_CLOSE_WAIT_S):
                     await plan.closed.wait()

@@ -17,7 +17,7 @@ from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
-from tests.contract.engines import SLOTS, WINDOW, World
+from tests.contract.engines import SLOTS, WINDOW, AlwaysRestores, World
 
 MODEL = Path(__file__).resolve().parents[2] / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 BLOCK_TOKENS = 32  # the least that vLLM can do on a CPU
@@ -114,7 +114,7 @@ class VllmWorld(World):
 
     def make(self, **others: Any) -> VllmEngine:
         options = vllm_options(self.folder, **({"staging_folder": self.staging} | self.always | others))
-        return VllmEngine(options, core=LentCore(options, self.cores))
+        return VllmEngine(options, core=LentCore(options, self.cores), cost=AlwaysRestores())
 
     async def close(self) -> None:
         await super().close()

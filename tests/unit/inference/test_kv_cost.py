@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv.cost import DEADLINE_MAX_S, DEADLINE_MIN_S, CostModel, Line
+from inference.kv.cold import Progress
+from inference.kv.cost import DEADLINE_MAX_S, DEADLINE_MIN_S, Choice, CostModel, Line
 
 BYTES_PER_TOKEN = 23_000
 
@@ -72,6 +73,56 @@ def test_regret_is_small_on_both_sides_of_the_crossover(bytes_per_s: float) -> N
             regrets.append(took / min(restore, recompute) - 1)
     regrets.sort()
     assert regrets[int(0.95 * len(regrets))] <= 0.15
+
+
+def took_s(choice: Choice, size: int, rate: float, recompute: float) -> float:
+    """What a turn takes whose read is watched as `Promotions` does it, every millisecond. The first bytes come after
+    3 ms."""
+    if not choice.tries:
+        return recompute
+    progress, waited = Progress(), 0.0
+    while progress.num_bytes < size:
+        waited += 0.001
+        if waited >= 0.003:
+            progress.first_s = 0.003
+            while progress.num_bytes < size and progress.num_bytes + progress.piece_bytes <= rate * (waited - 0.003):
+                progress.num_bytes += progress.piece_bytes
+            if size - progress.num_bytes <= rate * (waited - 0.003) - progress.num_bytes:
+                progress.num_bytes = size  # the last piece is shorter
+        if choice.is_too_slow(size, progress, waited, waited):
+            return waited + recompute
+    return waited
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_whatever_was_expected_the_first_bytes_bound_the_regret(looks: bool) -> None:
+    """A tier that became another one unseen, from 1.5 MB/s to 1 GB/s, with the crossover at 7.6 MB/s."""
+    for tokens in (128, 256, 512, 1024, 4096):
+        size, recompute = tokens * BYTES_PER_TOKEN, prefill_s(0, tokens)
+        for rate in (1.5e6, 3e6, 6e6, 7e6, 9e6, 12e6, 25e6, 1e8, 1e9):
+            choice = Choice(not looks, 0.0, recompute, 30.0, recompute, looks)
+            best = min(recompute, 0.003 + size / rate)
+            assert took_s(choice, size, rate, recompute) / best - 1 <= 0.15, (tokens, rate)
+
+
+def test_a_tier_taken_for_slow_is_looked_at_again_but_not_all_the_time() -> None:
+    model = CostModel()
+    for number in range(5):
+        model.prefilled(0, 1000, prefill_s(0, 1000))
+        model.moved("disk", 23_000_000, 30.0, float(number))
+    way = ("disk", "device")
+    assert not model.choose(way, 23_000_000, 0, 1000, 4.2).tries
+    choice = model.choose(way, 23_000_000, 0, 1000, 10.0)
+    assert choice.looks and not choice.restore
+    assert not model.choose(way, 23_000_000, 0, 1, 10.0).tries  # no disk is worth that
+
+
+def test_what_never_begins_is_not_waited_for() -> None:
+    doubted = Choice(False, 9.0, 1.0, 10.0, 1.0, looks=True)
+    hoped = Choice(True, 0.5, 1.0, 1.5, 1.0)
+    assert not doubted.is_too_slow(10**6, Progress(), 0.05, 0.05)
+    assert doubted.is_too_slow(10**6, Progress(), 0.11, 0.11)
+    assert not hoped.is_too_slow(10**6, Progress(), 0.9, 0.9) and hoped.is_too_slow(10**6, Progress(), 1.1, 1.1)
 
 
 def test_a_tier_that_was_slow_is_tried_again_after_a_while() -> None:

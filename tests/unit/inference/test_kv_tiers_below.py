@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.kv.cold import ColdSnapshot
+from inference.kv.cold import PIECE_BYTES_MIN, ColdSnapshot, Progress
+from inference.kv.cost import Choice
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Manifest, Refused
 from inference.kv.gauges import gauges_of
@@ -31,10 +32,10 @@ class HeldDisk(DiskTier):
         self.asked = asyncio.Event()
         self.go.set()
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path) -> Manifest:
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
         self.asked.set()
         await self.go.wait()
-        return await super().fetch(snapshot, payload)
+        return await super().fetch(snapshot, payload, progress)
 
 
 class Bed:
@@ -92,7 +93,7 @@ async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_nex
     tiers, snapshot = await cold(bed, key("a"))
     bed.disk.go.clear()
     with pytest.raises(Refused) as refused:
-        async with tiers.payload(snapshot, deadline_s=0.01):
+        async with tiers.payload(snapshot, Choice(True, 0.0, 1.0, 0.01)):
             raise AssertionError("it cannot be here yet")
     assert refused.value.reason == "too_late" and tiers.counters["refused_too_late"] == 1
     bed.disk.go.set()
@@ -104,6 +105,65 @@ async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_nex
     await tiers.close(0.0)
 
 
+class TricklingDisk(HeldDisk):
+    """A disk of which a piece comes, and then nothing until it is let go."""
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        assert progress is not None
+        progress.passed(8)
+        progress.passed(PIECE_BYTES_MIN)
+        return await super().fetch(snapshot, payload, progress)
+
+
+async def trickling(bed: Bed) -> tuple[Tiers, TricklingDisk, ColdSnapshot]:
+    """Of a snapshot of 40 kB."""
+    first, _ = await cold(bed, key("a"))
+    await first.close(0.0)
+    disk = TricklingDisk(bed.disk.folder)
+    disk.keys = bed.disk.keys
+    tiers = Tiers(IDENTITY, bed.staging, 1 << 24, disk)
+    await tiers.open()
+    found, _ = tiers.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, ColdSnapshot)
+    disk.go.clear()
+    return tiers, disk, found
+
+
+async def test_a_read_that_shows_to_be_slower_than_computing_ends_and_is_learned(bed: Bed) -> None:
+    tiers, disk, snapshot = await trickling(bed)
+    tiers.cost.prefilled(0, 10, 0.02)
+    choice = tiers.choose(snapshot, 0, 10)
+    assert choice.restore
+    with pytest.raises(Refused) as refused:
+        async with tiers.payload(snapshot, choice):
+            raise AssertionError("the rest takes longer than computing")
+    assert refused.value.reason == "too_slow" and tiers.counters["refused_too_slow"] == 1
+    disk.go.set()
+    await tiers._settle()
+    assert disk.counters["disk_reads"] == 0 and tiers.host_bytes == 0 and list(bed.staging.iterdir()) == []
+    assert tiers.place(key("a")).tier == "disk"  # nothing is wrong with the snapshot
+    again = tiers.choose(snapshot, 0, 10)
+    assert not again.restore and again.restore_s > again.recompute_s
+    await tiers.close(0.0)
+
+
+async def test_a_read_goes_on_for_whoever_has_more_to_compute(bed: Bed) -> None:
+    tiers, disk, snapshot = await trickling(bed)
+
+    async def turn() -> bytes:
+        async with tiers.payload(snapshot) as host:
+            return host.path.read_bytes()
+
+    patient = asyncio.create_task(turn())
+    await disk.asked.wait()
+    with pytest.raises(Refused):
+        async with tiers.payload(snapshot, Choice(True, 0.0, 0.01, 30.0, 0.01)):
+            raise AssertionError("the rest takes longer than computing")
+    disk.go.set()
+    assert await patient == payload_of(f"{key('a')}", SIZE)
+    await tiers.close(0.0)
+
+
 async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
     tiers, snapshot = await cold(bed, key("a"))
     bed.disk.go.clear()
@@ -112,7 +172,7 @@ async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
     await bed.disk.asked.wait()
 
     async def turn() -> bytes:
-        async with tiers.payload(snapshot, deadline_s=30.0) as host:
+        async with tiers.payload(snapshot, Choice(True, 0.0, 1.0, 30.0)) as host:
             return host.path.read_bytes()
 
     turns = [asyncio.create_task(turn()) for _ in range(2)]

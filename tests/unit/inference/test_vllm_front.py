@@ -5,12 +5,15 @@ from __future__ import annotations
 import array
 import asyncio
 import hashlib
+import math
 import random
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
 from inference.kv.tiers import Tiers
 from inference.vllm.gate import Gate
@@ -180,6 +183,73 @@ async def test_what_was_written_is_found_again_and_grows_with_the_session(spill:
     plan = await spill.plan("r3", key("a", "other"), longer, 0, 8)
     assert plan.source is None
     await spill.abandon(plan)
+
+
+async def kept(spill: Spill, who: SessionKey, tokens: array.array[int]) -> None:
+    """The session's blocks of a run over `tokens` are in the tiers."""
+    plan = await spill.plan("first", who, tokens, 0, 8)
+    Device(spill).save(plan, tokens)
+    spill.settle(plan, tokens)
+    await spill.settled()
+
+
+async def test_a_restore_that_is_slower_than_computing_is_not_made(spill: Spill) -> None:
+    tokens = array.array("I", range(21))
+    await kept(spill, key("a"), tokens)
+    spill.tiers.cost.prefilled(0, 100, 0.001)
+    spill.tiers.cost.moved("device", 5 * BLOCK_BYTES, 1.0, time.monotonic())
+    plan = await spill.plan("r", key("a"), tokens, 0, 8)
+    assert plan.source is None and plan.base_blocks == 0 and spill.counters["restores_declined"] == 1
+    Device(spill).save(plan, tokens)  # all of it is written again, as nothing is there to go on from
+    spill.settle(plan, tokens)
+    await spill.settled()
+    assert spill.tiers.place(key("a")).tokens == 20
+
+
+async def test_a_run_tells_the_pace_that_restores_are_judged_by(spill: Spill) -> None:
+    tokens = array.array("I", range(3000))
+    cost = spill.tiers.cost
+    plan = await spill.plan("r", key("a"), tokens, 0, 8)
+    await spill.spoke(plan, 2990, 3000)
+    assert math.isinf(cost.prefill_s(0, 100))  # ten tokens say nothing
+    await spill.abandon(plan)
+    plan = await spill.plan("r", key("a"), tokens, 0, 8)
+    assert plan.planned_s is not None
+    plan.planned_s -= 10.0
+    spill.heard(Loaded("r", 0, 1_000_000, 4.0, 0))
+    await spill.spoke(plan, 1000, 3000)
+    assert 5.9 < cost.prefill_s(1000, 3000) < 6.5  # without the load
+    assert cost.move_s("device", 1_000_000, time.monotonic()) == pytest.approx(4.0, rel=0.1)
+    await spill.spoke(plan, 1000, 3000)
+    assert plan.planned_s is None
+    await spill.abandon(plan)
+
+
+async def test_what_is_on_the_device_already_is_not_read_from_disk(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    tokens = array.array("I", range(400))
+
+    async def opened() -> Spill:
+        disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY)
+        tiers = Tiers(IDENTITY, tmp_path / "memory", 1 << 20, disk)
+        await tiers.open()
+        return Spill(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+
+    spill = await opened()
+    await kept(spill, key("a"), tokens)
+    await spill.stop()
+    await spill.tiers.close(5.0)
+    spill = await opened()
+    spill.tiers.cost.prefilled(0, 400, 4.0)
+    assert spill.tiers.place(key("a")).tier == "disk"
+    plan = await spill.plan("resident", key("a"), tokens, 0, 8, resident=400)
+    assert plan.source is None and spill.tiers.place(key("a")).tier == "disk"
+    await spill.abandon(plan)
+    plan = await spill.plan("lost", key("a"), tokens, 0, 8)
+    assert plan.source is not None and plan.base_blocks == 99
+    await spill.abandon(plan)
+    await spill.stop()
+    await spill.tiers.close(0.0)
 
 
 @pytest.mark.parametrize("fate", ["failed", "forgotten"])
