@@ -10,7 +10,8 @@ believed to be as its prior says again, little by little: one that was slow once
 What is expected may be wrong, since a tier can change between two looks at it. So the first bytes of a read decide
 (`Choice.is_too_slow`): as soon as the rest, at the pace that it shows, would take longer than computing, the read is
 given up. Likewise a read is begun against what is expected, to look, when the tier's prior promises a gain and nobody
-has looked for a moment. Either way an error costs about as long as a few pieces of 16 KiB take.
+has looked for a moment. Either way an error costs a small share of what computing takes, and a thread that did not get
+its turn for some milliseconds is not taken for a slow tier where much is at stake.
 
 Pure: times are arguments. It does not know what is running; measurements under load say what load costs.
 """
@@ -30,6 +31,8 @@ _GUESS: Final = 0.25
 _LOOK_AGAIN_S: Final = 0.5  # a tier that is taken for too slow is not looked at again before
 _LOOK_PIECES: Final = 4  # how many pieces must have had the time to come before a pace is believed
 _LOOK_MIN_S: Final = 0.005
+_LOOK_SHARE: Final = 0.03  # of what computing takes: likewise, for a tier that is taken for too slow
+_TRUSTED_SHARE: Final = 0.05  # for one that is not
 _NOTHING_SHARE: Final = 0.1  # of what computing takes: how long a look waits for the first bytes
 _FORGET_S: Final = 60.0  # an estimate without measurements falls back to its prior in this time (e-fold)
 DEADLINE_MIN_S: Final = 0.05
@@ -116,7 +119,8 @@ class Choice(msgspec.Struct, frozen=True):
 
     def look_s(self, num_bytes: int) -> float:
         """After how long a pace is believed: a tier that is just worth it brings some pieces in this time."""
-        return max(_LOOK_MIN_S, _LOOK_PIECES * PIECE_BYTES_MIN * self.read_max_s / max(1, num_bytes))
+        share = _LOOK_SHARE if self.looks else _TRUSTED_SHARE
+        return max(_LOOK_MIN_S, max(share, _LOOK_PIECES * PIECE_BYTES_MIN / max(1, num_bytes)) * self.read_max_s)
 
     def is_too_slow(self, num_bytes: int, progress: Progress, waited_s: float, now_s: float) -> bool:
         """Whether computing is over sooner than the rest of a read of `num_bytes`, as far as that can be seen."""

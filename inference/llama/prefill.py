@@ -103,14 +103,14 @@ class Prefill:
     async def measure(self) -> None:
         """Computes some tokens that nobody asked for, in a slot that is nobody's yet: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
-        prompt = array.array("I", [0] * min(self._piece_tokens, _TRIED_TOKENS))
-        run = Completion(self._http, self._fragments, self._tokenizer.text, 0, prompt, 0)
-        with contextlib.suppress(SessileError):
-            await run.open({"n_predict": 0})
-            while isinstance(await run.next(), Chunk):
-                continue
-            self.learn(run)
-        run.close()
+        for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and tells nothing
+            run = Completion(self._http, self._fragments, self._tokenizer.text, 0, array.array("I", [0] * count), 0)
+            with contextlib.suppress(SessileError):
+                await run.open({"n_predict": 0})
+                while isinstance(await run.next(), Chunk):
+                    continue
+                self.learn(run)
+            run.close()
 
     def learn(self, run: Completion) -> None:
         """What a run that is over tells of the engine's pace."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inference.kv.cold import PIECE_BYTES_MIN, ColdSnapshot, Progress
@@ -132,7 +133,7 @@ async def trickling(bed: Bed) -> tuple[Tiers, TricklingDisk, ColdSnapshot]:
 async def test_a_read_that_shows_to_be_slower_than_computing_ends_and_is_learned(bed: Bed) -> None:
     tiers, disk, snapshot = await trickling(bed)
     tiers.cost.prefilled(0, 10, 0.02)
-    choice = tiers.choose(snapshot, 0, 10)
+    choice = msgspec.structs.replace(tiers.choose(snapshot, 0, 10), deadline_s=30.0)
     assert choice.restore
     with pytest.raises(Refused) as refused:
         async with tiers.payload(snapshot, choice):
