@@ -7,6 +7,7 @@ to end, and who is killed asks nobody. It does not know vLLM.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import select
 import threading
@@ -15,11 +16,17 @@ log = logging.getLogger(__name__)
 
 
 def end_with(front: int) -> None:
-    """From now on this process ends when process `front` does, if that is its parent. Does nothing but on Linux."""
-    if os.getppid() != front or not hasattr(os, "pidfd_open"):
+    """From now on this process ends when process `front` does, if that started it; at once where it ended while the
+    model was read, which takes minutes. Does nothing but on Linux."""
+    started_by = multiprocessing.parent_process()
+    if front not in (os.getppid(), started_by.pid if started_by is not None else None):
+        return
+    if not hasattr(os, "pidfd_open"):
         return
     try:
         watched = os.pidfd_open(front)
+    except ProcessLookupError:
+        os._exit(1)
     except OSError as exc:
         log.warning("this process would outlive a server that is killed: %s", exc)
         return

@@ -19,6 +19,17 @@ end_with({front})
 print(os.getpid(), flush=True)
 sys.stdin.read()
 """
+LATE = """
+import multiprocessing, os
+from inference.vllm.orphan import end_with
+front, gate = os.getpid(), os.dup(0)
+def begin():
+    print(os.getpid(), flush=True)
+    os.read(gate, 1)
+    end_with(front)
+    os.read(gate, 1)
+multiprocessing.get_context("fork").Process(target=begin).start()
+"""
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
@@ -41,6 +52,24 @@ def test_a_watching_process_ends_with_its_parent(front: str, ends: bool) -> None
             parent.send_signal(signal.SIGKILL)
             parent.wait(10)
             assert gone(watched, 10 if ends else 0.2) is ends  # its input is still open: only the watch ends it
+        finally:
+            parent.stdin.close()
+            assert gone(watched, 10)
+            os.close(watched)
+
+
+def test_one_whose_parent_was_killed_before_it_could_watch_ends_too() -> None:
+    command = [sys.executable, "-c", LATE]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        child = int(parent.stdout.readline())
+        watched = os.pidfd_open(child)
+        try:
+            parent.send_signal(signal.SIGKILL)
+            parent.wait(10)
+            parent.stdin.write(b"x")
+            parent.stdin.flush()
+            assert gone(watched, 10)  # its input is still open
         finally:
             parent.stdin.close()
             assert gone(watched, 10)
