@@ -18,6 +18,7 @@ It does not know requests beyond their names; when blocks may be read or written
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -277,7 +278,8 @@ class Mover:
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         pages = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)
+            with contextlib.suppress(OSError):  # a kernel without them: the pages are small ones
+                pages.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(pages, dtype=torch.uint8).zero_()
 
     @property

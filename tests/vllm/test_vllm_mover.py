@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +113,19 @@ def test_blocks_come_back_bit_for_bit(
         for number, block_id in enumerate(into):
             assert block(held, block_id) == block(before[rank], ids[first + number])
         assert block(held, 0) == untouched
+
+
+def test_a_kernel_without_huge_pages_moves_them_all_the_same(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plain(mmap.mmap):
+        def madvise(self, *_: Any) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mover_module.mmap, "mmap", Plain)
+    held = caches("bf16", "cpu", 1)
+    saved(start(held), tmp_path / "payload", [3, 4])
+    assert (tmp_path / "payload").read_bytes() == block(held, 3) + block(held, 4)
 
 
 def test_a_payload_that_changed_marks_every_block_of_its_load(start: Start, tmp_path: Path) -> None:
