@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
-_AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # after how long a vLLM that died is started again, and again
+_AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # after how long a vLLM that died is started again, and the last ever after
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
 
 
@@ -239,9 +240,9 @@ class VllmEngine:
             self._beginning_again = asyncio.create_task(self._begin_again(self._gone))
 
     async def _begin_again(self, gone: SessileError) -> None:
-        """Ends when turns are welcome, or somebody closes the engine, or every attempt failed. What was saved of
-        sessions and has reached the disk is found again there."""
-        for pause_s in _AGAIN_S:
+        """Ends when turns are welcome, or somebody closes the engine. What was saved of sessions and has reached the
+        disk is found again there."""
+        for pause_s in itertools.chain(_AGAIN_S, itertools.repeat(_AGAIN_S[-1])):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), pause_s)
             try:
@@ -251,14 +252,20 @@ class VllmEngine:
                     async with contextlib.AsyncExitStack() as undo:
                         self._spill = await self._start_core(undo, self._model, self._info.context_window)
                         self._undo = undo.pop_all()
-                while self._deleted and self._spill is not None:
-                    await self._spill.tiers.erase(self._deleted.pop())
             except Exception:  # whatever a broken vLLM does: there is another attempt
                 log.exception("vLLM could not be started again")
                 continue
+            await self._erase_deleted()
             if self._gone is gone:
                 self._gone = None
             return
+
+    async def _erase_deleted(self) -> None:
+        while self._deleted and self._spill is not None:
+            try:
+                await self._spill.tiers.erase(self._deleted.pop())
+            except Exception:  # no reason to keep vLLM from whoever is there
+                log.exception("KV of a session that was deleted meanwhile is still there, until its key is destroyed")
 
     async def _leave_core(self) -> None:
         """Closes all that belongs to a vLLM that has died; its runs have ended, or are about to."""
@@ -357,10 +364,11 @@ class VllmEngine:
             self._spill.tiers.park(key)
 
     async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
-        if self._spill is None:
+        spill = self._spill
+        if spill is None:
             return None
-        await self._spill.settled(key)
-        return await self._spill.tiers.export(key)
+        await spill.settled(key)  # vLLM may die meanwhile, and leave none
+        return await spill.tiers.export(key)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         return await self._spill.tiers.import_(key, chunks) if self._spill is not None else 0

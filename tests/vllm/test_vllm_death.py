@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from inference.vllm import engine as engine_module
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine
 from sessions.errors import Unavailable
@@ -57,3 +61,31 @@ async def test_an_engine_that_is_closed_while_vllm_starts_again_is_closed(world:
     with pytest.raises(Unavailable) as refused:
         await ask(engine, key("a"), (1, 2, 3))
     assert "closed" in refused.value.public_message
+
+
+class Refusing(VllmEngine):
+    """Its vLLM does not start for some times, and then does."""
+
+    refusals = 0
+
+    async def _start_core(self, *_: Any) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("engine_unavailable", "Not now.")
+
+
+async def test_it_is_tried_again_until_vllm_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_AGAIN_S", (0.0, 0.0))
+    options = vllm_options(tmp_path)
+    engine = Refusing(options, core=VllmCore(options))
+    engine._model, engine._info, engine._gone = cast(Any, None), cast(Any, SimpleNamespace(context_window=256)), None
+    engine.refusals = 5
+    engine._died()
+    assert engine._beginning_again is not None
+    await engine._beginning_again
+    assert engine._gone is None and engine.refusals == 0
+    engine.refusals = 1 << 30
+    engine._died()
+    await until(lambda: engine.refusals < (1 << 30) - 5)
+    await engine.close()
+    assert engine._beginning_again.done()
