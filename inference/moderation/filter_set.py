@@ -254,7 +254,8 @@ class PolicyFilterSet:
 
     def _looker(self, policy: Policy) -> Look:
         """How messages are looked at: by one worker at one go, so that a message waits once; its classifiers' worker,
-        where it has some. A guard is asked by its own way."""
+        where it has some. Patterns need no classifier: where that worker errs or is late, the other one looks for them.
+        A guard is asked by its own way."""
         side, deadline_s = policy.input, policy.deadline_ms / 1000
         scanning, judging = self._scanning, self._judging
         guard = self._guards[side.guard.name] if side.guard is not None else None
@@ -266,7 +267,8 @@ class PolicyFilterSet:
             found: asyncio.Future[list[Any]] | None = None
             if local and scan:
                 assert judging is not None
-                judged, found = judging.look(text, local, policy.version, scores_s=deadline_s, places_s=scan_s)
+                judged, places = judging.look(text, local, policy.version, deadline_s)
+                found = asyncio.ensure_future(_or(places, lambda: scanning.scan(text, policy.version, scan_s)))
             elif local:
                 assert judging is not None
                 judged = judging.ask(text, local, deadline_s)
@@ -296,6 +298,13 @@ class PolicyFilterSet:
             return asyncio.ensure_future(_together(guard.ask(text, timeout_s), judged, local))
 
         return ask
+
+
+async def _or(places: asyncio.Future[list[Any]], again: Callable[[], asyncio.Future[list[Any]]]) -> list[Any]:
+    try:
+        return await places
+    except NotJudged:
+        return await again()
 
 
 async def _together(

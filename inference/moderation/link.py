@@ -100,10 +100,10 @@ class WorkerLink:
         return places
 
     def look(
-        self, text: str, models: Sequence[str], version: str, *, scores_s: float, places_s: float
+        self, text: str, models: Sequence[str], version: str, timeout_s: float
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
-        """Both at one go, each with a time of its own: one wait for a processor instead of two."""
-        scores, places = _due(scores_s), _due(places_s)
+        """Both at one go: one wait for a processor instead of two."""
+        scores, places = _due(timeout_s), _due(timeout_s)
         self._submit(_Asked(Item(text, tuple(models), version), scores, places))
         return scores, places
 

@@ -41,6 +41,7 @@ class Toxicity:
 
         words, model = profanity_check.vectorizer, profanity_check.model
         self._np = np
+        self._letters = letters("_")  # a table that takes a while: nobody's message waits for it
         vocabulary: dict[str, int] = words.vocabulary_
         hashes = hashes_of_each(list(vocabulary))
         order = np.argsort(hashes)
@@ -56,7 +57,7 @@ class Toxicity:
 
     def judge(self, texts: Sequence[str]) -> list[float]:
         np = self._np
-        found = cut([text.lower() for text in texts], letters("_"), shortest=2)
+        found = cut([text.lower() for text in texts], self._letters, shortest=2)
         at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
         known = np.flatnonzero(self._hashes[at] == found.words)
         column = self._column[at[known]]
@@ -78,10 +79,11 @@ class Injection:
         from inference.moderation.injection import model
 
         self._model = model.Linear.load()
+        self._letters = letters()
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        found = cut([plain_of(text).lower() for text in texts], letters())
+        found = cut([plain_of(text).lower() for text in texts], self._letters)
         return found.worst(self._model.scores(found.words, found.first, found.behind))
 
 

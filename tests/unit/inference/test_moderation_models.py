@@ -9,6 +9,7 @@ import pytest
 from inference.moderation import models
 from inference.moderation.injection.model import FILE
 from inference.moderation.injection.train import DATA, read, train
+from inference.moderation.words import letters
 
 
 def test_toxicity_says_what_its_package_says() -> None:
@@ -61,6 +62,15 @@ def test_short_and_odd_messages_are_no_attacks() -> None:
     short = ["", "?", "j", "w.", "17", "n. 8", "yes please", "f) 9", "the 44: whistle", "shorter, please"]
     scores = dict(zip([*lists, *short], model.judge([*lists, *short]), strict=True))
     assert {text: score for text, score in scores.items() if score >= 0.5} == {}
+
+
+@pytest.mark.parametrize("name", ["toxicity", "prompt_injection"])
+def test_the_first_message_waits_for_no_table(name: str) -> None:
+    letters.cache_clear()
+    model = models.load(name)
+    made = letters.cache_info().misses
+    model.judge(["Hello there."])
+    assert made == letters.cache_info().misses == 1
 
 
 def test_names_are_found_with_their_places() -> None:
