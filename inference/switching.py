@@ -97,8 +97,12 @@ class SwitchingEngine:
             await self.main.release(key)
 
     async def park(self, key: SessionKey) -> None:
-        await self.smaller.park(key)
-        await self.main.park(key)
+        """The smaller one forgets it: nobody else may want its slot for days, and what lies there counts against what
+        the tenant may hold at the model."""
+        try:
+            await self.smaller.release(key)
+        finally:
+            await self.main.park(key)
 
     async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
         return await self.main.export_kv(key)

@@ -173,6 +173,21 @@ async def test_release_erases_at_both(start: Start) -> None:
         assert (await ask(engine, a, prompt, max_tokens=4, model=model)).finish.cached_tokens == 0
 
 
+async def test_of_a_session_that_left_memory_only_the_model_keeps_something(start: Start) -> None:
+    """Else what the smaller one was left with when brownout ended would count against the tenant until the next one."""
+    engine = await start()
+    a, small = key("a"), engine.info.smaller_model
+    prompt = await prompt_of(engine, STORY)
+    await ask(engine, a, prompt, max_tokens=4)
+    held = engine.place(a).tokens
+    await ask(engine, a, prompt, max_tokens=4, model=small)
+    assert engine.smaller.place(a).tokens
+    await engine.park(a)
+    assert not engine.smaller.place(a).tokens and engine.place(a).tokens == held
+    if isinstance(engine, HoldsKV) and isinstance(engine.smaller, HoldsKV):
+        assert engine.smaller.holdings.bytes_of(a.tenant) == 0
+
+
 async def test_a_forecast_counts_what_only_the_other_one_holds() -> None:
     engine = switching(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
     async with alone(engine):
