@@ -98,9 +98,12 @@ class VllmTokenizer:
         around = self.template.scaffold.roles[message.role]
         calls = [_call_text(name, arguments) for _, name, arguments in message.calls]
         text = "\n".join([message.text, *calls] if message.text else calls)
-        tokens = (
-            await self.text(text) if not (calls and self.has_special_tags) else self._with_tags(message.text, calls)
-        )
+        if not (calls and self.has_special_tags):
+            tokens = await self.text(text)
+        elif len(text) > _INLINE_CHARS_MAX:
+            tokens = await asyncio.to_thread(self._with_tags, message.text, calls)
+        else:
+            tokens = self._with_tags(message.text, calls)
         return (*self._scaffold[around.before], *tokens, *self._scaffold[around.after])
 
     async def text(self, text: str) -> Tokens:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
+from inference.vllm.engine import _template
+from inference.vllm.model import read_vllm_model
+from inference.vllm.tokenizer import VllmTokenizer
 from sessions.ports import ChatMessage
 from sessions.tools import CLOSE, OPEN
 from sessions.types import Sampling
@@ -52,3 +56,18 @@ async def test_tags_that_are_special_tokens_are_read_and_written(world: VllmWorl
     ):
         tokens = await engine.tokenizer.message(message)
         assert [token for token in tokens if token in tags] == wanted
+
+
+async def test_a_long_message_with_calls_is_encoded_in_a_thread(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = read_vllm_model(model)
+    tokenizer = VllmTokenizer(model / "tokenizer.json", _template("chatml", read), bos=read.token_text("bos_token"))
+    encode, threads = tokenizer._encode, set[int]()
+
+    def noted(text: str, *, special: bool) -> tuple[int, ...]:
+        threads.add(threading.get_ident())
+        return encode(text, special=special)
+
+    monkeypatch.setattr(tokenizer, "_encode", noted)
+    call = ("c", "f", json.dumps({"q": "word " * 1_000}))
+    await tokenizer.message(ChatMessage(role="assistant", text="Let me see.", calls=(call,)))
+    assert threads and threading.get_ident() not in threads
