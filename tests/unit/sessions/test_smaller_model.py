@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sessions import commands as cm
 from sessions import events as ev
 from sessions import writer
-from sessions.state import replay
+from sessions.state import pack_state, replay, unpack_state
 from sessions.stored import Loaded
 from sessions.types import ResponseId, Tool
 from tests.unit.sessions.ground import SESSION, TERMINAL, Ground
@@ -143,3 +144,21 @@ def test_a_log_from_before_there_were_smaller_models_is_read_as_it_was() -> None
     assert response is not None
     assert bodies(ground, response)[0].model == "sim" and writes(ground, response) == ""
     assert replay(Loaded(ground.head(), None, tuple(ground.records), (), True)).open[response].body.model == "sim"
+
+
+def test_a_snapshot_from_before_there_were_smaller_models_goes_on_with_the_sessions_own() -> None:
+    ground = Ground(smaller_model=SMALL)
+    ground.create(tools=(TOOL,))
+    response = ground.say().response_id
+    assert response is not None
+    ground.write(response, writer.CallBegin("look_up"), writer.CallArguments("{}"))
+    ground.finish(response)
+    body = msgspec.msgpack.decode(pack_state(ground.state))
+    for waiting in body["awaiting"].values():
+        del waiting["model"]
+    state = unpack_state(msgspec.msgpack.encode(body))
+    assert state is not None and [turn.model for turn in state.awaiting.values()] == [""]
+    ground.machine.state.awaiting = state.awaiting
+    (call,) = [each for turn in state.awaiting.values() for each in turn.missing]
+    answered = ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42"))
+    assert models(ground, answered.response_id) == ["sim"] and writes(ground, answered.response_id) == ""
