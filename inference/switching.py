@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from sessions.errors import BadInput
+from sessions.errors import BadInput, Unavailable
 from sessions.limits import Forecast, Holdings, HoldsKV, Share
 from sessions.ports import Chunk, Engine, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace, Tokenizer
 from sessions.types import ResponseId, SessionKey, TenantId, Tokens
@@ -176,10 +176,13 @@ def check_model(info: EngineInfo, model: str) -> None:
 
 
 async def _start_smaller(engine: Engine) -> None:
+    """Says which of the two it was that could not be started."""
     try:
         await engine.start()
-    except BadInput as error:
+    except (BadInput, Unavailable) as error:
         text = f"The model for brownout cannot be used. {error.public_message}"
+        if isinstance(error, Unavailable):
+            raise Unavailable(error.code, text) from error
         raise BadInput("bad_brownout_model", text, param="brownout_model") from error
 
 

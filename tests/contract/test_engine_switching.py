@@ -15,7 +15,7 @@ from inference.kv.envelope import decode_header
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.switching import HeldTogether, SwitchingEngine, switching
-from sessions.errors import BadInput
+from sessions.errors import BadInput, Unavailable
 from sessions.limits import HoldsKV, Share
 from sessions.ports import Engine
 from sessions.types import ResponseId, TenantId
@@ -285,6 +285,21 @@ async def test_a_pair_that_does_not_go_together_is_refused_and_both_are_closed(
     for each in (main, smaller):
         assert not await _serves(each)
     await engine.close()
+
+
+class NoRoom(SimulatedEngine):
+    async def start(self) -> None:
+        raise Unavailable("model_not_loaded", "Its weights need more memory.")
+
+
+async def test_a_smaller_model_that_does_not_start_is_named_and_the_model_closed() -> None:
+    main = SimulatedEngine(LARGE)
+    engine = switching(main, lambda _: NoRoom(SMALL))
+    with pytest.raises(Unavailable) as refused:
+        await engine.start()
+    assert refused.value.code == "model_not_loaded"
+    assert refused.value.public_message == "The model for brownout cannot be used. Its weights need more memory."
+    assert not await _serves(main)
 
 
 async def _serves(engine: Engine) -> bool:
