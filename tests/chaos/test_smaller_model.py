@@ -40,8 +40,9 @@ class Flood:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.aclose()
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
     async def _ask_on(self) -> None:
         while True:
