@@ -95,7 +95,8 @@ class VllmCore:
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
     ) -> AsyncGenerator[Chunk | Ended, None]:
         """Chunks, then one Ended. Closing it aborts the run within one step. Raises SessileError."""
-        if self._llm is None:
+        llm = self._llm
+        if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
         ends = set(params.stop_token_ids or ())
         # In the form that vLLM's own renderer gives it, a prompt needs no thread of vLLM's and no `await` on its way to
@@ -103,7 +104,7 @@ class VllmCore:
         rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
         if salt:
             rendered["cache_salt"] = salt
-        stream = self._llm.generate(rendered, params, name, priority=priority)
+        stream = llm.generate(rendered, params, name, priority=priority)
         cached: int | None = None
         try:
             async for output in stream:
@@ -123,7 +124,7 @@ class VllmCore:
                     yield Ended(reason, cached or 0)
                     return
         except EngineDeadError as exc:
-            self.dead = True
+            self.dead = self.dead or self._llm is llm  # who was slow to read hears it when another one has begun
             raise Unavailable("engine_unavailable", "The model's engine has died.") from exc
         except (ValueError, VLLMClientError) as exc:
             raise _refused(params, str(exc)) from exc

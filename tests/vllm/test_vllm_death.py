@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.vllm import engine as engine_module
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine
+from inference.vllm.sampling import prefill_params
 from sessions.errors import Unavailable
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import VllmWorld, settled, vllm_options
@@ -89,3 +92,25 @@ async def test_it_is_tried_again_until_vllm_is_there(tmp_path: Path, monkeypatch
     await until(lambda: engine.refusals < (1 << 30) - 5)
     await engine.close()
     assert engine._beginning_again.done()
+
+
+class Dies:
+    """In place of vLLM's front half: says one word, and then that it is dead."""
+
+    async def generate(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        said = SimpleNamespace(token_ids=[7], text="a", finish_reason=None, stop_reason=None, logprobs=None)
+        yield SimpleNamespace(num_cached_tokens=0, outputs=[said])
+        raise EngineDeadError
+
+
+@pytest.mark.parametrize("begun_again", [False, True])
+async def test_whoever_hears_late_of_a_death_does_not_end_the_next_vllm(tmp_path: Path, begun_again: bool) -> None:
+    core = VllmCore(vllm_options(tmp_path))
+    core._llm = cast(Any, Dies())
+    run = core.run("r", [1, 2], "", prefill_params({}), 0)
+    await anext(run)
+    if begun_again:
+        core._llm = cast(Any, Dies())
+    with pytest.raises(Unavailable):
+        await anext(run)
+    assert core.dead is not begun_again
