@@ -120,20 +120,21 @@ class Migration:
     # -- before the seal ---------------------------------------------------------------------------------------------
 
     async def _reserve(self, talk: Talk, actor: Actor) -> None:
-        longest = max((len(ledger) for ledger in await _ledgers(actor)), default=0)
+        longest = max((len(ledger) for ledger in (await _ledgers(actor))[0]), default=0)
         talk.say(pf.Reserve(talk.number, actor.key, longest))
         await self._hear(talk, self.limits.reserve_s)
 
     async def _bring_up(self, talk: Talk, actor: Actor) -> None:
         """Has the target hold KV for all but a rest of the session's ledgers."""
         told: list[array[int]] = []
-        if not actor.open:
+        _, written = await _ledgers(actor)
+        if not written:
             covered = await self._copy(talk, actor.key)
-            told += [ledger[:covered] for ledger in await _ledgers(actor)]
+            told += [ledger[:covered] for ledger in (await _ledgers(actor))[0]]
         rest_before = -1
         last: array[int] = array("I")
         for _ in range(self.limits.rounds_max):
-            ledgers = await _ledgers(actor)
+            ledgers, _ = await _ledgers(actor)
             rests = [len(ledger) - max((common(ledger, each) for each in told), default=0) for ledger in ledgers]
             rest = sum(rests)
             if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
@@ -212,11 +213,12 @@ class Migration:
             actor.lost()
 
 
-async def _ledgers(actor: Actor) -> list[array[int]]:
+async def _ledgers(actor: Actor) -> tuple[list[array[int]], bool]:
+    """Of which the target is to hold KV, and whether they are being written."""
     try:
         return await actor.ledgers()
     except BadInput:  # a turn that does not fit the window fails by itself; there is no KV to bring up for it
-        return []
+        return [], True
 
 
 def common(one: array[int], other: array[int]) -> int:

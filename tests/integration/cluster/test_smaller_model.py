@@ -107,6 +107,27 @@ async def test_in_mid_answer_the_same_model_goes_on_elsewhere_as_if_nothing_had_
 
 
 @virtual
+async def test_handed_off_while_the_smaller_model_writes_the_models_kv_goes_along() -> None:
+    """Else each replica that is emptied under overload would have the next ones compute whole conversations."""
+    async with pairs() as (made, told):
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        told.late = False
+        await gateway.say(key, "word " * 500, tokens=20)
+        await made.at_rest(key)
+        told.late = True
+        await gateway.say(key, "And then?", tokens=150)
+        await made.writes(key, 5)
+        source = made.replicas[made.owner(key)]
+        target = other(made, source.name)
+        await source.replica.migration.hand_off(key, member(target))
+        counters = engine_of(made, target.name).main.stats().counters
+        assert counters["imports"] == 1 and counters["prefilled_tokens"] < 100
+        await made.at_rest(key)
+        assert models(made, key)[-2:] == [("in_progress", SMALL), ("incomplete", SMALL)]
+
+
+@virtual
 async def test_when_it_is_over_the_model_goes_on_from_where_it_was() -> None:
     async with pairs(1) as (made, told):
         gateway, engine = made.gateways["g1"], engine_of(made, "r1")
