@@ -22,9 +22,11 @@ class Model(Protocol):
 
 
 def load(name: str) -> Model:
-    """Takes seconds the first time. Raises ImportError, or KeyError for a name that is none."""
+    """Takes seconds the first time, for a first use too. Raises ImportError, or KeyError for a name that is none."""
     made: dict[str, type[Model]] = {"toxicity": Toxicity, "prompt_injection": Injection, "entities": Entities}
-    return made[name]()
+    model = made[name]()
+    model.judge(["A first text."])  # makes its tables
+    return model
 
 
 class Toxicity:
