@@ -6,7 +6,9 @@ A turn is let in as long as it is expected to say its first word within its prio
 within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
 whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
 
-A turn that finds the engine idle is let in however long its own prompt takes: it would be as late whenever it came.
+A turn that finds the engine idle is let in however long its own prompt takes: it would be as late whenever it came. So
+is one that finds room beside others and waits for nobody, but only one in the time that its prompt takes: on an engine
+that is never idle it would be refused for ever.
 
 Brownout, where the limits file says so: when too many turns of a stretch were refused, answers do without something a
 step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
@@ -131,6 +133,7 @@ class Admission:
         self._refused = refused
         self._replaced = replaced
         self._looked_at: Limits | None = None
+        self._long_until = 0.0  # a prompt that was late by itself is being computed
         self.brownout = Brownout()
         self._look(limits())
 
@@ -160,6 +163,8 @@ class Admission:
             else:
                 late_s = min(late_s, _late_s(smaller, target))
         refused = bool(why) and not model
+        if refused and why == "ttft" and not forecast.position and not forecast.wait_s and now >= self._long_until:
+            refused, self._long_until = False, now + forecast.ttft_s
         self.brownout.seen(now, levels, refused=refused, missed=bool(why))
         if refused:
             self._refused(why)
@@ -186,7 +191,13 @@ class Admission:
     @property
     def gives_extras(self) -> bool:
         """Whether what nobody waits for is done at the moment: warming KV ahead of a turn."""
-        return self._limits().browned(self.brownout.level)[1].extras
+        return self._limits().browned(self.level)[1].extras
+
+    @property
+    def level(self) -> int:
+        """Of brownout, now: it falls while nobody asks, too."""
+        self.brownout.advance(self._clock(), len(self._limits().brownout))
+        return self.brownout.level
 
     def _told(self, input: Command, position: int, wait_s: float, limits: Limits) -> Command:
         service: dict[str, Json] = {}

@@ -75,7 +75,7 @@ def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -
     about = "Turns that the smaller model took, by the target that the model would have missed."
     replaced = measures.counter("admission_smaller_model", about, "target")
     made = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
-    measures.gauge("brownout_level", "How far brownout goes.", (), lambda: {(): made.brownout.level})
+    measures.gauge("brownout_level", "How far brownout goes.", (), lambda: {(): made.level})
     return made
 
 

@@ -17,7 +17,7 @@ import numpy as np
 BASE: Final = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _INVERSE: Final = pow(BASE, -1, 1 << 64)
 _CODE_POINTS: Final = 0x110000
-_powers: tuple[Any, Any] = (np.ones(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
+_KEPT: Final = 131_072  # powers that are kept; longer texts make theirs
 
 
 @cache
@@ -74,13 +74,18 @@ def _mixed(numbers: Any) -> Any:
 
 def _powers_to(length: int) -> tuple[Any, Any]:
     """BASE and its inverse to the powers from 0 on, at least `length` of them."""
-    global _powers
-    if len(_powers[0]) < length:
-        count = max(length, 2 * len(_powers[0]), 16_384)
-        made = []
-        for base in (BASE, _INVERSE):
-            factors = np.full(count, base, dtype=np.uint64)
-            factors[0] = 1
-            made.append(np.cumprod(factors))
-        _powers = (made[0], made[1])
-    return _powers
+    return _kept_powers() if length <= _KEPT else _powers(length)
+
+
+@cache
+def _kept_powers() -> tuple[Any, Any]:
+    return _powers(_KEPT)
+
+
+def _powers(count: int) -> tuple[Any, Any]:
+    made = []
+    for base in (BASE, _INVERSE):
+        factors = np.full(count, base, dtype=np.uint64)
+        factors[:1] = 1
+        made.append(np.cumprod(factors))
+    return made[0], made[1]

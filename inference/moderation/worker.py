@@ -60,7 +60,7 @@ class Worker:
         return {name: model.version for name, model in self._models.items()}
 
     def _judged(self, items: Sequence[Item]) -> Sequence[dict[str, Any] | str]:
-        """Each model sees all of its texts at once; a model's failure is that of the whole batch."""
+        """Each model sees all of its texts at once; where one errs, each goes by itself: the others have theirs."""
         results: list[dict[str, Any]] = [{} for _ in items]
         try:
             for name in {name for item in items for name in item.models}:
@@ -69,7 +69,7 @@ class Worker:
                 for index, score in zip(asked, scores, strict=True):
                     results[index][name] = score
         except Exception as error:  # noqa: BLE001 - what patterns find is told all the same
-            return [_told(error)] * len(items)
+            return [_told(error)] if len(items) == 1 else [self._judged((item,))[0] for item in items]
         return results
 
     def _places(self, item: Item) -> list[Any] | str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import profanity_check
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from inference.moderation import models
 from inference.moderation.injection.model import FILE
 from inference.moderation.injection.train import DATA, read, train
-from inference.moderation.words import letters
+from inference.moderation.wire import Item, Look
+from inference.moderation.words import codes_of, hashes_of, hashes_of_each, letters
+from inference.moderation.worker import Worker
 
 
 def test_toxicity_says_what_its_package_says() -> None:
@@ -80,3 +84,27 @@ def test_names_are_found_with_their_places() -> None:
         ("person", "Maria Gonzalez"),
         ("location", "London"),
     }
+
+
+class Picky:
+    """A model that one text makes fail."""
+
+    version = "picky/1"
+
+    def judge(self, texts: Sequence[str]) -> list[float]:
+        if "poison" in texts:
+            raise ValueError("no")
+        return [0.5] * len(texts)
+
+
+def test_a_text_that_makes_a_model_fail_fails_alone() -> None:
+    worker = Worker()
+    worker._models["picky"] = Picky()
+    reply = worker.answer(Look(tuple(Item(text, ("picky",), "") for text in ("a", "poison", "b"))))
+    assert [each.scores for each in reply.seen] == [{"picky": 0.5}, "ValueError: no", {"picky": 0.5}]
+
+
+def test_hashes_do_not_depend_on_how_long_the_text_around_them_is() -> None:
+    long = "x" * 200_000 + " word"
+    codes = codes_of(long)
+    assert hashes_of(codes, np.array([200_001]), np.array([200_005])).tolist() == hashes_of_each(["word"]).tolist()

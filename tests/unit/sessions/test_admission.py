@@ -97,8 +97,27 @@ def test_one_that_finds_the_engine_idle_is_let_in_however_long_its_prompt_takes(
     """It would be as late whenever it came: refused now, it would be refused for ever."""
     admission, engine, _, refused = made(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.0, idle=True))
     assert admitted(admission, KEY, say()).refused is None
-    engine.told = Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01)
+    engine.told = forecast(9.0)
     assert isinstance(admitted(admission, KEY, say()).refused, Overloaded) and refused == ["ttft"]
+
+
+def test_of_those_that_only_their_own_prompts_make_late_one_at_a_time_is_let_in_beside_others() -> None:
+    """An engine that always has something to do would refuse them for ever."""
+    admission, _, clock, refused = made(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.01))
+    assert admitted(admission, KEY, say()).refused is None
+    clock[0] = 8.9
+    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded)
+    clock[0] = 9.1
+    assert admitted(admission, KEY, say()).refused is None and refused == ["ttft"]
+
+
+def test_the_level_of_brownout_falls_while_nobody_asks() -> None:
+    admission, _ = browned(60, BrownoutStep(extras=False))
+    clock = [10.0]
+    admission._clock = lambda: clock[0]
+    assert admission.level == 2 and not admission.gives_extras
+    clock[0] = 300.0
+    assert admission.level == 0 and admission.gives_extras
 
 
 def test_the_smaller_model_takes_none_that_it_would_have_to_catch_up_on_for_too_long() -> None:
