@@ -157,6 +157,7 @@ INNER: Final[dict[str, str]] = {
 STARTUP: Final = frozenset(
     {
         "address_unavailable",
+        "bad_brownout_model",
         "bad_chat_template",
         "bad_directory_url",
         "bad_kv_folder",
