@@ -35,7 +35,7 @@ from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens
 from inference.vllm.core import BUILD, Ended, VllmCore
 from inference.vllm.gate import Gate
-from inference.vllm.link import Listener, Ready, Report, Unfit
+from inference.vllm.link import Listener, Ready, Report, Unfit, all_ready
 from inference.vllm.model import VllmModel, read_vllm_model
 from inference.vllm.options import VllmOptions
 from inference.vllm.resident import Resident
@@ -52,7 +52,6 @@ __all__ = ["VllmEngine", "VllmOptions"]
 log = logging.getLogger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
-_READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
 _AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # after how long a vLLM that died is started again, and the last ever after
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
@@ -204,7 +203,7 @@ class VllmEngine:
         undo.callback(self._core.close)
         await self._core.start(window, str(staging.path))
         self._resident.device_tokens = self._core.device_tokens
-        ready = self._core.kv_shape = self._core.kv_shape or await _all_ready(reports)
+        ready = self._core.kv_shape = self._core.kv_shape or await all_ready(reports)
         if isinstance(ready, str):
             log.warning("this engine runs without spilled KV: %s", ready)
             return None
@@ -460,25 +459,6 @@ class VllmEngine:
         return (self._spill is not None and self._spill.is_settling(key)) or any(
             turn.key == key for turn in self._turns.values()
         )
-
-
-async def _all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:
-    """One report of each rank in order, or why their KV cannot be moved."""
-    ready: dict[int, Ready] = {}
-    try:
-        async with asyncio.timeout(_READY_WAIT_S):
-            while True:
-                report = await reports.get()
-                if isinstance(report, Unfit):
-                    return report.reason
-                ready[report.rank] = report
-                if len(ready) == report.world:
-                    break
-    except TimeoutError:
-        return "its workers did not report (are they on another machine?)"
-    if len({(report.block_bytes, report.layout) for report in ready.values()}) > 1:
-        return "its ranks hold different shares of a block"
-    return [ready[rank] for rank in sorted(ready)]
 
 
 def _template(wanted: str | None, model: VllmModel) -> ChatTemplate:

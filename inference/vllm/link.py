@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 SOCKET_NAME: Final = "front.sock"
 _DATAGRAM_BYTES_MAX: Final = 64 << 10
 _SEND_WAIT_S: Final = 1.0
+_READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -113,3 +114,22 @@ class Listener:
         self._socket.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+
+async def all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:
+    """One report of each rank in order, or why their KV cannot be moved."""
+    ready: dict[int, Ready] = {}
+    try:
+        async with asyncio.timeout(_READY_WAIT_S):
+            while True:
+                report = await reports.get()
+                if isinstance(report, Unfit):
+                    return report.reason
+                ready[report.rank] = report
+                if len(ready) == report.world:
+                    break
+    except TimeoutError:
+        return "its workers did not report (are they on another machine?)"
+    if len({(report.block_bytes, report.layout) for report in ready.values()}) > 1:
+        return "its ranks hold different shares of a block"
+    return [ready[rank] for rank in sorted(ready)]
