@@ -46,16 +46,22 @@ WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context
 # -- restore -------------------------------------------------------------------------------------------------
 
 
+async def second_turn(engine: VllmEngine, chance: random.Random, tokens: int) -> tuple[list[int], Turn]:
+    """A session's second prompt, and how it was answered while the first one was resident; its KV is saved."""
+    first = words(chance, tokens)
+    opened = await ask(engine, "s", first, 16)
+    later = [*first, *opened.tokens, *words(chance, 40)]
+    resident = await ask(engine, "s", later, 16)
+    await settle(engine)
+    return later, resident
+
+
 async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
     chance = random.Random(4)
     cold: list[Turn] = []
     restored: list[Turn] = []
     async with running(options(folder, dtype)) as engine:
-        first = words(chance, tokens)
-        opened = await ask(engine, "s", first, 16)
-        later = [*first, *opened.tokens, *words(chance, 40)]
-        resident = await ask(engine, "s", later, 16)
-        await settle(engine)
+        later, resident = await second_turn(engine, chance, tokens)
         await empty(engine)
         same = (await ask(engine, "alone", later, 16)).tokens == resident.tokens
         for number in range(pairs):
@@ -91,11 +97,7 @@ async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
 async def fresh(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
     chance, keys = random.Random(4), MemoryKeys()
     async with running(options(folder, dtype), keys) as engine:
-        first = words(chance, tokens)
-        opened = await ask(engine, "s", first, 16)
-        later = [*first, *opened.tokens, *words(chance, 40)]
-        resident = await ask(engine, "s", later, 16)
-        await settle(engine)
+        later, resident = await second_turn(engine, chance, tokens)
     cold: list[Turn] = []
     restored: list[Turn] = []
     for number in range(pairs):

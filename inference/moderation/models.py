@@ -25,7 +25,7 @@ def load(name: str) -> Model:
     """Takes seconds the first time, for a first use too. Raises ImportError, or KeyError for a name that is none."""
     made: dict[str, type[Model]] = {"toxicity": Toxicity, "prompt_injection": Injection, "entities": Entities}
     model = made[name]()
-    model.judge(["A first text."])  # makes its tables
+    model.judge(["A first text."])  # makes its tables, which take a while: nobody's message waits for them
     return model
 
 
@@ -43,7 +43,6 @@ class Toxicity:
 
         words, model = profanity_check.vectorizer, profanity_check.model
         self._np = np
-        self._letters = letters("_")  # a table that takes a while: nobody's message waits for it
         vocabulary: dict[str, int] = words.vocabulary_
         hashes = hashes_of_each(list(vocabulary))
         order = np.argsort(hashes)
@@ -59,7 +58,7 @@ class Toxicity:
 
     def judge(self, texts: Sequence[str]) -> list[float]:
         np = self._np
-        found = cut([text.lower() for text in texts], self._letters, shortest=2)
+        found = cut([text.lower() for text in texts], letters("_"), shortest=2)
         at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
         known = np.flatnonzero(self._hashes[at] == found.words)
         column = self._column[at[known]]
@@ -81,11 +80,10 @@ class Injection:
         from inference.moderation.injection import model
 
         self._model = model.Linear.load()
-        self._letters = letters()
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        found = cut([plain_of(text).lower() for text in texts], self._letters)
+        found = cut([plain_of(text).lower() for text in texts], letters())
         return found.worst(self._model.scores(found.words, found.first, found.behind))
 
 

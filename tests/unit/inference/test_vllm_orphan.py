@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -41,36 +44,32 @@ def gone(process: int, patience_s: float) -> bool:
     return bool(poll.poll(1000 * patience_s))
 
 
-@pytest.mark.parametrize(("front", "ends"), [("os.getppid()", True), ("1 << 30", False)])
-def test_a_watching_process_ends_with_its_parent(front: str, ends: bool) -> None:
-    command = [sys.executable, "-c", PARENT, WATCHING.format(front=front)]
+@contextlib.contextmanager
+def killed_parent(*arguments: str) -> Iterator[tuple[IO[bytes], int]]:
+    """A parent that tells its child's number and is killed then: what is the child's input too, and the child as a
+    descriptor. In the end the input is closed, and nobody is left."""
+    command = [sys.executable, "-c", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdin is not None and parent.stdout is not None
-        child = int(parent.stdout.readline())
-        watched = os.pidfd_open(child)
+        child = os.pidfd_open(int(parent.stdout.readline()))
         try:
             parent.send_signal(signal.SIGKILL)
             parent.wait(10)
-            assert gone(watched, 10 if ends else 0.2) is ends  # its input is still open: only the watch ends it
+            yield parent.stdin, child
         finally:
             parent.stdin.close()
-            assert gone(watched, 10)
-            os.close(watched)
+            assert gone(child, 10)
+            os.close(child)
+
+
+@pytest.mark.parametrize(("front", "ends"), [("os.getppid()", True), ("1 << 30", False)])
+def test_a_watching_process_ends_with_its_parent(front: str, ends: bool) -> None:
+    with killed_parent(PARENT, WATCHING.format(front=front)) as (_, child):
+        assert gone(child, 10 if ends else 0.2) is ends  # its input is still open: only the watch ends it
 
 
 def test_one_whose_parent_was_killed_before_it_could_watch_ends_too() -> None:
-    command = [sys.executable, "-c", LATE]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
-        child = int(parent.stdout.readline())
-        watched = os.pidfd_open(child)
-        try:
-            parent.send_signal(signal.SIGKILL)
-            parent.wait(10)
-            parent.stdin.write(b"x")
-            parent.stdin.flush()
-            assert gone(watched, 10)  # its input is still open
-        finally:
-            parent.stdin.close()
-            assert gone(watched, 10)
-            os.close(watched)
+    with killed_parent(LATE) as (input, child):
+        input.write(b"x")
+        input.flush()
+        assert gone(child, 10)  # its input is still open
