@@ -34,6 +34,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from bench.engine_kv import MODEL
 from bench.pairs import ORDER
 from bench.support import lower_bound, percentile, report
@@ -344,7 +346,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3, help="with and without messages, beside an engine")
     given = parser.parse_args()
     work = beside_engine(given.pairs) if given.beside else measure(given.rounds)
-    sys.exit(0 if asyncio.run(work) else 1)
+    sys.exit(0 if uvloop.run(work) else 1)  # the server's loop
 
 
 if __name__ == "__main__":
