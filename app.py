@@ -68,6 +68,7 @@ from transport.metrics import Exposition
 from transport.openai.models import Catalog, Models, card_of
 from transport.peer import GrpcDialer, PeerServer
 from transport.personal import People
+from transport.routes.health import Readiness
 from transport.server import Server
 from transport.side_door import measured, traced
 from transport.tasks import beside
@@ -205,15 +206,17 @@ def retention_of(settings: Settings, journal: JournalStore) -> RetentionFile:
     return RetentionFile(settings.retention, **days, audit=audit_of(journal), now_ms=now_ms)
 
 
-def doors_of(settings: Settings, gateway: Gateway, exposition: Exposition) -> tuple[Server, GrpcServer | None]:
+def doors_of(
+    settings: Settings, gateway: Gateway, exposition: Exposition, readiness: Readiness = lambda: None
+) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
-    tls = tls_of(settings)
-    server = Server(gateway, host=settings.host, port=settings.port, version=VERSION, exposition=exposition, tls=tls)
+    tls, host, port = tls_of(settings), settings.host, settings.port
+    server = Server(gateway, host=host, port=port, version=VERSION, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
     from transport.grpc_api import GrpcServer
 
-    return server, GrpcServer(gateway, host=settings.host, port=settings.grpc_port, tls=tls)
+    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -284,7 +287,7 @@ async def serve(settings: Settings) -> int:
         )
         member = lone_member(runtime, engine, fingerprint_of(engine))
         gateway.desk = local_desk(lambda: member, runtime, engine)
-        server, grpc = doors_of(settings, gateway, exposition)
+        server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         upkeep = Upkeep(
             runtime,
             journal=journal,

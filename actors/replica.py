@@ -20,6 +20,7 @@ import structlog
 
 from actors.directory import Leases, partition_of
 from actors.drain import BY_SIGNAL, Drain, DrainLimits, Report
+from actors.evacuation import Evacuation
 from actors.keepers import Keepers
 from actors.kinship import check_kinship
 from actors.links import Connect, LinkLimits, Links
@@ -133,12 +134,14 @@ class Replica:
             load=self.load,
             limits=limits.rebalance,
         )
+        moving = Moving(self.runtime, engine, self.membership, self.migration, placement)
+        self.evacuation = Evacuation(self.runtime, engine, self.membership, moving)
         self.host = PeerHost(
             self.runtime,
             fingerprint=member.fingerprint,
             reception=Reception(self.runtime, engine),
             drainer=self._drain,
-            mover=Moving(self.runtime, engine, self.membership, self.migration, placement),
+            mover=moving,
             surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
             limits=limits.links,
         )
@@ -178,7 +181,7 @@ class Replica:
             raise
         self._unlisten = self.membership.listen(self._changed)
         self.keepers.update(self.membership.view)
-        for work in (self.membership.run(), self.upkeep.run(), self.rebalancer.run()):
+        for work in (self.membership.run(), self.upkeep.run(), self.rebalancer.run(), self.evacuation.run()):
             self._spawn(work)
         return self
 

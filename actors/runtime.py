@@ -21,15 +21,16 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.copies import Copies
 from actors.orphans import Orphans
 from actors.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
-from actors.single_flight import SingleFlight
+from actors.single_flight import SingleFlight, shutting_down
 from sessions import commands as cm
 from sessions.access import deleted, demand, may_see, not_found
 from sessions.actor import Actor
-from sessions.errors import BadInput, Gone, NotFound, Overloaded, SessileError, Unavailable
+from sessions.errors import BadInput, Gone, NotFound, Overloaded, SessileError
 from sessions.letters import ActorGone
 from sessions.machine import Machine, idempotency_conflict
 from sessions.measures import Measures
@@ -37,15 +38,7 @@ from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Publish
 from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
-from sessions.types import (
-    Epoch,
-    Principal,
-    ReplicaId,
-    SessionId,
-    SessionKey,
-    UnixMs,
-    derived_session_id,
-)
+from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
 __all__ = ["Left", "Moved", "Runtime", "RuntimeLimits"]
@@ -106,6 +99,7 @@ class Runtime:
             holder=holder,
         )
         self._actors: dict[SessionKey, Actor] = {}
+        self._copies = Copies[cm.Ok]()
         self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
         self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
@@ -167,9 +161,15 @@ class Runtime:
         `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
         demand(principal, "chat")
         key = self.key_of(principal, command)
-        create = cm.making(command) is not None
         if self._closing and not isinstance(command, cm.ResponseCancel):
             raise shutting_down()
+        name = (key, principal.id, command.id)
+        return await self._copies.answered(name, command, lambda: self._answer(key, principal, command, instead_of))
+
+    async def _answer(
+        self, key: SessionKey, principal: Principal, command: cm.ActorCommand, instead_of: Owner | None
+    ) -> cm.Ok:
+        create = cm.making(command) is not None
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
@@ -487,10 +487,6 @@ class Runtime:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
-
-
-def shutting_down() -> Unavailable:
-    return Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)
 
 
 def _not_activated(key: SessionKey, error: Exception) -> None:

@@ -10,9 +10,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
+from sessions.errors import Unavailable
 from sessions.types import SessionKey
 
 T = TypeVar("T")
+
+
+def shutting_down() -> Unavailable:
+    return Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)
 
 
 class SingleFlight(Generic[T]):

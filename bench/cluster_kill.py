@@ -1,9 +1,11 @@
 """The owner of a session is killed (kill -9), or stopped for a while, in mid-answer, again and again: real processes.
 
     python -m bench.cluster_kill --rounds 25 --seed 1 [--how kill|sleep] [--engine llama|sim]
+    .venv-vllm/bin/python -m bench.cluster_kill --rounds 10 --engine vllm --how engine
 
 Each round: a new session with a prompt of another length; at a random moment of its answer the owner is killed, or gets
-SIGSTOP and, 10 s later, SIGCONT. Two devices record every frame; what they were sent is held against the journal.
+SIGSTOP and, 10 s later, SIGCONT, or only vLLM's own process below it is killed. Two devices record every frame; what
+they were sent is held against the journal.
 Measured is the time from the signal to the next piece of text at the device that asked.
 
 What the survivor had to prefill again is measured in the same round, on the same survivor with the same processes
@@ -16,19 +18,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 
 from bench.support import filler, percentile, report
 from sessions.types import LOCAL_PRINCIPAL, UnixMs
-from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
+from tests.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.chaos.device import TERMINAL, Device, device
 
+MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")
+VLLM = ("--engine", "vllm", "--model", str(MODEL), "--threads", "1", "--slots", "2", "--context", "2048")
 SLEEP_S = 10.0
 EARLY = 2  # pieces of text before the earliest kill
 
@@ -65,9 +71,12 @@ async def one_round(
     await speaker.grows(session, rng.randint(EARLY, 20))
     await asyncio.sleep(rng.random() * 0.05)
     owner = await cluster.owner(session)
+    back_before = cluster.said(owner.name).count("engine_back")
     at = time.monotonic()
     if how == "kill":
         await owner.kill()
+    elif how == "engine":
+        kill_engine(owner)
     else:
         owner.signal(signal.SIGSTOP)
     # What was on its way still arrives; the first text of the new owner stands behind the move.
@@ -87,7 +96,28 @@ async def one_round(
     prefill_s, context = await measured_prefill(cluster, speaker, session, response, number)
     if how == "kill":
         await cluster.start(owner.name)
+    if how == "engine":
+        await engine_is_back(cluster, owner, back_before)
     return Round(moved_at - at, next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
+
+
+async def engine_is_back(cluster: ChaosCluster, owner: Member, before: int) -> None:
+    for _ in range(1_200):
+        if cluster.said(owner.name).count("engine_back") > before:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"the engine of {owner.name} does not come back:\n{cluster.said(owner.name)[-2000:]}")
+
+
+def kill_engine(owner: Member) -> None:
+    """kill -9 of vLLM's process below a replica."""
+    assert owner.process is not None
+    for task in Path(f"/proc/{owner.process.pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return
+    raise AssertionError(f"{owner.name} has no vLLM below it")
 
 
 async def measured_prefill(
@@ -124,7 +154,7 @@ async def devices(cluster: ChaosCluster) -> AsyncIterator[tuple[Device, Device]]
 
 async def main(arguments: argparse.Namespace) -> None:
     rng = random.Random(arguments.seed)
-    flags = LLAMA if arguments.engine == "llama" else SIMULATED
+    flags = {"llama": LLAMA, "sim": SIMULATED, "vllm": VLLM}[arguments.engine]
     done: list[Round] = []
     async with chaos_cluster(*flags, names=("r1", "r2", "g1")) as cluster, devices(cluster) as (speaker, reader):
         until = time.monotonic() + arguments.seconds
@@ -168,8 +198,8 @@ if __name__ == "__main__":
     options.add_argument("--rounds", type=int, default=25)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--seconds", type=float, default=3600.0, help="no round begins after that")
-    options.add_argument("--how", choices=("kill", "sleep"), default="kill")
-    options.add_argument("--engine", choices=("llama", "sim"), default="llama")
+    options.add_argument("--how", choices=("kill", "sleep", "engine"), default="kill")
+    options.add_argument("--engine", choices=("llama", "sim", "vllm"), default="llama")
     options.add_argument("--tokens", type=int, default=60)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
     asyncio.run(main(options.parse_args()))

@@ -15,10 +15,11 @@ not. Bar of both: first token 10 times sooner, in fp32 the same output.
 restart. Bar: only tokens after the fork are computed, in whole blocks, and the output is that of computing it all.
 
 `fleet` runs the same prompts, token for token, through the engine and through `vllm.entrypoints.openai.api_server` with
-prefix caching and as many blocks, a quarter of what all tokens need, in `--pairs` pairs, in turns which first. With two
-servers there are two engines, each session on one of them by its hash, and each engine and server has as many blocks as
-the one had. Bars for follow-ups, over all pairs: first token 8 times sooner at the median, 4 times at the 95th
-percentile, twice the tokens/s (the pairs' mean), 5% of reusable tokens computed.
+prefix caching and as many blocks, a quarter of what all tokens need: both up, one works at a time, other sessions in
+each of `--pairs` pairs, in turns which first. With two servers there are two engines, each session on one of them by
+its hash, and each engine and server has as many blocks as the one had. Bars for follow-ups, over all pairs: first token
+8 times sooner at the median, 4 times at the 95th percentile, twice the tokens/s (the pairs' mean), 5% of reusable
+tokens computed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import random
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,6 +221,9 @@ class Conversation:
         self.additions = [words(chance, 40) for _ in range(turns - 1)]
 
 
+One = Callable[[str, Sequence[int], int], Awaitable[Turn]]  # a session's next turn: its prompt, tokens at most
+
+
 class Fleet(NamedTuple):
     sessions: int
     turns: int
@@ -231,8 +235,9 @@ class Fleet(NamedTuple):
         total = self.sessions * (self.opening + self.turns * 32 + (self.turns - 1) * 40)
         return 1 + total // BLOCK // 4
 
-    def conversations(self) -> list[Conversation]:
-        chance = random.Random(6)
+    def conversations(self, pair: int) -> list[Conversation]:
+        """The same for both sides of a pair, others in every pair."""
+        chance = random.Random(6 + pair)
         return [Conversation(chance, self.opening, self.turns) for _ in range(self.sessions)]
 
 
@@ -253,7 +258,7 @@ def figures_of(name: str, played: list[Played]) -> dict[str, float]:
     }
 
 
-async def play(conversations: list[Conversation], turns: int, one: Any) -> Played:
+async def play(conversations: list[Conversation], turns: int, pair: int, one: One) -> Played:
     """Every session's turn k before anybody's turn k+1, two at a time."""
     follow_ups: list[Turn] = []
     reusable = reused = produced = 0
@@ -268,7 +273,7 @@ async def play(conversations: list[Conversation], turns: int, one: Any) -> Playe
                 before = len(conversation.prompt)
                 if number:
                     conversation.prompt = [*conversation.prompt, *conversation.additions[number - 1]]
-                turn = await one(f"s{index}", conversation.prompt, 32)
+                turn = await one(f"p{pair}s{index}", conversation.prompt, 32)
                 conversation.prompt = [*conversation.prompt, *turn.tokens]
                 produced += len(turn.tokens)
                 if number:
@@ -280,7 +285,8 @@ async def play(conversations: list[Conversation], turns: int, one: Any) -> Playe
     return Played([turn.ttft_s for turn in follow_ups], produced / (time.perf_counter() - begun), reusable, reused)
 
 
-async def ours(folder: Path, fleet: Fleet, servers: int) -> Played:
+@contextlib.asynccontextmanager
+async def ours(folder: Path, fleet: Fleet, servers: int) -> AsyncIterator[One]:
     async with contextlib.AsyncExitStack() as stack:
         engines = []
         for number in range(servers):
@@ -297,28 +303,28 @@ async def ours(folder: Path, fleet: Fleet, servers: int) -> Played:
         async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
             return await ask(engines[zlib.crc32(session.encode()) % servers], session, prompt, max_tokens)
 
-        return await play(fleet.conversations(), fleet.turns, one)
+        yield one
 
 
-async def theirs(fleet: Fleet, servers: int) -> Played:
+@contextlib.asynccontextmanager
+async def theirs(fleet: Fleet, servers: int) -> AsyncIterator[One]:
     one_server = peer(fleet.blocks, 2, WINDOW)
     async with one_server if servers == 1 else routed(servers, fleet.blocks, 2, WINDOW) as client:
 
         async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
             return await served(client, prompt, max_tokens, session=session)
 
-        return await play(fleet.conversations(), fleet.turns, one)
+        yield one
 
 
 async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) -> None:
     own: list[Played] = []
     vllm: list[Played] = []
-    for number in range(pairs):
-        for side in (own, vllm) if number % 2 else (vllm, own):
-            if side is own:
-                own.append(await ours(folder / str(number), fleet, servers))
-            else:
-                vllm.append(await theirs(fleet, servers))
+    async with ours(folder, fleet, servers) as our_one, theirs(fleet, servers) as their_one:
+        sides = ((our_one, own), (their_one, vllm))
+        for pair in range(pairs):
+            for one, played in sides if pair % 2 else reversed(sides):
+                played.append(await play(fleet.conversations(pair), fleet.turns, pair, one))
     figures: dict[str, Any] = {"servers": servers, "pairs": pairs, "sessions": fleet.sessions, "turns": fleet.turns}
     figures |= {"opening_tokens": fleet.opening, "blocks_each": fleet.blocks}
     figures |= figures_of("ours", own) | figures_of("vllm", vllm)

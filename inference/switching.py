@@ -53,7 +53,8 @@ class SwitchingEngine:
         return self.main.tokenizer
 
     def stats(self) -> EngineStats:
-        return msgspec.structs.replace(self.main.stats(), smaller=self.smaller.stats())
+        main, smaller = self.main.stats(), self.smaller.stats()
+        return msgspec.structs.replace(main, smaller=smaller, away=main.away or smaller.away)
 
     def place(self, key: SessionKey) -> KVPlace:
         return self.main.place(key)

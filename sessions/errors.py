@@ -114,6 +114,10 @@ class Unavailable(SessileError):
     retryable = True
 
 
+class EngineLost(Unavailable):
+    """The engine ended under a run and is being started again: whoever asks again goes on from what was released."""
+
+
 class OutcomeUnknown(Unavailable):
     """The store did not answer: what was sent may or may not stand. Read again before anything else."""
 

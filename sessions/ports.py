@@ -232,14 +232,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
     gauges: dict[str, float] = {}  # per KV tier: bytes held and allowed, snapshots, measured latency and bandwidth
     smaller: EngineStats | None = None  # of the smaller model; nothing above counts with it
+    away: str | None = None  # why turns wait or are refused at present
 
 
 class Engine(Protocol):
     """One model copy with continuous batching that keeps each session's KV across turns (I6: KV is a cache).
 
-    Errors of `generate`: Overloaded (no room; nothing ran), Unavailable (the engine is gone), BadInput
-    (the prompt does not fit `context_window`, or there is no such `model`), Internal. KV trouble of any kind is never
-    an error: it means recompute, a counter and a log line.
+    Errors of `generate`: Overloaded (no room; nothing ran), EngineLost (it ended and comes back: ask again),
+    Unavailable (it is gone), BadInput (the prompt does not fit `context_window`, or there is no such `model`),
+    Internal. KV trouble of any kind is never an error: it means recompute, a counter and a log line.
     """
 
     @property

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from sessions import events as ev
 from sessions import tree, writer
-from sessions.errors import SessileError
+from sessions.errors import EngineLost, SessileError
 from sessions.prices import PriceBook
 from sessions.reviews import Subject, opened
 from sessions.state import Awaiting, Open, Queued, State, apply
@@ -58,6 +58,12 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
     return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
 
 
+def quarantined() -> SessileError:
+    return SessileError(
+        "quarantined", "This response was given up: its server ended several times while working on it."
+    )
+
+
 class Responses:
     """The state of a session, the step being made, and what is done to responses in it."""
 
@@ -75,6 +81,7 @@ class Responses:
         self._out: Step  # of the step that is being taken, and only then
         self._service: dict[str, Json] | None = None  # of the response that the present command begins
         self._model = ""  # likewise, where it is not the session's
+        self._replica = ""  # where it is active
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
@@ -344,22 +351,25 @@ class Responses:
     def _broke(self, input: Broke) -> None:
         self._review(input)
         open_ = self._current(input.response_id, input.generation)
-        if open_ is not None:
+        if open_ is None:
+            return
+        if not isinstance(input.error, EngineLost):
             self._end(open_, "failed", input.usage, error=input.error, findings=input.findings)
+        elif self.state.recoveries >= RECOVERIES_MAX:
+            self._end(open_, "failed", input.usage, error=quarantined(), findings=input.findings)
+        else:
+            self._put(ev.SessionMigrated(replica=self._replica, cause="restart"))
+            self._start(open_)
 
     def _activated(self, input: Activated) -> None:
         """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""
-        state = self.state
+        state, self._replica = self.state, input.replica
         if state.info is None or state.deleted:
             return
         if state.open:
             if state.recoveries >= RECOVERIES_MAX:
-                error = SessileError(
-                    "quarantined",
-                    "This response was given up: its server ended several times while working on it.",
-                )
                 for open_ in list(state.open.values()):
-                    self._end(open_, "failed", self._used(open_), error=error)
+                    self._end(open_, "failed", self._used(open_), error=quarantined())
             else:
                 cause = "restart" if input.cause == "activation" else input.cause
                 self._put(ev.SessionMigrated(replica=input.replica, cause=cause))

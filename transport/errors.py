@@ -115,6 +115,7 @@ INNER: Final[dict[str, str]] = {
     "directory_script_failed": "directory_unavailable",
     "erasure_not_found": "not_found",
     "engine_failed": "engine_unavailable",
+    "engine_lost": "engine_unavailable",
     "engine_refused": "engine_unavailable",
     "internal": "internal_error",
     "invalid_format": "invalid_request",

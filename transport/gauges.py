@@ -67,6 +67,7 @@ def of_engine(measures: Measures, engine: Engine) -> None:
     gauge("num_requests_running", "Answers that the engine is writing.", (), lambda: {ZERO: stats().running})
     gauge("num_requests_waiting", "Answers that wait for the engine.", (), lambda: {ZERO: stats().waiting})
     gauge("num_slots", "Answers that it can write at the same time.", (), lambda: {ZERO: stats().slots})
+    gauge("engine_away", "1 while it is being started again.", (), lambda: {ZERO: int(stats().away is not None)})
     for name, (public, about) in TOKENS.items():
         gauge(public, about, (), counted(name), grows=True)
     gauge("prefix_cache_queries", "Prompt tokens that engines were given.", (), queried, grows=True)

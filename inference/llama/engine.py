@@ -112,6 +112,7 @@ class LlamaEngine:
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
             gauges=gauges_of(tiers),
+            away=None if self._gone is None else self._gone.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:

@@ -138,6 +138,7 @@ class SimulatedEngine:
         self._step_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        self._lost: SessileError | None = None
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
 
     # -- what it is ------------------------------------------------------------------------------
@@ -166,6 +167,7 @@ class SimulatedEngine:
                 **self._counters,
                 "evictions": float(self._memory.evictions),
             },
+            away=None if (gone := self._gone or self._lost) is None else gone.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
@@ -193,16 +195,32 @@ class SimulatedEngine:
     def crash(self, error: SessileError) -> None:
         """Ends every stream with `error` and refuses later ones with it, as an engine that died does."""
         self._gone = error
+        self._break_off(self._running, error)
+        self._break_off(self._waiting, error)
+
+    def lose(self, error: SessileError) -> None:
+        """As where the engine is a process of its own and died: what ran ends with `error`, what waits goes on waiting,
+        and all KV is gone; until `found`."""
+        if self._gone is None:
+            self._lost = error
+            self._break_off(self._running, error)
+            self._memory.shrink_to(0)
+
+    def found(self) -> None:
+        """It has been started again."""
+        self._lost = None
+        self._plan()
+
+    def _break_off(self, streams: dict[Stream, None], error: SessileError) -> None:
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step_timer = None
-        for stream in (*self._running, *self._waiting):
+        for stream in streams:
             self._queue.leave(stream.claim)
             stream.error = error
             stream.wake()
-        self._running.clear()
+        streams.clear()
         self._running_tokens = 0
-        self._waiting.clear()
 
     # -- generating ----------------------------------------------------------------------------------
 
@@ -368,7 +386,7 @@ class SimulatedEngine:
 
     def _plan(self) -> None:
         """Starts the next step, unless one is under way or there is nothing to do."""
-        if self._step_timer is not None or self._loop is None or self._gone is not None:
+        if self._step_timer is not None or self._loop is None or (self._gone or self._lost) is not None:
             return
         self._admit()
         decoding = prefill_tokens = 0

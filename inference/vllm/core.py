@@ -25,7 +25,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.vllm.link import Ready
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
-from sessions.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.ports import Chunk
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class VllmCore:
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
         self.kv_shape: list[Ready] | str | None = None  # what its workers said of their KV, once they did
-        self.dead = False  # its processes ended without being asked: close it and start it again
+        self.dead = False  # a run heard that its processes had ended without being asked
         self._llm: AsyncLLM | None = None
 
     @property
@@ -77,10 +77,17 @@ class VllmCore:
                 " usual reason: give it less KV memory or a smaller model.",
             ) from exc
 
-    def close(self) -> None:
+    async def close(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
-            llm.shutdown()
+            if llm.output_handler is not None:
+                llm.output_handler.cancel()  # or it would take the end of its processes for their death
+            await asyncio.to_thread(llm.shutdown)  # which waits for its processes, 5 s at most
+
+    @property
+    def is_dead(self) -> bool:
+        """Its processes have ended without being asked: close it and start it again."""
+        return self.dead or (self._llm is not None and self._llm.errored)
 
     @property
     def device_tokens(self) -> int:
@@ -125,7 +132,7 @@ class VllmCore:
                     return
         except EngineDeadError as exc:
             self.dead = self.dead or self._llm is llm  # who was slow to read hears it when another one has begun
-            raise Unavailable("engine_unavailable", "The model's engine has died.") from exc
+            raise EngineLost("engine_lost", "The model's engine has died.") from exc
         except (ValueError, VLLMClientError) as exc:
             raise _refused(params, str(exc)) from exc
         finally:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 from vllm import SamplingParams
@@ -38,11 +37,13 @@ from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Ready, Report, Unfit, all_ready
 from inference.vllm.model import VllmModel, read_vllm_model
 from inference.vllm.options import VllmOptions
+from inference.vllm.probation import Probation
 from inference.vllm.resident import Resident
+from inference.vllm.revival import Revival
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer
-from sessions.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
 from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
@@ -53,7 +54,6 @@ log = logging.getLogger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
-_AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # after how long a vLLM that died is started again, and the last ever after
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
 
 
@@ -92,7 +92,10 @@ class VllmEngine:
         self._resident = Resident(options.block_tokens, self._is_busy)
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self.holdings = Holdings()
-        self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        self._probation = Probation()
+        self._revival = Revival(
+            self._gate, is_dead=lambda: self._core.is_dead, died=self._suspect_all, again=self._begin_again
+        )
         # Set by `start`:
         self._model: VllmModel
         self._tokenizer: VllmTokenizer
@@ -100,9 +103,7 @@ class VllmEngine:
         self._undo: contextlib.AsyncExitStack | None = None
         self._spill: Spill | None = None
         self._ends: tuple[int, ...] = ()
-        self._beginning_again: asyncio.Task[None] | None = None
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
-        self._closed = asyncio.Event()
 
     @property
     def info(self) -> EngineInfo:
@@ -115,6 +116,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         counters = {**self._counters, "sheds": float(self._gate.num_shed)}
         gauges: dict[str, float] = {}
+        gone = self._revival.gone
         if self._spill is not None:
             tiers = self._spill.tiers
             gauges = gauges_of(tiers)
@@ -131,6 +133,7 @@ class VllmEngine:
             waiting=self._gate.waiting,
             counters=counters,
             gauges=gauges,
+            away=None if gone is None else gone.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
@@ -168,14 +171,10 @@ class VllmEngine:
             sampling=HONOURED,
             tool_format="hermes" if tokenizer.renders_tools else "none",
         )
-        self._gone = None
+        self._revival.started()
 
     async def close(self) -> None:
-        self._gone = Unavailable("engine_unavailable", "The engine has been closed.")
-        self._gate.refuse_all(self._gone)
-        self._closed.set()
-        if self._beginning_again is not None:
-            await asyncio.wait([self._beginning_again])  # a start of vLLM cannot be broken off
+        await self._revival.close()
         undo, self._undo = self._undo, None
         if undo is None:
             return
@@ -186,7 +185,7 @@ class VllmEngine:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
         staging = await self._staging()
         if staging is None:
-            undo.callback(self._core.close)
+            undo.push_async_callback(self._core.close)
             await self._core.start(window, None)
             self._resident.device_tokens = self._core.device_tokens
             return None
@@ -200,7 +199,7 @@ class VllmEngine:
                 self._spill.heard(report)
 
         undo.callback(Listener(staging.path, heard).close)
-        undo.callback(self._core.close)
+        undo.push_async_callback(self._core.close)
         await self._core.start(window, str(staging.path))
         self._resident.device_tokens = self._core.device_tokens
         ready = self._core.kv_shape = self._core.kv_shape or await all_ready(reports)
@@ -231,33 +230,18 @@ class VllmEngine:
         undo.push_async_callback(spill.stop)
         return spill
 
-    def _died(self) -> None:
-        """vLLM's processes are gone. They are started again; until then every turn is told to come back."""
-        if self._gone is None:
-            self._gone = Unavailable("engine_unavailable", "The model's engine has died; it is being started again.")
-            self._gate.refuse_all(self._gone)
-            self._beginning_again = asyncio.create_task(self._begin_again(self._gone))
+    def _suspect_all(self) -> None:
+        self._probation.suspect(turn.key for turn in self._turns.values())
 
-    async def _begin_again(self, gone: SessileError) -> None:
-        """Ends when turns are welcome, or somebody closes the engine. What was saved of sessions and has reached the
-        disk is found again there."""
-        for pause_s in itertools.chain(_AGAIN_S, itertools.repeat(_AGAIN_S[-1])):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closed.wait(), pause_s)
-            try:
-                await self._leave_core()
-                if self._gone is gone:
-                    log.error("vLLM has died: it is started again")
-                    async with contextlib.AsyncExitStack() as undo:
-                        self._spill = await self._start_core(undo, self._model, self._info.context_window)
-                        self._undo = undo.pop_all()
-            except Exception:  # whatever a broken vLLM does: there is another attempt
-                log.exception("vLLM could not be started again")
-                continue
-            await self._erase_deleted()
-            if self._gone is gone:
-                self._gone = None
-            return
+    async def _begin_again(self, wanted: Callable[[], bool]) -> None:
+        """What was saved of sessions and has reached the disk is found again there."""
+        await self._leave_core()
+        if wanted():
+            log.error("vLLM has died: it is started again")
+            async with contextlib.AsyncExitStack() as undo:
+                self._spill = await self._start_core(undo, self._model, self._info.context_window)
+                self._undo = undo.pop_all()
+        await self._erase_deleted()
 
     async def _erase_deleted(self) -> None:
         while self._deleted and self._spill is not None:
@@ -304,14 +288,23 @@ class VllmEngine:
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
         )
-        await self._gate.acquire(request.priority)
-        turn = self._enter(request.key)
+        async with self._probation.of(request.key) as passed:
+            await self._gate.acquire(request.priority)
+            turn = self._enter(request.key)
+            run = self._run(turn, prompt, params, request.shared_prefix, request.priority)
+            async with contextlib.aclosing(self._told(turn, prompt, run)) as told:
+                async for item in told:
+                    passed()
+                    yield item
+
+    async def _told(
+        self, turn: _Turn, prompt: array.array[int], items: AsyncGenerator[Chunk | Ended, None]
+    ) -> AsyncGenerator[Chunk | Finish, None]:
+        """What a run says to whoever asked for it."""
         cached = 0
         reason = "abort"
         try:
-            async with contextlib.aclosing(
-                self._run(turn, prompt, params, request.shared_prefix, request.priority)
-            ) as run:
+            async with contextlib.aclosing(items) as run:
                 async for item in run:
                     cached = self._cached(turn, item.cached_tokens)
                     if isinstance(item, Ended):
@@ -324,13 +317,15 @@ class VllmEngine:
         finally:
             await self._leave(turn, prompt, cached, finished=reason != "abort")
         if reason == "abort":
-            raise self._gone or Unavailable("engine_unavailable", "The model's engine cut an answer short.")
+            self._revival.check()
+            raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
         yield Finish("stop" if reason == "stop" else "length", len(prompt), cached)
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
-        if self._gone is not None or not idle or not 0 < len(tokens) < self._info.context_window:
+        idle = idle and key not in self._probation
+        if self._revival.gone is not None or not idle or not 0 < len(tokens) < self._info.context_window:
             return
         await self._gate.acquire(0)
         turn = self._enter(key)
@@ -346,6 +341,7 @@ class VllmEngine:
 
     async def release(self, key: SessionKey) -> None:
         self._resident.forget(key)
+        self._probation.forget(key)
         for turn in self._turns.values():
             if turn.key == key:
                 turn.started = False  # nothing of it counts as resident
@@ -354,7 +350,7 @@ class VllmEngine:
         if self._spill is not None:
             self._spill.forget(key)
             await self._spill.tiers.erase(key)
-        elif self._beginning_again is not None and not self._beginning_again.done():
+        elif self._revival.beginning:
             self._deleted.add(key)
 
     async def park(self, key: SessionKey) -> None:
@@ -375,8 +371,8 @@ class VllmEngine:
     # -- inside ------------------------------------------------------------------------------------------
 
     def _check(self, prompt: array.array[int], max_tokens: int) -> None:
-        if self._gone is not None:
-            raise self._gone
+        if (refused := self._revival.refuses) is not None:
+            raise refused
         if not prompt:
             raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
         if len(prompt) + bool(max_tokens) > self._info.context_window:
@@ -395,6 +391,7 @@ class VllmEngine:
         self, turn: _Turn, prompt: array.array[int], params: SamplingParams, shared_prefix: int, priority: int
     ) -> AsyncGenerator[Chunk | Ended, None]:
         """`_leave` comes next, also when this fails."""
+        self._revival.check()
         tag = self._resident.tag(turn.key)
         told: dict[str, Any] = {}
         if self._spill is not None:
@@ -407,8 +404,7 @@ class VllmEngine:
                 params.max_tokens or 1,
                 resident=self._resident.tokens(turn.key),
             )
-            if self._gone is not None:
-                raise self._gone
+            self._revival.check()
             told = self._transfer(turn.plan, tag)
             params.extra_args = {"kv_transfer_params": told}
         turn.started = self._resident.stays(turn.key, tag)
@@ -424,9 +420,9 @@ class VllmEngine:
                     self._resident.not_told(told["forget"], told["retire"])
                     await self._spill.abandon(plan)
                 raise
-            except Unavailable:
+            except EngineLost:
                 if self._core.dead:
-                    self._died()
+                    self._revival.dead()
                 raise
 
     def _transfer(self, plan: Plan, tag: str) -> dict[str, Json]:

@@ -1,4 +1,5 @@
 """Who may run now: at most `slots` answers, the others wait by priority, then in order; beyond the queue work is shed.
+While the gate is `held` nobody gets in.
 
 The gate stands before vLLM's own scheduler, so that what waits has sent nothing yet and a cancelled waiter leaves
 nothing behind. It knows no engine.
@@ -23,6 +24,7 @@ class Gate:
         self.waiting_max = waiting_max
         self.running = 0
         self.num_shed = 0
+        self.held = False
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = 0
 
@@ -33,7 +35,7 @@ class Gate:
 
     async def acquire(self, priority: int) -> None:
         """Raises Overloaded when the queue is full. Cancelled, it has taken nothing."""
-        if self.running < self.slots and not self.waiting:
+        if self.running < self.slots and not self.waiting and not self.held:
             self.running += 1
             return
         if self.waiting >= self.waiting_max:
@@ -55,7 +57,18 @@ class Gate:
 
     def release(self) -> None:
         self.running -= 1
-        while self._waiting and self.running < self.slots:
+        self._let_in()
+
+    def hold(self) -> None:
+        """Those who are in go on; the others wait until `open`."""
+        self.held = True
+
+    def open(self) -> None:
+        self.held = False
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self.running < self.slots and not self.held:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():
                 self.running += 1

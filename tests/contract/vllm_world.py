@@ -92,7 +92,7 @@ class LentCore(VllmCore):
                 self._link.symlink_to(connector_folder)
             await super().start(context_window, None if self._link is None else str(self._link))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
             self._idle.append(Idle(llm, self._link, self.kv_shape))

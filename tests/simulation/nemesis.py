@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from actors.migration import StaysHere
-from sessions.errors import SessileError
+from sessions.errors import EngineLost, SessileError
 from sessions.types import SessionKey
 from tests.simulation.nodes import GatewayNode, ReplicaNode
 from tests.simulation.stores import Trouble
@@ -28,7 +28,8 @@ class Nemesis:
         self.plan: list[str] = []
         rng = self.rng
         operators = rng.sample(sorted(OPERATIONS), rng.randint(0, 2))
-        faults = [] if rng.random() < 0.2 else rng.sample(sorted(FAULTS), rng.randint(1, 4))
+        faults = [] if rng.random() < 0.2 else rng.sample(sorted(FAULTS.keys() - LATER), rng.randint(1, 4))
+        faults += [each for each in sorted(LATER) if faults and self.world.chance(each).random() < 0.2]
         self.kinds = list(self.world.bent_on) or operators + faults
 
     async def work(self, seconds: float) -> None:
@@ -107,6 +108,17 @@ class Nemesis:
         if (node := self.replica()) is not None:
             node.kill()
             self.back(node.name)
+
+    async def lose_engine(self) -> None:
+        """The engine of a replica dies, and is started again after a while."""
+        if (node := self.replica()) is not None:
+            without = self._without_engine(node, self.rng.random() * 3.0)
+            node.moves.append(self.cluster.begin_in(node.process, without))
+
+    async def _without_engine(self, node: ReplicaNode, seconds: float) -> None:
+        node.engine.lose(EngineLost("engine_lost", "The engine has died."))
+        await asyncio.sleep(seconds)
+        node.engine.found()
 
     async def kill_after_persist(self) -> None:
         """Dies between the moment that something is durable and the moment that it knows."""
@@ -328,9 +340,10 @@ def clear(trouble: Trouble) -> None:
 
 Deed = Callable[[Nemesis], Awaitable[None]]
 _FAULTS = (
-    "kill_replica kill_after_persist kill_gateway pause_replica pause_gateway cut_links partition isolate"
+    "kill_replica kill_after_persist lose_engine kill_gateway pause_replica pause_gateway cut_links partition isolate"
     " break_hand_off slow_network"
     " journal_away journal_loses slow_disk directory_away directory_loses directory_flushed cut_clients silence_clients"
 )
 FAULTS: dict[str, Deed] = {name: getattr(Nemesis, name) for name in _FAULTS.split()}
+LATER = {"lose_engine"}  # drawn by themselves: what seeds did before stays as it was
 OPERATIONS: dict[str, Deed] = {name: getattr(Nemesis, name) for name in ("hand_off", "drain", "restart_gateway")}

@@ -28,7 +28,7 @@ def router(readiness: Readiness) -> APIRouter:
 
     @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
     async def ready(response: Response) -> Health:
-        """200 when traffic is welcome; 503 with the reason while starting, draining or without a journal."""
+        """200 when traffic is welcome; 503 with the reason while draining or while the engine is started again."""
         reason = readiness()
         if reason is None:
             return Health(status="ok")

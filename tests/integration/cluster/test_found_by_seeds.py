@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from actors.copies import Copies
 from actors.migration import StaysHere
+from sessions import commands as cm
+from sessions.errors import Conflict
 from sessions.types import SessionKey
-from tests.integration.cluster.harness import Cluster, advance, cluster
+from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import virtual
 
 
@@ -84,3 +88,58 @@ async def test_a_gateway_that_leaves_while_it_reads_the_view_leaves_no_task_behi
         task = whereabouts._refreshing
     await asyncio.wait((reading,))
     assert task is not None and task.cancelled()
+
+
+@virtual
+async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for_the_journal() -> None:
+    """The first was refused because an answer was open; the second came when it no longer was."""
+    async with cluster(replicas=1) as made:
+        key = await made.gateways["g1"].create("one")
+        await made.gateways["g1"].say(key, tokens=20)
+        await made.writes(key)
+        runtime = made.replicas["r1"].replica.runtime
+        confirm, journal_answers = runtime.ownership.confirm, asyncio.Event()
+
+        async def late(*of: Any) -> bool:
+            await journal_answers.wait()
+            return await confirm(*of)
+
+        runtime.ownership.confirm = late  # type: ignore[method-assign]
+        command = cm.MessageCreate(id=made.command_id(), session=key.session, content="And then?")
+
+        async def said() -> str:
+            try:
+                await runtime.execute(ALICE, command)
+            except Conflict as refused:
+                return refused.code
+            return "ok"
+
+        first = asyncio.create_task(said())
+        top = await made.at_rest(key)
+        second = asyncio.create_task(said())
+        await advance(0.1)
+        journal_answers.set()
+        assert [await first, await second] == ["response_in_progress"] * 2
+        assert made.top(key) == top
+        assert await said() == "ok", "sent again after the refusal it is another attempt"
+
+
+@virtual
+async def test_a_copy_whose_first_is_cancelled_goes_on_by_itself() -> None:
+    copies, go_on, asked = Copies[str](), asyncio.Event(), list[str]()
+
+    async def answer() -> str:
+        asked.append("once more")
+        await go_on.wait()
+        return "done"
+
+    first = asyncio.create_task(copies.answered("c1", "hello", answer))
+    second = asyncio.create_task(copies.answered("c1", "hello", answer))
+    other = asyncio.create_task(copies.answered("c1", "something else", answer))
+    await advance(0.1)
+    assert len(asked) == 2, "the copy waits, another command of that name does not"
+    first.cancel()
+    await advance(0.1)
+    assert len(asked) == 3
+    go_on.set()
+    assert [await second, await other] == ["done", "done"]

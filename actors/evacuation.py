@@ -1,0 +1,57 @@
+"""A replica whose engine has gone away, and is being started again: its open answers go on where there is one.
+
+While the engine is away the view says that nothing new is to come here, and every session with an open answer is handed
+off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with them
+whatever is kept of their KV.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from actors.membership import Membership
+from actors.moving import Moving
+from actors.runtime import Runtime
+from sessions.errors import SessileError
+from sessions.ports import Engine
+from sessions.types import SessionKey
+
+log = structlog.get_logger(__name__)
+
+
+class Evacuation:
+    """`run` ends only by cancellation."""
+
+    def __init__(
+        self, runtime: Runtime, engine: Engine, membership: Membership, moving: Moving, *, look_s: float = 0.2
+    ) -> None:
+        self.moved = 0
+        self._runtime = runtime
+        self._engine = engine
+        self._membership = membership
+        self._moving = moving
+        self._look_s = look_s
+
+    async def run(self) -> None:
+        away = False
+        while True:
+            await asyncio.sleep(self._look_s)
+            if self._runtime.draining:
+                continue  # everything leaves anyway (`actors.drain`)
+            why = self._engine.stats().away
+            if away is not (why is not None):
+                away = why is not None
+                log.warning("engine_away", reason=why) if away else log.info("engine_back", moved=self.moved)
+                self._membership.change(draining=away)
+            if away:
+                open_ones = [actor.key for actor in self._runtime.actors if actor.open]
+                await asyncio.gather(*(self._move(key) for key in open_ones))
+
+    async def _move(self, key: SessionKey) -> None:
+        try:
+            await self._moving.move(key, "")
+            self.moved += 1
+        except SessileError as error:
+            log.info("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)
