@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
-_COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts")
+_COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "deaths")
 
 
 class _Turn:
@@ -94,7 +94,7 @@ class VllmEngine:
         self.holdings = Holdings()
         self._probation = Probation()
         self._revival = Revival(
-            self._gate, is_dead=lambda: self._core.is_dead, died=self._suspect_all, again=self._begin_again
+            self._gate, is_dead=lambda: self._core.is_dead, died=self._count_death, again=self._begin_again
         )
         # Set by `start`:
         self._model: VllmModel
@@ -230,7 +230,8 @@ class VllmEngine:
         undo.push_async_callback(spill.stop)
         return spill
 
-    def _suspect_all(self) -> None:
+    def _count_death(self) -> None:
+        self._counters["deaths"] += 1
         self._probation.suspect(turn.key for turn in self._turns.values())
 
     async def _begin_again(self, wanted: Callable[[], bool]) -> None:
