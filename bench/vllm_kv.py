@@ -325,6 +325,7 @@ async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) ->
         for pair in range(pairs):
             for one, played in sides if pair % 2 else reversed(sides):
                 played.append(await play(fleet.conversations(pair), fleet.turns, pair, one))
+            print(f"{pair}: {own[-1].tokens_per_s:.1f} against {vllm[-1].tokens_per_s:.1f} tokens/s", flush=True)
     figures: dict[str, Any] = {"servers": servers, "pairs": pairs, "sessions": fleet.sessions, "turns": fleet.turns}
     figures |= {"opening_tokens": fleet.opening, "blocks_each": fleet.blocks}
     figures |= figures_of("ours", own) | figures_of("vllm", vllm)
