@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: audit fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: audit withdrawn fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +50,9 @@ chat: setup ## talk to a running server in the terminal
 setup-dev:
 	@$(PYTHON) deploy/setup_env.py base dev
 
-test: setup-dev ## everything: static checks, the TypeScript client's tests, pytest
+test: setup-dev ## everything: static checks, withdrawn packages, the TypeScript client's tests, pytest
 	@$(MAKE) --no-print-directory static
+	@$(MAKE) --no-print-directory withdrawn
 	@$(MAKE) --no-print-directory browser model
 	@$(MAKE) --no-print-directory node
 	@$(MAKE) --no-print-directory pytest
@@ -140,6 +141,10 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 # each pinned version's known vulnerabilities, so it needs the network and is no part of `make test`; what
 # cannot be looked up fails it.
 PIP_AUDIT ?= pip-audit==2.10.1
+withdrawn: setup ## hold the locks against the index: no release may have been withdrawn
+	$(STAGE)
+	@$(PY) -m deploy.withdrawn
+
 audit: setup ## hold the locks against known vulnerabilities
 	@for group in base cluster dev kafka safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
