@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.simulated import SimulatedEngine
 from sessions.errors import EngineLost
 from sessions.events import ResponseFailed
 from tests.integration.cluster.harness import Cluster, ReplicaNode, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
+from tests.integration.cluster.test_handoff import simulated
 from tests.support.virtual_time import virtual
 
 DIED = EngineLost("engine_lost", "The model's engine has died.")
-
-
-def simulated(node: ReplicaNode) -> SimulatedEngine:
-    assert isinstance(node.engine, SimulatedEngine)
-    return node.engine
 
 
 async def announced(made: Cluster, node: ReplicaNode, *, away: bool) -> None:
