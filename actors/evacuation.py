@@ -8,6 +8,7 @@ whatever is kept of their KV.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,9 @@ from sessions.ports import Engine
 from sessions.types import SessionKey
 
 log = structlog.get_logger(__name__)
+
+
+AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
 
 
 class Evacuation:
@@ -35,9 +39,10 @@ class Evacuation:
         self._look_s = look_s
 
     async def run(self) -> None:
-        away = False
+        away, pause_s = False, self._look_s
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(pause_s)
+            pause_s = self._look_s
             if self._runtime.draining:
                 continue  # everything leaves anyway (`actors.drain`)
             why = self._engine.stats().away
@@ -46,12 +51,15 @@ class Evacuation:
                 log.warning("engine_away", reason=why) if away else log.info("engine_back", moved=self.moved)
                 self._membership.change(draining=away)
             if away:
+                before = self.moved
                 open_ones = [actor.key for actor in self._runtime.actors if actor.open]
                 await asyncio.gather(*(self._move(key) for key in open_ones))
+                if open_ones and self.moved == before:
+                    pause_s = AGAIN_S
 
     async def _move(self, key: SessionKey) -> None:
         try:
             await self._moving.move(key, "")
             self.moved += 1
         except SessileError as error:
-            log.info("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)
+            log.debug("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)
