@@ -1,7 +1,7 @@
 """The owner of a session is killed (kill -9), or stopped for a while, in mid-answer, again and again: real processes.
 
     python -m bench.cluster_kill --rounds 25 --seed 1 [--how kill|sleep] [--engine llama|sim]
-    .venv-vllm/bin/python -m bench.cluster_kill --rounds 10 --engine vllm --how engine
+    python -m bench.cluster_kill --rounds 10 --engine vllm --how engine    # members run in .venv-vllm
 
 Each round: a new session with a prompt of another length; at a random moment of its answer the owner is killed, or gets
 SIGSTOP and, 10 s later, SIGCONT, or only vLLM's own process below it is killed. Two devices record every frame; what
@@ -21,6 +21,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -156,7 +157,11 @@ async def main(arguments: argparse.Namespace) -> None:
     rng = random.Random(arguments.seed)
     flags = {"llama": LLAMA, "sim": SIMULATED, "vllm": VLLM}[arguments.engine]
     done: list[Round] = []
-    async with chaos_cluster(*flags, names=("r1", "r2", "g1")) as cluster, devices(cluster) as (speaker, reader):
+    python = str(ROOT / ".venv-vllm" / "bin" / "python") if arguments.engine == "vllm" else sys.executable
+    async with (
+        chaos_cluster(*flags, names=("r1", "r2", "g1"), python=python) as cluster,
+        devices(cluster) as (speaker, reader),
+    ):
         until = time.monotonic() + arguments.seconds
         for number in range(arguments.rounds):
             if time.monotonic() > until:

@@ -94,7 +94,9 @@ class Member:
 class ChaosCluster:
     """The servers, the members, and the journal as this process reads it."""
 
-    def __init__(self, valkey: Valkey, postgres: PostgresServer, folder: Path, flags: list[str], proxied: bool) -> None:
+    def __init__(
+        self, valkey: Valkey, postgres: PostgresServer, folder: Path, flags: list[str], proxied: bool, python: str
+    ) -> None:
         self.valkey = valkey
         self.postgres = postgres
         self.folder = folder
@@ -103,6 +105,7 @@ class ChaosCluster:
         self.journal: Journal = open_journal(postgres.dsn, folder=None)
         self._flags = flags
         self._proxied = proxied
+        self._python = python
 
     @property
     def replicas(self) -> list[Member]:
@@ -119,7 +122,7 @@ class ChaosCluster:
         if before is not None:
             await before.end()
         member = self.members[name] = Member(name, role)
-        command = [sys.executable, "app.py", role, "--name", name, "--peer-token", "the chaos runs' own"]
+        command = [self._python, "app.py", role, "--name", name, "--peer-token", "the chaos runs' own"]
         directory, journal = self.valkey.url, self.postgres.dsn
         if self._proxied:
             member.directory = await self._proxy(("127.0.0.1", self.valkey.port))
@@ -166,15 +169,19 @@ def key_of(session: str) -> SessionKey:
 
 @asynccontextmanager
 async def chaos_cluster(
-    *flags: str, names: tuple[str, ...] = ("r1", "r2", "g1", "g2"), proxied: bool = False, keep_logs: bool = False
+    *flags: str,
+    names: tuple[str, ...] = ("r1", "r2", "g1", "g2"),
+    proxied: bool = False,
+    keep_logs: bool = False,
+    python: str = sys.executable,
 ) -> AsyncIterator[ChaosCluster]:
-    """`flags` are every member's (see `app.py replica --help`)."""
+    """`flags` are every member's (see `app.py replica --help`), and `python` runs them."""
     folder = Path(tempfile.mkdtemp(prefix="sessile-chaos-"))
     valkey, postgres = Valkey(port=free_port()), PostgresServer()
     try:
         valkey.start()
         postgres.start()
-        made = ChaosCluster(valkey, postgres, folder, [*(flags or SIMULATED), "--log-level", "info"], proxied)
+        made = ChaosCluster(valkey, postgres, folder, [*(flags or SIMULATED), "--log-level", "info"], proxied, python)
         await made.journal.open()
         try:
             # The first one makes the schema; the others may start together.
