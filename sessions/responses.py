@@ -76,6 +76,7 @@ class Responses:
         self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
         self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
         self._runs = 0  # begun by this activation; numbers them
+        self._runs_lost = 0  # those begun when the engine last ended under one
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
         self._now = UnixMs(0)
         self._out: Step  # of the step that is being taken, and only then
@@ -355,11 +356,21 @@ class Responses:
             return
         if not isinstance(input.error, EngineLost):
             self._end(open_, "failed", input.usage, error=input.error, findings=input.findings)
-        elif self.state.recoveries >= RECOVERIES_MAX:
+        elif input.generation > self._runs_lost and self.state.recoveries >= RECOVERIES_MAX:
+            others = [each for each in self.state.open.values() if each is not open_]
             self._end(open_, "failed", input.usage, error=quarantined(), findings=input.findings)
+            self._out.effects += [Stop(each.id) for each in others]
+            self._give_up(others)
         else:
-            self._put(ev.SessionMigrated(replica=self._replica, cause="restart"))
+            if input.generation > self._runs_lost:  # one death, however many runs it ended
+                self._runs_lost = self._runs
+                self._put(ev.SessionMigrated(replica=self._replica, cause="restart"))
             self._start(open_)
+
+    def _give_up(self, all_open: list[Open]) -> None:
+        """One of them keeps ending whoever works on it."""
+        for open_ in all_open:
+            self._end(open_, "failed", self._used(open_), error=quarantined())
 
     def _activated(self, input: Activated) -> None:
         """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""
@@ -368,8 +379,7 @@ class Responses:
             return
         if state.open:
             if state.recoveries >= RECOVERIES_MAX:
-                for open_ in list(state.open.values()):
-                    self._end(open_, "failed", self._used(open_), error=quarantined())
+                self._give_up(list(state.open.values()))
             else:
                 cause = "restart" if input.cause == "activation" else input.cause
                 self._put(ev.SessionMigrated(replica=input.replica, cause=cause))

@@ -70,7 +70,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Broke(msgspec.Struct, frozen=True):
-    """A generation cannot go on: the response fails with this error."""
+    """A generation cannot go on: the response fails with this error; where the engine was lost, it begins another."""
 
     response_id: ResponseId
     generation: int

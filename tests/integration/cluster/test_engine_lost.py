@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from sessions import commands as cm
 from sessions.errors import EngineLost
 from sessions.events import ResponseFailed
-from tests.integration.cluster.harness import Cluster, ReplicaNode, cluster, until
+from tests.integration.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.integration.cluster.test_handoff import simulated
 from tests.support.virtual_time import virtual
@@ -55,7 +54,7 @@ async def test_without_another_replica_it_waits_for_the_engine() -> None:
             if dies:
                 engine = simulated(made.replicas["r1"])
                 engine.lose(DIED)
-                await asyncio.sleep(20.0)
+                await advance(20.0)
                 assert reader.top == made.top(key) and migrations(made, key) == ["restart"]
                 engine.found()
             await reader.reaches(await made.at_rest(key))
@@ -70,7 +69,7 @@ async def test_a_turn_that_waits_for_its_slot_is_not_lost_with_the_engine() -> N
         engine.lose(DIED)
         key = await made.gateways["g1"].create("one")
         await made.gateways["g1"].say(key, tokens=5)
-        await asyncio.sleep(5.0)
+        await advance(5.0)
         engine.found()
         await made.at_rest(key)
         assert migrations(made, key) == [] and text_of(made, key)
@@ -96,3 +95,30 @@ async def test_a_session_that_keeps_killing_its_engine_is_given_up() -> None:
         await made.gateways["g1"].say(key, "And now?", tokens=5)
         await made.at_rest(key)
         assert text_of(made, key), "the session itself goes on"
+
+
+@virtual
+async def test_a_death_counts_once_however_many_answers_of_a_session_it_ends() -> None:
+    async with cluster(replicas=1) as made:
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        for number in range(4):
+            await gateway.router.execute(
+                ALICE,
+                cm.MessageCreate(
+                    id=made.command_id(),
+                    session=key.session,
+                    content=f"Story {number}.",
+                    parent_id=None,
+                    max_output_tokens=20,
+                ),
+            )
+        engine = simulated(made.replicas["r1"])
+        await until(lambda: engine.stats().running == 4)
+        engine.lose(DIED)
+        engine.found()
+        await made.at_rest(key)
+        assert migrations(made, key) == ["restart"]
+        page = made.store.read(key, 0, 10_000, 1 << 30)
+        assert page is not None
+        assert not [record for record in page.records if isinstance(record.event, ResponseFailed)]
