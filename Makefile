@@ -59,6 +59,10 @@ test: setup-dev ## everything: static checks, withdrawn packages, the TypeScript
 
 check: setup-dev static ## static checks only
 
+withdrawn: setup ## hold the locks against the index: no release may have been withdrawn
+	$(STAGE)
+	@$(PY) -m deploy.withdrawn
+
 static: lint format types imports
 
 lint: setup-dev
@@ -141,10 +145,6 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 # each pinned version's known vulnerabilities, so it needs the network and is no part of `make test`; what
 # cannot be looked up fails it.
 PIP_AUDIT ?= pip-audit==2.10.1
-withdrawn: setup ## hold the locks against the index: no release may have been withdrawn
-	$(STAGE)
-	@$(PY) -m deploy.withdrawn
-
 audit: setup ## hold the locks against known vulnerabilities
 	@for group in base cluster dev kafka safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \

@@ -21,7 +21,6 @@ from sessions.types import SessionKey
 
 log = structlog.get_logger(__name__)
 
-
 AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
 
 
@@ -46,9 +45,12 @@ class Evacuation:
             if self._runtime.draining:
                 continue  # everything leaves anyway (`actors.drain`)
             why = self._engine.stats().away
-            if away is not (why is not None):
-                away = why is not None
-                log.warning("engine_away", reason=why) if away else log.info("engine_back", moved=self.moved)
+            if why is not None and not away:
+                log.warning("engine_away", reason=why)
+            elif why is None and away:
+                log.info("engine_back", moved=self.moved)
+            if (why is not None) != away:
+                away = not away
                 self._membership.change(draining=away)
             if away:
                 before = self.moved

@@ -167,7 +167,7 @@ class SimulatedEngine:
                 **self._counters,
                 "evictions": float(self._memory.evictions),
             },
-            away=None if (gone := self._gone or self._lost) is None else gone.public_message,
+            away=None if self._away is None else self._away.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
@@ -314,6 +314,11 @@ class SimulatedEngine:
 
     # -- inside ----------------------------------------------------------------------------------------
 
+    @property
+    def _away(self) -> SessileError | None:
+        """Why nothing is computed at present."""
+        return self._gone or self._lost
+
     def _salt(self, sampling: Sampling, seed: int) -> int:
         temperature = self.options.temperature if sampling.temperature is None else sampling.temperature
         drawn = 0 if temperature == 0 else seed * 2 + 1
@@ -386,7 +391,7 @@ class SimulatedEngine:
 
     def _plan(self) -> None:
         """Starts the next step, unless one is under way or there is nothing to do."""
-        if self._step_timer is not None or self._loop is None or (self._gone or self._lost) is not None:
+        if self._step_timer is not None or self._loop is None or self._away is not None:
             return
         self._admit()
         decoding = prefill_tokens = 0

@@ -94,7 +94,7 @@ class VllmEngine:
         self.holdings = Holdings()
         self._probation = Probation()
         self._revival = Revival(
-            self._gate, is_dead=lambda: self._core.is_dead, died=self._count_death, again=self._begin_again
+            self._gate, is_dead=lambda: self._core.is_dead, died=self._died, again=self._begin_again
         )
         # Set by `start`:
         self._model: VllmModel
@@ -116,7 +116,6 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         counters = {**self._counters, "sheds": float(self._gate.num_shed)}
         gauges: dict[str, float] = {}
-        gone = self._revival.gone
         if self._spill is not None:
             tiers = self._spill.tiers
             gauges = gauges_of(tiers)
@@ -127,6 +126,7 @@ class VllmEngine:
             }
             for counted in (self._spill.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
                 counters |= {name: float(value) for name, value in counted.items()}
+        gone = self._revival.gone
         return EngineStats(
             slots=self.options.slots,
             running=self._gate.running,
@@ -230,7 +230,7 @@ class VllmEngine:
         undo.push_async_callback(spill.stop)
         return spill
 
-    def _count_death(self) -> None:
+    def _died(self) -> None:
         self._counters["deaths"] += 1
         self._probation.suspect(turn.key for turn in self._turns.values())
 
@@ -325,8 +325,8 @@ class VllmEngine:
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
-        idle = idle and key not in self._probation
-        if self._revival.gone is not None or not idle or not 0 < len(tokens) < self._info.context_window:
+        free = self._revival.gone is None and key not in self._probation
+        if not free or not idle or not 0 < len(tokens) < self._info.context_window:
             return
         await self._gate.acquire(0)
         turn = self._enter(key)

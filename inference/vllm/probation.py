@@ -1,7 +1,8 @@
 """Who ran when vLLM died begins again one at a time, until each has said something.
 
 One of them may be what vLLM died of. Alone, it takes nobody with it but those who have spoken since, whose sessions
-have come further by that; and its own session, which gets nowhere, is given up after a few deaths (`quarantined`).
+have come further by that, and whoever came for the first time; and its own session, which gets nowhere, is given up
+after a few deaths (`quarantined`). Knows of this vLLM alone: what another replica takes over begins there at once.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Revival:
 
     @property
     def refuses(self) -> SessileError | None:
-        """What turns are refused with; those that come while vLLM is started again wait at the gate."""
-        return None if self.beginning and self._gate.held and not self._closed.is_set() else self.gone
+        """What turns are refused with; those that come while the gate is held wait there."""
+        return None if self._gate.held else self.gone
 
     def check(self) -> None:
         """For a run that is past the gate. Raises EngineLost, or what turns are refused with."""

@@ -43,6 +43,7 @@ class Assembly(NamedTuple):
     gateway: Gateway
     runtime: Runtime
     journal: MemoryJournal
+    engine: Engine
     limited: Limiting | None = None
 
     @property
@@ -152,10 +153,10 @@ async def assembled(
             people = People(personal_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
             gateway.people = people
             gateway.desk = local_desk(lambda: member, runtime, simulated)
-            server = Server(gateway, host="127.0.0.1", port=0, limits=limits)
+            server = Server(gateway, host="127.0.0.1", port=0, limits=limits, readiness=lambda: simulated.stats().away)
             await server.start()
             try:
-                yield Assembly(server, gateway, runtime, journal, limited)
+                yield Assembly(server, gateway, runtime, journal, simulated, limited)
             finally:
                 await server.stop()
     finally:

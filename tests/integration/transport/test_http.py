@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sessions.errors import BadInput, Unavailable
+from inference.simulated import SimulatedEngine
+from sessions.errors import BadInput, EngineLost, Unavailable
 from sessions.types import Principal, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
 from tests.integration.transport.wire import wire
@@ -43,6 +44,13 @@ async def raw(server: Assembly, data: bytes) -> bytes:
 
 async def test_health_and_readiness(server: Assembly, http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).json()["status"] == "ok"
+    assert (await http.get("/readyz")).status_code == 200
+    assert isinstance(server.engine, SimulatedEngine)
+    server.engine.lose(EngineLost("engine_lost", "The engine is away."))
+    answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()["reason"]) == (503, "The engine is away.")
+    assert "sessile_engine_away 1.0" in (await http.get("/metrics")).text
+    server.engine.found()
     assert (await http.get("/readyz")).status_code == 200
     server.gateway.draining = True
     answer = await http.get("/readyz")
