@@ -233,12 +233,13 @@ class Ownership:
             if self._unreleased.get(key) == owner:
                 del self._unreleased[key]
 
-    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> int:
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Where it names somebody else, that is asked again next time, and nothing is answered for the
-        session without the journal's word. Raises Unavailable."""
+        claimed before. Returns those for which it names somebody else: they are asked again next time, and nothing is
+        answered for them without the journal's word. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
+        contested = list[SessionKey]()
         for key in keys:
             owner = self._held.get(key)
             if owner is not None:
@@ -248,7 +249,8 @@ class Ownership:
                 else:
                     log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
                     self._confirmed.pop(key, None)
-        return len(keys)
+                    contested.append(key)
+        return contested
 
     async def regain(self, key: SessionKey) -> None:
         """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.

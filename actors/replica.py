@@ -224,7 +224,7 @@ class Replica:
 
     async def _reclaim(self, partitions: frozenset[int]) -> None:
         try:
-            claimed = await self.runtime.ownership.reclaim(lambda key: partition_of(key) in partitions)
-            log.info("claimed_again", sessions=claimed, partitions=len(partitions))
+            await self.runtime.reclaim(lambda key: partition_of(key) in partitions)
+            log.info("claimed_again", partitions=len(partitions))
         except SessileError as error:  # the sweep tries again what is still unclaimed
             log.warning("not_claimed_again", error=error.code)

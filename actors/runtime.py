@@ -21,8 +21,8 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.audience import Audience, Left, Sink
 from actors.copies import Copies
-from actors.orphans import Orphans
 from actors.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
 from actors.recovery import UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
@@ -41,14 +41,12 @@ from sessions.stored import Head
 from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
-__all__ = ["Left", "Moved", "Runtime", "RuntimeLimits"]
+__all__ = ["Moved", "Runtime", "RuntimeLimits"]
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 4
 CONFIRMATIONS_AT_ONCE = 16
-
-Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: its epoch, top, and the next owner
 
 
 class Runtime:
@@ -104,11 +102,9 @@ class Runtime:
         self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
-        self._sinks: dict[SessionKey, dict[Callable[[Published], None], None]] = {}
-        self._leavers: dict[SessionKey, dict[Left, None]] = {}
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self._orphans = Orphans(limits, self._actors.get, self._sinks.__contains__)
+        self.audience = Audience(limits, self._actors.get)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -202,24 +198,11 @@ class Runtime:
             raise idempotency_conflict()
         return record.answer
 
-    def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
+    def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
         """See the `Sessions` port."""
-        self._sinks.setdefault(key, {})[sink] = None
-        self._orphans.read_again(key)
+        return self.audience.watch(key, sink)
 
-        def unwatch() -> None:
-            sinks = self._sinks.get(key)
-            if sinks is not None:
-                sinks.pop(sink, None)
-                if not sinks:
-                    del self._sinks[key]
-                    self._orphans.unread(key)
-
-        return unwatch
-
-    async def attach(
-        self, key: SessionKey, sink: Callable[[Published], None], left: Left
-    ) -> tuple[Actor, Callable[[], None]] | None:
+    async def attach(self, key: SessionKey, sink: Sink, left: Left) -> tuple[Actor, Callable[[], None]] | None:
         """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
         `top` as it is on return and the first call of `sink`.
 
@@ -232,20 +215,7 @@ class Runtime:
         if actor is not None and not self.ownership.certain(key):
             await self._confirm(actor)
             actor = self._actors.get(key)
-        if actor is None:
-            return None
-        unwatch = self.watch(key, sink)
-        self._leavers.setdefault(key, {})[left] = None
-
-        def detach() -> None:
-            unwatch()
-            leavers = self._leavers.get(key)
-            if leavers is not None:
-                leavers.pop(left, None)
-                if not leavers:
-                    del self._leavers[key]
-
-        return actor, detach
+        return None if actor is None else (actor, self.audience.attach(key, sink, left))
 
     @staticmethod
     def key_of(principal: Principal, command: cm.ActorCommand) -> SessionKey:
@@ -256,10 +226,7 @@ class Runtime:
     def _publish(self, published: Published) -> None:
         self._gate.published(published.key, published.records)
         self.told(published)
-        sinks = self._sinks.get(published.key)
-        if sinks:
-            for sink in tuple(sinks):
-                sink(published)
+        self.audience.tell(published)
 
     # -- activation ------------------------------------------------------------------------------------------------
 
@@ -295,7 +262,7 @@ class Runtime:
 
     def readers(self, key: SessionKey) -> int:
         """How many watch the session through this replica."""
-        return len(self._sinks.get(key, ()))
+        return self.audience.count(key)
 
     async def recover(
         self, key: SessionKey, *, instead_of: Owner | None = None, priority: int = UNREAD
@@ -448,9 +415,15 @@ class Runtime:
         """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
         log.warning("in_doubt", why=why, actors=len(self._actors))
         self.ownership.doubt()
-        self._spawn(self._confirm_all())
+        self._spawn(self._confirm_all(self.actors))
 
-    async def _confirm_all(self) -> None:
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
+        """`Ownership.reclaim`; a session that somebody else has claimed leaves, unless the journal says that it is
+        still ours: one that waits for a tool would stay long after it was taken. Raises Unavailable."""
+        contested = await self.ownership.reclaim(among)
+        await self._confirm_all([actor for key in contested if (actor := self._actors.get(key)) is not None])
+
+    async def _confirm_all(self, actors: list[Actor]) -> None:
         slots = asyncio.Semaphore(CONFIRMATIONS_AT_ONCE)
 
         async def confirm(actor: Actor) -> None:
@@ -461,7 +434,7 @@ class Runtime:
                     except SessileError as error:  # asked again before anything is answered for it
                         log.warning("not_confirmed", session=actor.key.session, error=error.code)
 
-        await asyncio.gather(*(confirm(actor) for actor in self.actors))
+        await asyncio.gather(*(confirm(actor) for actor in actors))
 
     # -- leaving memory --------------------------------------------------------------------------------------------
 
@@ -476,14 +449,12 @@ class Runtime:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
             self._reasons.pop(actor.key, None)
-            self._orphans.left(actor.key)
             self._gate.done(actor.key)
             owner = self.ownership.let_go(actor.key)
             successor = self._successors.pop(actor.key, None)
             # A successor has claimed it already, unless it was taken while the directory was away.
             self._spawn(self.ownership.release(actor.key, owner))
-            for left in self._leavers.pop(actor.key, {}):
-                left(actor.epoch, actor.top, successor)
+            self.audience.left(actor, successor)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)

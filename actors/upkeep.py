@@ -86,10 +86,10 @@ class Upkeep:
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
             await self._attempt("release", self._runtime.ownership.release_again())
-            await self._attempt("reclaim", self._runtime.ownership.reclaim())
+            await self._attempt("reclaim", self._runtime.reclaim())
             if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
                 reclaim_at = loop.time() + self._limits.reclaim_every_s
-                await self._attempt("reclaim_all", self._runtime.ownership.reclaim(lambda key: True))
+                await self._attempt("reclaim_all", self._runtime.reclaim(lambda key: True))
             await self._attempt("recover", self.recover())
             if self.eraser is not None:
                 await self._attempt("erase", self.eraser.sweep())

@@ -126,7 +126,7 @@ async def empty(engine: LlamaEngine) -> None:
     for slot in engine._table:
         engine._table.forget(slot)
     await tiers._settle()
-    for snapshot in tuple(tiers.host_snapshots()):
+    for snapshot in tuple(tiers.host):
         await tiers.drop(snapshot)
 
 

@@ -316,7 +316,8 @@ class Actor:
         input = steps.Command(principal, command, digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
-            input = admitted(self._world.limits.admission, self.key, input)
+            if not machine.goes_on(command):
+                input = admitted(self._world.limits.admission, self.key, input)
         return noted_step(input, machine, self._world, self._log, self._world.now_ms())
 
     async def _warm(self) -> None:

@@ -243,7 +243,7 @@ def admitted(admission: Admission | None, key: SessionKey, input: Command) -> Co
 
 
 def _begins(command: cm.ActorCommand) -> bool:
-    """A tool's output goes on with a turn that was let in."""
+    """An answer of its own, that is. What goes on with a turn that was let in is not asked (`Turns.goes_on`)."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
             return command.respond

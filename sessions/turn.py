@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from sessions import writer
-from sessions.errors import Internal, SessileError
+from sessions.errors import BadInput, Internal, SessileError
 from sessions.ledger import Ledger, Plan
 from sessions.limits import Share
 from sessions.measures import Measures
@@ -132,7 +132,7 @@ class Turn:
             self._inbox.prompted(self.response_id, usage.input_tokens, 0)
             await self._generate(plan)
         except SessileError as error:
-            self._broke(error, usage)
+            self._broke(self._as_asked(error), usage)
         except Exception as error:  # whatever an engine does becomes this response's failure
             log.exception("engine_failed", session=self._key.session, response=self.response_id)
             failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
@@ -157,6 +157,18 @@ class Turn:
     def begun(self) -> bool:
         """The engine has said something."""
         return self._seen > 0
+
+    def _as_asked(self, error: SessileError) -> SessileError:
+        """What an engine has against a schema, in the words of who sent it: it may have been made of tools."""
+        if error.code != "invalid_schema" or not self._must_call:
+            return error
+        names = ", ".join(tool.name for tool in self._must_call)
+        advice = "Make them simpler, or let the model choose (`tool_choice`: `auto`)."
+        told = BadInput(
+            error.code, f"The engine cannot be held to the parameters of {names}. {advice}", param="tools"
+        )
+        told.__cause__ = error
+        return told
 
     def _broke(self, error: SessileError, usage: Usage) -> None:
         self._flush()

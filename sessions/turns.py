@@ -20,6 +20,7 @@ from sessions.responses import Responses, derive, response_id_of
 from sessions.state import State, stands_below
 from sessions.steps import Prepared
 from sessions.types import (
+    CallId,
     FunctionCall,
     FunctionCallOutput,
     Item,
@@ -72,16 +73,23 @@ class Turns(Responses):
     def _response_id(self, principal: Principal, command_id: str) -> ResponseId:
         return response_id_of(self.state.key, principal, command_id)
 
+    def goes_on(self, command: cm.ActorCommand) -> bool:
+        """It brings all that a turn of the session waits for: that turn was let in when it began."""
+        if not isinstance(command, cm.TurnCreate):
+            return isinstance(command, cm.ToolOutput)
+        answers = _answers(command)
+        return any(answers.issuperset(turn.missing) for turn in self.state.awaiting.values())
+
     def _turn(self, principal: Principal, command: cm.TurnCreate, prepared: Sequence[Prepared | None]) -> cm.Ok:
         state = self.state
         after = command.after_response
         parent = self._parent(command.parent_id) if after is None else self._last_of(after)
-        answers = [item.call_id for item in command.items if isinstance(item, cm.NewOutput)]
+        answers = _answers(command)
         turn = next(
             (
                 turn
                 for turn in state.awaiting.values()
-                if set(turn.missing) & set(answers) and stands_below(state, parent, turn.last)
+                if answers.intersection(turn.missing) and stands_below(state, parent, turn.last)
             ),
             None,
         )
@@ -93,7 +101,7 @@ class Turns(Responses):
         )
         if blocked is not None:
             raise busy(blocked[1])
-        if turn is not None and (missing := set(turn.missing) - set(answers)):
+        if turn is not None and (missing := set(turn.missing) - answers):
             raise BadInput("invalid_request", f"No tool output found for function call {min(missing)}.", param="input")
         if state.info is None:
             assert command.create is not None
@@ -115,6 +123,7 @@ class Turns(Responses):
                 after=turn.response_id if turn is not None else None,
                 metadata=command.metadata,
                 request=command.request,
+                model=turn.model if turn is not None else None,
             )
         elif turn is not None:
             self._next_in_line(turn.response_id, parent)
@@ -218,6 +227,10 @@ class Turns(Responses):
                     is_error=new.is_error,
                     created_at=self._now,
                 )
+
+
+def _answers(command: cm.TurnCreate) -> set[CallId]:
+    return {item.call_id for item in command.items if isinstance(item, cm.NewOutput)}
 
 
 def busy(code: str) -> Conflict:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import array
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -111,11 +111,15 @@ class ColdTier(Protocol):
         """The session's snapshots, as far as they are known here without waiting."""
         ...
 
-    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
-        """Likewise, of all its sessions."""
+    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
+        """Likewise, of all its sessions; to be read before the next `await`."""
         ...
 
-    def has(self, snapshot_id: Blob) -> bool: ...
+    def bytes_of(self, tenant: TenantId) -> int:
+        """What those take."""
+        ...
+
+    def has(self, key: SessionKey, snapshot_id: Blob) -> bool: ...
 
     async def put(self, manifest: Manifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""

@@ -23,7 +23,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,7 @@ from inference.kv.envelope import (
     encode_header,
 )
 from inference.kv.seal import Head, Source, Stored, store, stored_bytes
+from inference.kv.shelf import Shelf, least
 from sessions.errors import BadInput, SessileError, Unavailable
 from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey, TenantId
@@ -93,7 +94,7 @@ class DiskTier:
         self.rank = rank
         self.bytes = 0  # of whole files and of those being written
         self.counters: Counter[str] = Counter()
-        self._of: dict[SessionKey, list[DiskEntry]] = {}
+        self._shelf = Shelf[DiskEntry]()
         self._writes: dict[SessionKey, list[_Write]] = {}
         self._last_used_s = 0.0
 
@@ -128,24 +129,27 @@ class DiskTier:
         """Nothing is held."""
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        return list(self._of.get(key, ()))
+        return list(self._shelf.of(key))
 
-    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
-        return [snapshot for key, held in self._of.items() if key.tenant == tenant for snapshot in held]
+    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
+        return self._shelf.of_tenant(tenant)
 
-    def has(self, snapshot_id: bytes) -> bool:
+    def bytes_of(self, tenant: TenantId) -> int:
+        return self._shelf.bytes_of(tenant)
+
+    def has(self, key: SessionKey, snapshot_id: bytes) -> bool:
         name = f"{snapshot_id.hex()}{_SUFFIX}"
-        return any(snapshot.path.name == name for held in self._of.values() for snapshot in held)
+        return any(snapshot.path.name == name for snapshot in self._shelf.of(key))
 
     @property
     def num_snapshots(self) -> int:
-        return sum(map(len, self._of.values()))
+        return len(self._shelf)
 
     async def put(self, manifest: Manifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. False when it could not be; nothing is left then.
 
         Not to be cancelled: a thread cannot be, and would go on writing into what nobody counts."""
-        if self.has(manifest.snapshot_id):
+        if self.has(manifest.key, manifest.snapshot_id):
             return True
         try:
             data_key = await self.keys.current(manifest.key) if self.keys is not None else None
@@ -160,7 +164,7 @@ class DiskTier:
         for other in self._writes.get(manifest.key, ()):
             if other.snapshot_id == manifest.snapshot_id:  # a copy and a move down at the same time: one file
                 await other.over.wait()
-                return self.has(manifest.snapshot_id)
+                return self.has(manifest.key, manifest.snapshot_id)
         write = _Write(manifest.snapshot_id)
         self._writes.setdefault(manifest.key, []).append(write)
         try:
@@ -173,7 +177,7 @@ class DiskTier:
             write.over.set()
         if stored:
             self.counters["disk_writes"] += 1
-            for older in tuple(self._of.get(manifest.key, ())):
+            for older in self._shelf.of(manifest.key):
                 same = older.path.stem == manifest.snapshot_id.hex()
                 if not same and older.tokens == tokens[: len(older.tokens)]:
                     await self._drop(older)  # what a newer one covers is of no more use
@@ -211,7 +215,7 @@ class DiskTier:
             )
         except Refused as exc:
             # These say nothing about the snapshot; one that was erased meanwhile is nobody's loss.
-            if exc.reason not in ("no_room", "keys_away", "too_slow") and snapshot in self.of(snapshot.key):
+            if exc.reason not in ("no_room", "keys_away", "too_slow") and snapshot in self._shelf:
                 await self.discard(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1
@@ -246,7 +250,7 @@ class DiskTier:
         writes = tuple(self._writes.get(key, ()))
         for write in writes:
             write.revoked = True
-        for snapshot in tuple(self._of.get(key, ())):
+        for snapshot in self._shelf.of(key):
             await self._drop(snapshot)
         for write in writes:
             await write.over.wait()
@@ -271,25 +275,21 @@ class DiskTier:
 
     def _insert(self, snapshot: DiskEntry) -> None:
         self._last_used_s = max(self._last_used_s, snapshot.used_s)
-        self._of.setdefault(snapshot.key, []).append(snapshot)
+        self._shelf.add(snapshot)
         self.bytes += snapshot.bytes
 
     async def _drop(self, snapshot: DiskEntry) -> None:
-        held = self._of.get(snapshot.key, [])
-        if snapshot in held:
-            held.remove(snapshot)
-            if not held:
-                del self._of[snapshot.key]
+        if self._shelf.remove(snapshot):
             await asyncio.to_thread(_remove, snapshot.path)
             self.bytes -= snapshot.bytes
 
     async def _make_room(self, size: int) -> bool:
         while self.bytes + size > self.bytes_max:
-            held = [snapshot for snapshots in self._of.values() for snapshot in snapshots]
-            if not held:
+            victim = least(self._shelf, self.rank)
+            if victim is None:
                 self.counters["disk_full"] += 1  # all of it is being written right now
                 return False
-            await self._drop(min(held, key=self.rank))
+            await self._drop(victim)
             self.counters["disk_evictions"] += 1
         return True
 

@@ -10,7 +10,7 @@ def gauges_of(tiers: Tiers) -> dict[str, float]:
     told = {
         "host_bytes": float(tiers.host_bytes),
         "host_bytes_max": float(tiers.host_bytes_max),
-        "host_snapshots": float(tiers.num_host),
+        "host_snapshots": float(len(tiers.host)),
     }
     for tier in tiers.cold:
         told[f"{tier.name}_bytes"] = float(tier.bytes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from inference.kv.cold import ColdSnapshot
 from inference.kv.host import HostSnapshot
+from inference.kv.shelf import least
 from sessions.types import TenantId
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ class Holdings:
         """Frees the least valuable of those; False: there is none."""
 
     def bytes_of(self, tenant: TenantId) -> int:
-        return sum(snapshot.bytes for snapshot in self._of(tenant)) + self.resident(tenant)[0]
+        below = 0
+        if self.tiers is not None:
+            below = self.tiers.host.bytes_of(tenant) + sum(tier.bytes_of(tenant) for tier in self.tiers.cold)
+        return below + self.resident(tenant)[0]
 
     def over(self, tenant: TenantId, coming: int = 0) -> int:
         """Bytes above the ceiling, if so many more came; at most 0 where all is well."""
@@ -55,7 +59,7 @@ class Holdings:
         if coming and over > movable:
             return False
         while self.over(tenant, coming) > 0:
-            worst = min(self._idle(tenant), key=lambda snapshot: _value(tiers, snapshot), default=None)
+            worst = least(self._idle(tenant), lambda snapshot: _value(tiers, snapshot))
             if worst is not None:
                 await tiers.drop(worst)
             elif not self.shed(tenant):
@@ -66,7 +70,7 @@ class Holdings:
     def _of(self, tenant: TenantId) -> Iterator[Snapshot]:
         if self.tiers is None:
             return
-        yield from (snapshot for snapshot in self.tiers.host_snapshots() if snapshot.key.tenant == tenant)
+        yield from self.tiers.host.of_tenant(tenant)
         for tier in self.tiers.cold:
             yield from tier.of_tenant(tenant)
 
@@ -82,5 +86,5 @@ def _value(tiers: Tiers, snapshot: Snapshot) -> tuple[float, ...]:
     """The smaller, the sooner it goes."""
     if isinstance(snapshot, HostSnapshot):
         return (1.0, not snapshot.parked, *tiers.worth(snapshot))
-    copied = any(host.tokens == snapshot.tokens for host in tiers.host_snapshots(snapshot.key))
+    copied = any(host.tokens == snapshot.tokens for host in tiers.host.of(snapshot.key))
     return (float(not copied), True, *tiers.worth(snapshot))

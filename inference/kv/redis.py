@@ -23,7 +23,7 @@ import io
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,6 +34,7 @@ from redis.exceptions import RedisError
 from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
 from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
 from inference.kv.seal import Stored, store, stored_bytes
+from inference.kv.shelf import Shelf
 from sessions.errors import SessileError
 from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey, TenantId
@@ -119,7 +120,7 @@ class RedisTier:
         self._drop_script = self._client.register_script(_DROP)
         self._namespace = namespace
         self._mark = hashlib.blake2b(msgspec.msgpack.encode(identity), digest_size=8).hexdigest()
-        self._known: dict[SessionKey, list[RedisSnapshot]] = {}
+        self._known = Shelf[RedisSnapshot]()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._writing: dict[SessionKey, int] = {}
         self._revoked: set[SessionKey] = set()  # erased while something of it is being written
@@ -137,14 +138,17 @@ class RedisTier:
     # -- finding -----------------------------------------------------------------------------------------
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        return list(self._known.get(key, ()))
+        return list(self._known.of(key))
 
-    def of_tenant(self, tenant: TenantId) -> list[ColdSnapshot]:
-        return [snapshot for key, held in self._known.items() if key.tenant == tenant for snapshot in held]
+    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
+        return self._known.of_tenant(tenant)
 
-    def has(self, snapshot_id: bytes) -> bool:
+    def bytes_of(self, tenant: TenantId) -> int:
+        return self._known.bytes_of(tenant)
+
+    def has(self, key: SessionKey, snapshot_id: bytes) -> bool:
         field = self._field(snapshot_id)
-        return any(snapshot.field == field for held in self._known.values() for snapshot in held)
+        return any(snapshot.field == field for snapshot in self._known.of(key))
 
     async def look(self, key: SessionKey) -> None:
         """Learns what any replica has left of a session: sizes first, then the heads, which tell the tokens."""
@@ -231,7 +235,7 @@ class RedisTier:
             return False
         self.counters["redis_writes"] += 1
         tokens = manifest.ledger
-        known = self._known.get(key, [])
+        known = self._known.of(key)
         covered = [older.field for older in known if older.tokens == tokens[: len(older.tokens)]]
         if gone := [older for older in covered if older != field]:
             await self._drop(key, *gone)
@@ -273,13 +277,13 @@ class RedisTier:
     async def drop(self, snapshot: ColdSnapshot) -> None:
         assert isinstance(snapshot, RedisSnapshot)
         key = snapshot.key
-        self._know(key, [known for known in self._known.get(key, []) if known.field != snapshot.field])
+        self._unlearn(key, snapshot.field)
         await self._drop(key, snapshot.field)
 
     async def erase(self, key: SessionKey) -> None:
         if key in self._writing:
             self._revoked.add(key)
-        self._known.pop(key, None)
+        self._know(key, [])
         await self._drop(key)
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -302,11 +306,15 @@ class RedisTier:
         return f"{self._mark}:{snapshot_id.hex()}"
 
     def _know(self, key: SessionKey, snapshots: list[RedisSnapshot]) -> None:
-        self._known.pop(key, None)
-        if snapshots:
-            self._known[key] = snapshots
-        while len(self._known) > _SESSIONS_KNOWN:
-            del self._known[next(iter(self._known))]
+        for older in self._known.of(key):
+            self._known.remove(older)
+        for snapshot in snapshots:
+            self._known.add(snapshot)
+        while len(self._known.sessions) > _SESSIONS_KNOWN:
+            self._know(next(iter(self._known.sessions)), [])
+
+    def _unlearn(self, key: SessionKey, field: str) -> None:
+        self._know(key, [known for known in self._known.of(key) if known.field != field])
 
     async def _refused(self, key: SessionKey, field: str, exc: Refused) -> None:
         """What proved to be no good goes; what could only not be reached stays."""
@@ -314,7 +322,7 @@ class RedisTier:
             return
         self.counters[f"refused_{exc.reason}"] += 1
         log.warning("KV in Redis refused (%s), it will be recomputed", exc.reason)
-        self._know(key, [known for known in self._known.get(key, []) if known.field != field])
+        self._unlearn(key, field)
         await self._drop(key, field)
 
     async def _drop(self, key: SessionKey, *fields: str) -> None:

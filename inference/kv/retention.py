@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -48,6 +49,7 @@ _SCALINGS: Final = 12
 _PRIOR_EVENTS: Final = 10.0  # what a factor must outweigh before it departs from 1
 _STEPS: Final = 4  # of an index's table in each bucket of age
 _LEVELS: Final = 8.0  # tables per e-fold of a session's factor
+FIT_SAMPLE: Final = 4096  # of the silences that go on: a fit is made on the event loop
 _EVENTS_MAX: Final = 50_000.0  # beyond, what was observed counts half
 
 _EDGES: Final[Floats] = np.array(AGES_S, dtype=np.float64)
@@ -84,11 +86,15 @@ class ReturnModel:
         if returned:
             self._returns[kind][_bucket(silence_s)] += 1
 
-    def fit(self, silent: Iterable[tuple[Kind, float]] = ()) -> None:
-        """Learns from everything observed, and from the silences that go on: (kind, seconds so far)."""
+    def fit(self, silent: Iterable[tuple[Kind, float]] = (), *, weight: float = 1.0) -> None:
+        """Learns from everything observed, and from the silences that go on: (kind, seconds so far), each of which
+        stands for `weight` of its sort."""
         exposure = self._exposure.copy()
-        for kind, seconds in silent:
-            exposure[kind] += _exposure(seconds)
+        going_on = list(silent)
+        if going_on:
+            cells = np.ravel_multi_index(np.array([kind for kind, _ in going_on]).T, _CELLS)
+            spans = _exposure(np.array([seconds for _, seconds in going_on])[:, None])
+            np.add.at(exposure.reshape(-1, _BUCKETS), cells, weight * spans)
         factors = [np.ones(size) for size in _CELLS]
         prior = _prior()
         events = self._returns.sum(axis=(0, 1, 2))
@@ -160,7 +166,10 @@ class Returns:
             self.model.observe(longest.kind, now - longest.since_s, returned=False)
         if self._unfitted >= self._fit_every:
             self._unfitted = 0
-            self.model.fit((silence.kind, now - silence.since_s) for silence in self._silences.values())
+            going_on = list(self._silences.values())
+            some = going_on if len(going_on) <= FIT_SAMPLE else random.sample(going_on, FIT_SAMPLE)
+            weight = len(going_on) / len(some)
+            self.model.fit(((silence.kind, now - silence.since_s) for silence in some), weight=weight)
 
     def forget(self, key: SessionKey) -> None:
         """The session is deleted: it does not come back, and that teaches nothing."""
@@ -189,8 +198,8 @@ def _bucket(age_s: float) -> int:
     return min(_BUCKETS - 1, bisect.bisect_right(AGES_S, age_s) - 1)
 
 
-def _exposure(silence_s: float) -> Floats:
-    """How much of a silence fell into each bucket."""
+def _exposure(silence_s: float | Floats) -> Floats:
+    """How much of a silence, or of each of a column of them, fell into each bucket."""
     return np.clip(silence_s - _EDGES[:-1], 0.0, _WIDTHS)
 
 

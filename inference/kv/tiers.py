@@ -38,6 +38,7 @@ from inference.kv.holdings import Holdings
 from inference.kv.host import Flight, HostSnapshot
 from inference.kv.promotion import Promotions
 from inference.kv.retention import Returns
+from inference.kv.shelf import Shelf, least
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
 from sessions.types import SessionKey, TenantId
@@ -82,7 +83,7 @@ class Tiers:
         self.counters: Counter[str] = Counter()
         self.holdings = holdings or Holdings()
         self.holdings.tiers = self
-        self._host: dict[SessionKey, list[HostSnapshot]] = {}
+        self.host = Shelf[HostSnapshot]()
         self._last_used_s = 0.0
         self._promotions = Promotions(self)
         self._flights: dict[SessionKey, set[Flight]] = {}
@@ -103,10 +104,10 @@ class Tiers:
         deadline = loop.time() + deadline_s
         await self._settle()
         if self.disk is not None:
-            for snapshot in sorted(self.host_snapshots(), key=lambda s: -s.used_s):
+            for snapshot in sorted(self.host, key=lambda s: -s.used_s):
                 if loop.time() < deadline:
                     await self.spawn(self._demote(snapshot))
-        for snapshot in tuple(self.host_snapshots()):
+        for snapshot in tuple(self.host):
             await self.drop(snapshot)
         await self._settle()
         for tier in self.cold:
@@ -134,10 +135,6 @@ class Tiers:
         if best is None:
             return KVPlace("none", 0)
         return KVPlace(best.tier, len(best.tokens))
-
-    @property
-    def num_host(self) -> int:
-        return sum(map(len, self._host.values()))
 
     def choose(
         self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int, *, needed_bytes: int | None = None
@@ -250,7 +247,7 @@ class Tiers:
 
     def park(self, key: SessionKey) -> None:
         """Its snapshots go first when room is wanted."""
-        for snapshot in self._host.get(key, ()):
+        for snapshot in self.host.of(key):
             snapshot.parked = True
 
     async def erase(self, key: SessionKey) -> None:
@@ -259,7 +256,7 @@ class Tiers:
         for flight in self._flights.get(key, ()):
             flight.revoked = True
         await asyncio.gather(
-            *(self.drop(snapshot) for snapshot in tuple(self._host.get(key, ()))),
+            *(self.drop(snapshot) for snapshot in self.host.of(key)),
             *(tier.erase(key) for tier in self.cold),
         )
 
@@ -307,18 +304,13 @@ class Tiers:
         return len(manifest.ledger)
 
     # -- inside: the index -----------------------------------------------------------------------------
-    def host_snapshots(self, key: SessionKey | None = None) -> Iterator[HostSnapshot]:
-        """Of one session, or all."""
-        if key is not None:
-            return iter(self._host.get(key, ()))
-        return (snapshot for held in self._host.values() for snapshot in held)
 
     def trim(self, tenant: TenantId) -> None:
         if self.holdings.over(tenant) > 0:
             self.spawn(self.holdings.make_room(tenant, 0))
 
     def _of(self, key: SessionKey) -> list[HostSnapshot | ColdSnapshot]:
-        return [*self._host.get(key, ()), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
+        return [*self.host.of(key), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
 
     def tier_of(self, snapshot: ColdSnapshot) -> ColdTier:
         return next(tier for tier in self.cold if tier.name == snapshot.tier)
@@ -337,9 +329,9 @@ class Tiers:
     def _insert(self, snapshot: HostSnapshot) -> None:
         """Its bytes are counted already."""
         self._touch(snapshot)
-        held = self._host.setdefault(snapshot.key, [])
+        held = self.host.of(snapshot.key)
         covered = [older for older in held if older.tokens == snapshot.tokens[: len(older.tokens)]]
-        held.append(snapshot)
+        self.host.add(snapshot)
         for older in covered:
             self._forget(older)
             if not older.users and not older.moving:  # else whoever uses its file drops it
@@ -408,7 +400,7 @@ class Tiers:
         """Write-behind: the tiers below get a copy while the snapshot stays. One at a time, and the newest only."""
         async with self._copying:
             for tier in self.cold:
-                if snapshot.gone or tier.has(manifest.snapshot_id):
+                if snapshot.gone or tier.has(manifest.key, manifest.snapshot_id):
                     continue
                 if self.holdings.over(manifest.key.tenant, manifest.payload_bytes) > 0:
                     self.counters["tenant_not_copied"] += 1
@@ -422,10 +414,12 @@ class Tiers:
 
     def _evict_one(self) -> None:
         """Starts to move or drop the snapshot that is wanted least, unless one is on its way."""
-        idle = [snapshot for snapshot in self.host_snapshots() if not snapshot.users]
-        if not idle or any(snapshot.moving for snapshot in idle):
+        idle = [snapshot for snapshot in self.host if not snapshot.users]
+        if any(snapshot.moving for snapshot in idle):
             return
-        victim = min(idle, key=lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
+        victim = least(idle, lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
+        if victim is None:
+            return
         self.counters["host_evictions"] += 1
         victim.moving = True
         self.spawn(self.drop(victim) if self.disk is None else self._demote(victim))
@@ -436,8 +430,9 @@ class Tiers:
         snapshot.moving = True
         if snapshot.tagging is not None:
             await snapshot.tagging
-        if snapshot.manifest is not None and not snapshot.gone and not self.disk.has(snapshot.manifest.snapshot_id):
-            await self.disk.put(snapshot.manifest, snapshot.path)
+        manifest = snapshot.manifest
+        if manifest is not None and not snapshot.gone and not self.disk.has(manifest.key, manifest.snapshot_id):
+            await self.disk.put(manifest, snapshot.path)
         snapshot.moving = False
         if not snapshot.users:
             await self.drop(snapshot)
@@ -465,7 +460,4 @@ class Tiers:
         """Takes it out of the index; its room is free once `drop` has removed the file."""
         if not snapshot.gone:
             snapshot.gone = True
-            held = self._host[snapshot.key]
-            held.remove(snapshot)
-            if not held:
-                del self._host[snapshot.key]
+            self.host.remove(snapshot)

@@ -103,7 +103,7 @@ class Residency:
         """Whether host memory holds a session that is not parked and none of `resident`."""
         return any(
             not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
-            for snapshot in self.tiers.host_snapshots()
+            for snapshot in self.tiers.host
         )
 
     def has_room_for_more(self) -> bool:

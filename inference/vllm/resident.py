@@ -14,9 +14,13 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from inference.kv.holdings import Holdings
 from sessions.types import SessionKey, TenantId
+
+
+TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
 
 
 class Resident:
@@ -25,7 +29,7 @@ class Resident:
         self._block_tokens = block_tokens
         self._is_busy = is_busy
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
-        self._tags: dict[SessionKey, str] = {}
+        self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
         self._forget: list[str] = []
         self._retire: list[str] = []
         self._token_bytes = 0.0
@@ -40,7 +44,16 @@ class Resident:
 
     def tag(self, key: SessionKey) -> str:
         """Of the session's present stay, which begins here if it must."""
-        return self._tags.setdefault(key, secrets.token_hex(16))
+        tag = self._tags.setdefault(key, secrets.token_hex(16))
+        self._tags.move_to_end(key)
+        while len(self._tags) > TAGS_MAX:
+            oldest = next(iter(self._tags))
+            if self._is_busy(oldest):
+                self._tags.move_to_end(oldest)
+                break
+            self._tokens.pop(oldest, None)  # vLLM has long evicted what lay under its tag
+            del self._tags[oldest]
+        return tag
 
     def stays(self, key: SessionKey, tag: str) -> bool:
         return self._tags.get(key) == tag

@@ -164,7 +164,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         assert engine.place(key("a")).tier == "host"
         await engine._residency.settle()
         (path,) = (tmp_path / "staging").rglob("*.slot")
-        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers.host_snapshots()))
+        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers.host))
         good = path.read_bytes()
         path.write_bytes(damaged(good, round_ % 5, chance))
         answer = await ask(engine, key("a"), later, max_tokens=12)
@@ -472,6 +472,6 @@ async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(sta
     await engine._residency.save(slot)
     saved = engine.holdings.bytes_of(key("", "small").tenant)
     assert saved < 1.5 * one, "what a snapshot covers counts once"
-    (snapshot,) = engine._residency.tiers.host_snapshots(key("s1", "small"))
+    (snapshot,) = engine._residency.tiers.host.of(key("s1", "small"))
     await engine._residency.tiers.drop(snapshot)
     assert engine.holdings.bytes_of(key("", "small").tenant) > one // 2, "and on the device again when that is gone"

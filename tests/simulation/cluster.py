@@ -376,7 +376,7 @@ class Cluster:
                 stale = actor.fence < len(grants) and grants[actor.fence][0] < node.woke_at
                 certain = stale and runtime.ownership.certain(actor.key)
                 world.check(not certain, f"{node.name} woke and is certain of {actor.key}, which was taken meanwhile")
-            world.check(not runtime._sinks and not runtime._leavers, f"{node.name} keeps sinks")
+            world.check(runtime.audience.empty, f"{node.name} keeps sinks")
             gate: RecoveryGate = runtime._gate
             await self.until(lambda gate=gate: not gate._holding, f"{node.name} recovers on", limit_s=5.0)  # type: ignore[misc]
             world.check(

@@ -221,9 +221,9 @@ async def test_fifty_damaged_payloads_are_recomputed_with_the_right_output(world
     await ask(engine, key("b"), elsewhere, max_tokens=6)
     await settled(engine)
     tiers = engine._spill.tiers
-    other = tiers._host[key("b")][0].path.read_bytes()
+    other = tiers.host.of(key("b"))[0].path.read_bytes()
     for round_ in range(50):
-        (snapshot,) = tiers._host[key("a")]
+        (snapshot,) = tiers.host.of(key("a"))
         path = snapshot.path
         path.write_bytes(damaged(path.read_bytes(), round_ % 5, other, chance))
         assert await engine._core.reset()  # nothing is on the device

@@ -546,6 +546,19 @@ async def test_a_turn_without_readers_is_finished_by_whoever_lives() -> None:
 
 
 @virtual
+async def test_an_owner_that_was_replaced_finds_out_by_itself() -> None:
+    """Nobody tells it and nobody asks it for anything: a session that waits for a tool would stay for minutes."""
+    async with Place(OPTIONS) as place:
+        old, new, _ = await replaced(place)
+        sweeping = asyncio.create_task(upkeep(old, reclaim_every_s=20.0).run())
+        await advance(19.0)
+        assert old.runtime.actor(KEY) is not None
+        await advance(7.0)
+        assert old.runtime.actor(KEY) is None and new.runtime.actor(KEY) is not None
+        sweeping.cancel()
+
+
+@virtual
 async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recovery() -> None:
     async with Place(OPTIONS) as place:
         first = await place.replica("r1")

@@ -6,6 +6,7 @@ The engine says what a script says, one byte a token, and goes on with it wherev
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,8 +14,12 @@ from actors.runtime import RuntimeLimits
 from inference.simulated import decode
 from sessions import commands as cm
 from sessions import events as ev
-from sessions.errors import Conflict, NotFound, SessileError
-from sessions.types import FunctionCall, ResponseId, unpack_tokens
+from sessions.admission import Admission
+from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
+from sessions.limits import Limits
+from sessions.ports import Chunk, Engine, Finish, GenerationRequest
+from sessions.steps import Command
+from sessions.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import LOOK, Scripted
@@ -148,6 +153,70 @@ async def test_a_call_with_arguments_that_do_not_fit_fails_the_response() -> Non
         again = await replica.say("once more")
         await reader.ended(again.response_id)
         assert reader.text(again.response_id) == "Sorry."
+
+
+class Unbending(Scripted):
+    """Refuses every schema, as an engine does that cannot follow what is in it."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        if request.sampling.text is not None:
+            raise BadInput("invalid_schema", "The schema cannot be followed: not.", param="text.format")
+        async for part in super().generate(request):
+            yield part
+
+
+@virtual
+async def test_parameters_that_the_engine_cannot_follow_are_told_of_as_the_tools_that_they_are() -> None:
+    async with Place() as place:
+        replica = await place.replica(engine=Unbending([], {}))
+        reader = place.read(replica)
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it", tool_choice="required")
+        error = (await reader.ended(answer.response_id)).response.error
+        assert error is not None and (error["code"], error["param"]) == ("invalid_schema", "tools")
+        assert "look" in str(error["message"]) and "text.format" not in str(error["message"])
+
+
+class Full(Admission):
+    """Lets one turn in and no other."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, Limits, lambda: 0.0)
+        self.asked = 0
+
+    def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
+        self.asked += 1
+        if self.asked > 1:
+            raise Overloaded("overloaded", "full", retry_after_ms=1)
+        return input
+
+
+@pytest.mark.parametrize("stateless", [False, True], ids=["tool.output", "turn.create"])
+@virtual
+async def test_outputs_go_on_with_their_turn_however_full_it_is(stateless: bool) -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "It is blue.")
+        engine = Scripted(stage._scripts, stage._given)
+        admission = Full(engine)
+        limits = RuntimeLimits(actor=ActorLimits(admission=admission))
+        replica = await place.replica(engine=engine, limits=limits)
+        reader = place.read(replica)
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        await reader.ended(answer.response_id)
+        calls = stage.calls()
+        if stateless:
+            items = tuple(cm.NewOutput(call_id=call.call_id, output="blue") for call in calls)
+            done = await replica.do(
+                cm.TurnCreate(id=place.name(), session=SESSION, items=items, after_response=answer.response_id)
+            )
+        else:
+            for call in calls:
+                done = await replica.do(stage.output(call, "blue"))
+        await reader.ended(done.response_id)
+        assert reader.text(done.response_id) == "It is blue." and admission.asked == 1
+        refused = await outcome(replica.say("and now"))
+        assert isinstance(refused, Overloaded)
 
 
 @pytest.mark.parametrize("number", range(2, 40, 3))

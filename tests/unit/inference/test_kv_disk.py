@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from inference.kv import disk as disk_module
+from inference.kv.cold import Ranked
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Refused
+from inference.kv.shelf import SAMPLE
 from sessions.errors import BadInput
 from tests.unit.inference.kv_support import IDENTITY, key, snapshot, write_payload
 
@@ -70,6 +72,20 @@ async def test_the_index_is_whole_after_a_restart_and_leftovers_are_gone(folder:
         (entry,) = again.of(key(f"s{number}"))
         assert list(entry.tokens) == list(range(100, 110))
         await again.fetch(entry, staging / "back")
+
+
+async def test_making_room_among_many_ranks_a_few(folder: Path, staging: Path) -> None:
+    """It is done on the event loop: a disk holds tens of thousands."""
+    tier = await opened(folder)
+    for number in range(2 * SAMPLE):
+        manifest, payload = snapshot(key(f"s{number}"), 10, 100)
+        assert await tier.put(manifest, write_payload(staging, manifest, payload))
+    ranked = list[Ranked]()
+    tier.rank = lambda entry: ranked.append(entry) or (entry.used_s,)  # type: ignore[func-returns-value]
+    tier.bytes_max = tier.bytes
+    assert await put(tier, staging, "one more")
+    gone = tier.counters["disk_evictions"]
+    assert gone and len(ranked) == gone * SAMPLE and tier.bytes <= tier.bytes_max
 
 
 async def test_the_bound_holds_at_every_moment_and_the_oldest_go(folder: Path, staging: Path) -> None:

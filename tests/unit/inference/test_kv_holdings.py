@@ -14,6 +14,7 @@ from inference.kv.tiers import Tiers
 from inference.llama.resident import Resident
 from inference.llama.slots import Slot, SlotTable, least_recently_used
 from inference.tokens import as_tokens
+from inference.vllm import resident
 from inference.vllm.resident import Resident as VllmResident
 from sessions.types import SessionKey, TenantId
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
@@ -51,14 +52,14 @@ async def save(tiers: Tiers, who: SessionKey, *, size: int = SIZE) -> bool:
     path = tiers.new_path()
     path.write_bytes(payload_of(str(who), size))
     tiers.adopt(who, as_tokens(range(10)), path, size, size)
-    for host in tiers.host_snapshots(who):
+    for host in tiers.host.of(who):
         if host.tagging is not None:
             await host.tagging
     return True
 
 
 def held(tiers: Tiers, tenant: TenantId) -> set[str]:
-    return {snapshot.key.session for snapshot in tiers.host_snapshots() if snapshot.key.tenant == tenant}
+    return {snapshot.key.session for snapshot in tiers.host if snapshot.key.tenant == tenant}
 
 
 async def test_the_tenants_own_least_valuable_goes_and_nobody_elses(tiers: Tiers) -> None:
@@ -167,3 +168,19 @@ async def test_what_vllm_has_on_the_device_counts_where_no_snapshot_covers_it(ti
     assert [device.tokens(name) for name in names] == [0, 0, 48, 48], "what runs stays, and another tenant's"
     device.note(names[0], 960)
     assert [device.tokens(name) for name in names] == [960, 0, 0, 0], "no more than the device has room for"
+
+
+def test_stays_are_remembered_of_so_many_sessions_and_of_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "TAGS_MAX", 3)
+    busy = {key("runs")}
+    device = VllmResident(16, busy.__contains__)
+    device.device_tokens = 1_000
+    tags = {name: device.tag(key(name)) for name in ("runs", "a", "b", "c", "d")}
+    for name in ("a", "b"):
+        assert not device.stays(key(name), tags[name])
+    for name in ("runs", "c", "d"):
+        assert device.stays(key(name), tags[name])
+    assert device.tag(key("c")) == tags["c"]
+    busy.clear()
+    device.tag(key("a"))
+    assert device.stays(key("c"), tags["c"]) and not device.stays(key("runs"), tags["runs"])

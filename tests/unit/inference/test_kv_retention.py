@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv.retention import Kind, ReturnModel, Returns, kind_of
+from inference.kv.retention import FIT_SAMPLE, Kind, ReturnModel, Returns, kind_of
 from tests.unit.inference.kv_support import key
 
 FIRST = kind_of(0, 500, None)
@@ -70,6 +71,33 @@ def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
     model.fit((FIRST, 3000.0) for _ in range(2000))
     assert model.index(FIRST, 10.0) < 0.3 * before
     assert model.index(FIRST, 10.0) < model.index(LATER, 10.0)
+
+
+def test_one_silence_that_stands_for_many_teaches_as_much_as_they() -> None:
+    one, many = learned(), learned()
+    one.fit([(FIRST, 3000.0), (LATER, 40.0)], weight=50.0)
+    many.fit([(FIRST, 3000.0), (LATER, 40.0)] * 50)
+    for kind in (FIRST, LATER):
+        assert math.isclose(one.index(kind, 70.0), many.index(kind, 70.0), rel_tol=1e-9)
+
+
+def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
+    """It is made on the event loop."""
+
+    class Watched(ReturnModel):
+        looked = weighed = 0.0
+
+        def fit(self, silent: Iterable[tuple[Kind, float]] = (), *, weight: float = 1.0) -> None:
+            self.looked = len(list(silent))
+            self.weighed = self.looked * weight
+
+    clock, model = Clock(), Watched()
+    returns = Returns(clock, fit_every=1, model=model)
+    for number in range(3 * FIT_SAMPLE):
+        returns.turn(key(f"s{number}"), 800)
+    clock.now = 60.0
+    returns.turn(key("s0"), 800)
+    assert model.looked == FIT_SAMPLE and math.isclose(model.weighed, 3 * FIT_SAMPLE)
 
 
 def test_old_observations_fade_and_a_new_habit_is_learned() -> None:

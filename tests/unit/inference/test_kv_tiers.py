@@ -123,7 +123,7 @@ async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
     path.write_bytes(bytes(SIZE))
     branch = as_tokens([0, 1, 2, 99, 98])
     tiers.adopt(key("a"), branch, path, SIZE, SIZE)
-    assert tiers.num_host == 2 or await load(tiers, key("a"), 1) is not None
+    assert len(tiers.host) == 2 or await load(tiers, key("a"), 1) is not None
     found, shared = tiers.find(key("a"), branch)
     assert shared == 5 and found is not None and found.tokens == branch
     found, shared = tiers.find(key("a"), as_tokens(range(20)))

@@ -122,7 +122,8 @@ def test_one_that_waited_begins_with_the_model_where_the_smaller_one_has_gone(gr
     ground.check()
 
 
-def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Ground) -> None:
+@pytest.mark.parametrize("stateless", [False, True], ids=["tool.output", "turn.create"])
+def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Ground, stateless: bool) -> None:
     choose(ground)
     response = ground.say().response_id
     assert response is not None
@@ -131,7 +132,12 @@ def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Groun
     usual(ground)
     ground.activate(snapshot_at=len(ground.records))
     (call,) = [each for turn in ground.state.awaiting.values() for each in turn.missing]
-    answered = ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42"))
+    output: cm.ActorCommand = cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42")
+    if stateless:
+        items = (cm.NewOutput(call_id=call, output="42"),)
+        output = cm.TurnCreate(id=ground.name(), session=SESSION, items=items, after_response=response)
+    assert ground.machine.goes_on(output), "it was let in when it began"
+    answered = ground.ok(output)
     assert writes(ground, answered.response_id) == SMALL
     assert bodies(ground, answered.response_id)[0].service == {"smaller_model": SMALL}
     ground.check()

@@ -1,0 +1,111 @@
+"""How long the event loop is held when a tier makes room, and when the ranks of its sessions are learned anew.
+
+    python -m bench.kv_ranking --snapshots 20000
+
+Both are done between two tokens of everybody's answers. The victim is looked for among a few drawn at random
+(`inference.kv.shelf.least`) and the silences that go on are learned from in a sample; the peer in each pair ranks all
+of them, as both did before. `victims_place` is where the victim stands among all, 0 for the least valuable: what
+the draw costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from bench.support import percentile, report
+from inference.kv.disk import DiskEntry
+from inference.kv.envelope import Identity
+from inference.kv.retention import FIT_SAMPLE, ReturnModel, Returns
+from inference.kv.shelf import Shelf, least
+from inference.kv.tiers import Tiers
+from sessions.types import SessionId, SessionKey, TenantId
+
+T = TypeVar("T")
+FIT_EVERY = 256
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(ReturnModel):
+    """Notes how long each fit takes; with `all_of`, of these silences instead of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def fit(self, silent=(), *, weight: float = 1.0) -> None:  # type: ignore[no-untyped-def]
+        begun = time.perf_counter()
+        super().fit(silent, weight=weight)
+        self.seconds.append(time.perf_counter() - begun)
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    begun = time.perf_counter()
+    result = work()
+    return time.perf_counter() - begun, result
+
+
+def main(arguments: argparse.Namespace) -> None:
+    chance, clock, model = random.Random(7), Clock(), Timed()
+    returns = Returns(clock, sessions_max=arguments.snapshots, fit_every=FIT_EVERY, model=model)
+    tiers = Tiers(Identity("bench", "bench", "bf16", "blocks"), Path("unused"), 1 << 40, None, returns=returns)
+    shelf = Shelf[DiskEntry]()
+    for number in range(arguments.snapshots):
+        key = SessionKey(TenantId(f"tenant-{number % 100}"), SessionId(f"session-{number}"))
+        clock.now += chance.expovariate(50.0)
+        returns.turn(key, chance.randrange(100, 30_000))
+        size = chance.randrange(1, 512) << 20
+        shelf.add(DiskEntry(key, array.array("I"), Path(f"{number}.kv"), size, clock.now))
+    keys = list(shelf.sessions)
+    sampled, ranked_all, places = list[float](), list[float](), list[float]()
+    for _ in range(arguments.pairs):
+        returns.turn(chance.choice(keys), 2_000)
+        seconds, victim = timed(lambda: least(shelf, tiers.worth))
+        sampled.append(seconds)
+        seconds, order = timed(lambda: sorted((tiers.worth(each), number) for number, each in enumerate(shelf)))
+        seconds, _ = timed(lambda: min(list(shelf), key=tiers.worth))
+        ranked_all.append(seconds)
+        numbers = {id(each): number for number, each in enumerate(shelf)}
+        places.append([number for _, number in order].index(numbers[id(victim)]) / len(order))
+    model.seconds.clear()
+    fits_all = list[float]()
+    for _ in range(arguments.pairs):
+        while len(model.seconds) <= len(fits_all):
+            clock.now += 0.02
+            returns.turn(chance.choice(keys), 2_000)
+        going_on = [(each.kind, clock.now - each.since_s) for each in returns._silences.values()]
+        fits_all.append(timed(lambda: ReturnModel.fit(model, going_on))[0])  # noqa: B023 - called at once
+    report(
+        "kv_ranking",
+        {
+            "snapshots": len(shelf),
+            "victim_ms_p50": 1000 * percentile(sampled, 0.5),
+            "victim_ms_worst": 1000 * max(sampled),
+            "victim_all_ms_p50": 1000 * percentile(ranked_all, 0.5),
+            "victims_place_mean": sum(places) / len(places),
+            "victims_place_worst": max(places),
+            "fit_of": FIT_SAMPLE,
+            "fit_ms_p50": 1000 * percentile(model.seconds, 0.5),
+            "fit_ms_worst": 1000 * max(model.seconds),
+            "fit_all_ms_p50": 1000 * percentile(fits_all, 0.5),
+        },
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshots", type=int, default=20_000)
+    parser.add_argument("--pairs", type=int, default=30)
+    main(parser.parse_args())
