@@ -291,6 +291,8 @@ class VllmEngine:
         )
         async with self._probation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
+            if self._spill is not None:
+                self._spill.tiers.turn(request.key, len(prompt))
             turn = self._enter(request.key)
             run = self._run(turn, prompt, params, request.shared_prefix, request.priority)
             async with contextlib.aclosing(self._told(turn, prompt, run)) as told:
@@ -326,7 +328,11 @@ class VllmEngine:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
         free = self._revival.gone is None and key not in self._probation
-        if not free or not idle or not 0 < len(tokens) < self._info.context_window:
+        if not free or not 0 < len(tokens) < self._info.context_window:
+            return
+        if not idle:
+            if self._spill is not None and not self._resident.tokens(key):
+                await self._spill.tiers.prefetch(key)
             return
         await self._gate.acquire(0)
         turn = self._enter(key)
@@ -396,7 +402,6 @@ class VllmEngine:
         tag = self._resident.tag(turn.key)
         told: dict[str, Any] = {}
         if self._spill is not None:
-            self._spill.tiers.turn(turn.key, len(prompt))
             turn.plan = await self._spill.plan(
                 turn.name,
                 turn.key,
