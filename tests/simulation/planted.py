@@ -140,7 +140,7 @@ def a_gap_in_what_is_told_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.feeds.Feed, "take_in", take_in)
 
 
-@planted(20, "partition")
+@planted(120, "partition")
 def a_reader_that_fell_behind_is_not_told_how_far(patch: pytest.MonkeyPatch) -> None:
     async def catch_up(self: Any, watch: Any) -> None:
         watch.known = None
