@@ -257,6 +257,19 @@ test("two tabs show the same, word by word, and both may speak", async () => {
   assert.deepEqual([...one.troubles, ...two.troubles], []);
 });
 
+test("a conversation that is opened again is brought up before anything is typed", async () => {
+  const page = await visit(quick);
+  await say(page, "Remember this.");
+  await written(page);
+  const again = await page.context().newPage();
+  const warmed = new Promise((resolve) =>
+    again.on("websocket", (socket) => socket.on("framesent", ({ payload }) => String(payload).includes("session.warm") && resolve())),
+  );
+  await again.goto(page.url());
+  await warmed;
+  assert.equal(await again.inputValue("#message"), "");
+});
+
 test("rename and delete, with the keyboard alone", async () => {
   const page = await visit(quick);
   await say(page, "To be renamed");

@@ -208,6 +208,7 @@ function go(id, isBack = false) {
     const opened = (session = client.session(id));
     leave.push(opened.on("change", draw), opened.on("reset", () => (polite.textContent = "The conversation was restored from an earlier state.")));
     opened.open();
+    opened.warm(); // whoever opens a conversation is likely to speak: what the model knew of it comes up meanwhile
   }
   message.value = storage.getItem(`sessile-draft:${id ?? ""}`) ?? "";
   fit(message);
