@@ -70,6 +70,7 @@ from transport.peer import GrpcDialer, PeerServer
 from transport.personal import People
 from transport.routes.health import Readiness
 from transport.server import Server
+from transport.sharing import sharing
 from transport.side_door import measured, traced
 from transport.tasks import beside
 
@@ -447,6 +448,7 @@ async def gateway_role(settings: Settings) -> int:
         of_router(measures, router)
         admitted = await stack.enter_async_context(credentials_of(settings, journal))
         gateway = gateway_of(router, journal, measures, admitted, limited, models)
+        gateway.share(await stack.enter_async_context(sharing(settings.directory)))
         gateway.people = people_of(journal)
         gateway.desk = ClusterDesk(lambda: router.whereabouts.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)

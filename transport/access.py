@@ -10,6 +10,7 @@ A credential ends: it expires, or is revoked. `verify` says so before every comm
 (a connection, a stream) asks by `watch` to be told.
 
 Tickets stand for a principal for 30 s and one use, where a client cannot send a header (browsers, RFC 6455 has none).
+Where they are kept is `transport.tickets`' business.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from sessions.errors import Forbidden, Limited, SessileError, Unauthorized
+from sessions.errors import Forbidden, SessileError, Unauthorized
 from sessions.types import LOCAL_PRINCIPAL, Principal, UnixMs
 from transport.keyring import KeyRing, expired, revoked
 from transport.strangers import Strangers
+from transport.tickets import MemoryTickets, Tickets
 
-TICKET_S: Final = 30.0
-TICKETS_MAX: Final = 100_000
 CREDENTIAL_LENGTH_MAX: Final = 8192
 TOKEN_PREFIX: Final = "jwt:"  # of the key ids of principals that an issuer vouches for
 
@@ -76,7 +76,6 @@ class Access:
         """`keys` by `key_digest`; `origins` as browsers write them ("https://chat.example"), "*" for every one. `ring`
         and `tokens` are demanded where they are given."""
         self._keys = dict(keys)
-        self._clock = clock
         self._ring = ring
         self._issued = tokens
         self._now_ms = now_ms
@@ -87,7 +86,7 @@ class Access:
             ring.stale = self._end_those_of_the_ring
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._hosts = {host.lower() for host in hosts}
-        self._tickets: dict[str, tuple[Principal, float]] = {}  # by digest, oldest first
+        self.tickets: Tickets = MemoryTickets(clock)  # or those of all gateways of a cluster
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -181,27 +180,21 @@ class Access:
 
     # -- tickets ----------------------------------------------------------------------------------------------------
 
-    def issue_ticket(self, principal: Principal) -> str:
-        """A ticket for one connection within `TICKET_S`. Raises Limited when too many are open."""
-        now = self._clock()
-        for digest, (_, until) in list(self._tickets.items()):
-            if until > now:
-                break
-            del self._tickets[digest]
-        if len(self._tickets) >= TICKETS_MAX:
-            raise Limited("rate_limited", "Too many tickets are open.", retry_after_ms=round(TICKET_S * 1000))
+    async def issue_ticket(self, principal: Principal) -> str:
+        """A ticket for one connection within `TICKET_S`. Raises Limited when too many are open, Unavailable."""
         ticket = "tkt_" + secrets.token_urlsafe(24)
-        self._tickets[key_digest(ticket)] = (principal, now + TICKET_S)
+        await self.tickets.put(key_digest(ticket), principal)
         return ticket
 
-    def redeem_ticket(self, ticket: str, address: str | None = None) -> Principal:
-        """The ticket's principal; the ticket is used up. Raises Unauthorized, Limited."""
-        found = self._tickets.pop(key_digest(ticket), None)
-        if found is None or found[1] <= self._clock():
+    async def redeem_ticket(self, ticket: str, address: str | None = None) -> Principal:
+        """The ticket's principal; the ticket is used up. Raises Unauthorized, Limited, and Unavailable where it cannot
+        be told whose it is."""
+        principal = await self.tickets.take(key_digest(ticket))
+        if principal is None:
             self.strangers.failed(address)
             raise Unauthorized("unauthorized", "This ticket is unknown, used or too old: ask for another.")
-        self.verify(found[0])
-        return found[0]
+        self.verify(principal)
+        return principal
 
     # -- where a request comes from ---------------------------------------------------------------------------------
 

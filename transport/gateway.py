@@ -11,6 +11,7 @@ its answer again (I5).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,10 +38,12 @@ from transport.feeds import Feeds
 from transport.frames import Done, Listed
 from transport.gauges import of_doors
 from transport.keyring import KeyRing
+from transport.openai.history import HistoryIndex, MemoryHistory
 from transport.openai.models import Models
 from transport.personal import People
 from transport.quotas import Quotas
 from transport.reading import LogReader
+from transport.sharing import Shared
 from transport.tasks import Tasks
 
 SWEEP_S: Final = 10.0
@@ -80,6 +83,7 @@ class Gateway:
         self.models = models
         self.now_ms = now_ms
         self.feeds = Feeds(sessions)
+        self.history: HistoryIndex = MemoryHistory(time.monotonic)
         self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
         self.tasks = Tasks()
         self.counters: Counter[str] = Counter()
@@ -104,6 +108,11 @@ class Gateway:
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
+
+    def share(self, shared: Shared) -> None:
+        """From now on tickets and histories are those of all gateways. For whoever wires it, before doors are made."""
+        self.access.tickets = shared.tickets
+        self.history = shared.history
 
     def start(self) -> None:
         """Begins to tidy up after readers that fell silent."""

@@ -33,10 +33,12 @@ USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speak
 
 
 class Agreed(NamedTuple):
-    """`principal` is None where the handshake brought no credential."""
+    """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeemed` asks."""
 
     encoding: Encoding
     principal: Principal | None
+    ticket: str | None = None
+    user: str | None = None  # in whose name it is redeemed
 
 
 class HandshakeParser(ServerProtocol):
@@ -81,13 +83,22 @@ def shake_hands(
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
     offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
-    principal = _principal(access, headers.get_all("Authorization"), url.query, offered, address)
     user = _only(headers.get_all(USER_HEADER))
-    if principal is not None:
-        principal = acting_for(principal, user)
-    elif user is not None:  # a key in hello would speak for itself, which is more than was meant
+    key, ticket = _credential(headers.get_all("Authorization"), url.query, offered)
+    if ticket is not None:
+        return response, Agreed(encoding, None, ticket, user)
+    if key is not None:
+        return response, Agreed(encoding, acting_for(access.authenticate(key, address), user))
+    if user is not None:  # a key in hello would speak for itself, which is more than was meant
         raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
-    return response, Agreed(encoding, principal)
+    return response, Agreed(encoding, None)
+
+
+async def redeemed(agreed: Agreed, access: Access, address: str | None = None) -> Agreed:
+    """What was agreed, with the principal of its ticket. Raises SessileError for a refusal."""
+    assert agreed.ticket is not None
+    principal = await access.redeem_ticket(agreed.ticket, address)
+    return Agreed(agreed.encoding, acting_for(principal, agreed.user))
 
 
 def refusal(ws: ServerProtocol, error: SessileError) -> Response:
@@ -108,16 +119,15 @@ def bearer(authorization: list[str]) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
 
 
-def _principal(
-    access: Access, authorization: list[str], query: str, offered: list[str], address: str | None
-) -> Principal | None:
-    """Who is there by what the handshake brought: the header comes first, then the ticket, then the subprotocol."""
+def _credential(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
+    """The key or the ticket that the handshake brought: the header comes first, then the ticket, then the
+    subprotocol."""
     key = bearer(authorization)
     if key is not None:
-        return access.authenticate(key, address)
+        return key, None
     tickets = parse_qs(query).get("ticket")
     if tickets:
-        return access.redeem_ticket(tickets[0], address)
+        return None, tickets[0]
     for name in offered:
         if name.startswith(BEARER_PREFIX):
             encoded = name.removeprefix(BEARER_PREFIX)
@@ -125,8 +135,8 @@ def _principal(
                 key = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
             except (binascii.Error, UnicodeDecodeError):
                 key = ""
-            return access.authenticate(key, address)
-    return None
+            return key, None
+    return None, None
 
 
 def _only(values: list[str]) -> str | None:

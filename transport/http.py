@@ -6,7 +6,6 @@ door over HTTP is a new file with a `router` function and a line in `make_app`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,6 @@ from transport.gateway import Gateway
 from transport.metrics import Exposition
 from transport.middleware import App, Receive, Scope, Send, Surroundings
 from transport.openai.doorway import Doorway
-from transport.openai.history import MemoryHistory
 from transport.routes import (
     audit,
     chat,
@@ -94,8 +92,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(metrics.router(gateway, exposition))
     app.include_router(tickets.router(gateway))
     app.include_router(keys.router(gateway))
-    history = MemoryHistory(clock=time.monotonic)
-    doorway = Doorway(gateway, history=history, new_id=gateway.new_id)
+    doorway = Doorway(gateway, history=gateway.history, new_id=gateway.new_id)
     app.include_router(models.router(gateway))
     app.include_router(chat.router(gateway, doorway))
     app.include_router(responses.router(gateway, doorway))

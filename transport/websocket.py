@@ -24,6 +24,7 @@ from typing import Any, Final, assert_never, cast
 import structlog
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as Handshake
+from websockets.http11 import Response
 from websockets.protocol import OPEN, SERVER, Protocol
 
 from sessions.commands import ClientCommand
@@ -32,7 +33,7 @@ from sessions.types import Principal
 from transport.channel import Channel
 from transport.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
 from transport.gateway import Gateway
-from transport.handshake import Agreed, HandshakeParser, refusal, retire, shake_hands
+from transport.handshake import Agreed, HandshakeParser, redeemed, refusal, retire, shake_hands
 from transport.protocol import Action, Close, Connection, Drop, Limits, Phase, Request, Send
 from transport.timers import Wheel
 
@@ -254,6 +255,30 @@ class WebSocketConnection(asyncio.Protocol):
             response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
         except SessileError as error:
             response = refusal(ws, error)
+        if agreed is None or agreed.ticket is None:
+            self._answer_handshake(ws, response, agreed)
+            return
+        self._paused = True  # until it is redeemed nothing more is taken in
+        self._transport.pause_reading()
+        shared.gateway.tasks.start(self._redeem(ws, response, agreed))
+
+    async def _redeem(self, ws: HandshakeParser, response: Response, agreed: Agreed) -> None:
+        """Answers a handshake that brought a ticket."""
+        whose: Agreed | None = None
+        try:
+            whose = await redeemed(agreed, self._shared.gateway.access, self._address())
+        except SessileError as error:
+            response = refusal(ws, error)
+        except BaseException:
+            self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
+            raise
+        if self._transport.is_closing():
+            return  # the connection was lost meanwhile
+        self._answer_handshake(ws, response, whose)
+        self.resume_writing()
+
+    def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: Agreed | None) -> None:
+        shared = self._shared
         ws.send_response(response)
         self._write_for_parser()
         if agreed is not None:

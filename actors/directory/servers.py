@@ -124,9 +124,9 @@ class ManyServers:
                 if refreshed:
                     raise
                 refreshed, asked = True, None
-                before = self._node(slot).name
+                before = self._name(slot)
                 await self.refresh()
-                if self._node(slot).name == before:
+                if self._name(slot) == before:
                     raise
         raise NotSent(f"no server took the call after {HOPS_MAX} hops")
 
@@ -148,8 +148,15 @@ class ManyServers:
     def _node(self, slot: int) -> ClusterNode:
         try:
             return self._client.nodes_manager.get_node_from_slot(slot)
-        except AWAY as error:
+        except (*AWAY, KeyError) as error:  # the latter: the map was never read
             raise NotSent(f"{type(error).__name__}: {error}") from error
+
+    def _name(self, slot: int) -> str | None:
+        """None where the map does not tell: it was never read, or has a hole."""
+        try:
+            return self._node(slot).name
+        except NotSent:
+            return None
 
     def _lane(self, name: str) -> Lane:
         lane = self._lanes.get(name)

@@ -16,7 +16,7 @@ from actors.limits.valkey import ValkeyLimiter
 from sessions.errors import Unavailable
 from sessions.limits import Ceilings, Demand, Grant, Limiter, Limits
 from sessions.types import ResponseId, SessionId, TenantId
-from tests.contract.directories import Server
+from tests.contract.directories import Server, cluster_url, running_cluster
 
 TENANT = TenantId("acme {}")
 FREE = Ceilings()
@@ -253,6 +253,18 @@ async def test_many_at_once_never_pass_the_limit(world: World) -> None:
     ten = Ceilings(requests_per_minute=10, tokens_per_minute=10_000, concurrent_turns=10)
     grants = await asyncio.gather(*(world.ask(f"r{n}", session=f"s{n}", of_tenant=ten) for n in range(60)))
     assert sum(grant.refusal is None for grant in grants) == 10
+
+
+@pytest.mark.cluster
+async def test_a_cluster_of_valkeys_is_found_by_the_first_that_asks() -> None:
+    with running_cluster() as servers:
+        world = World(None)
+        world.limiter = limiter = ValkeyLimiter(cluster_url(servers))
+        try:
+            for name in ("acme", "other", "third"):  # on both servers
+                assert (await world.ask("r1", tenant=TenantId(name))).refusal is None
+        finally:
+            await limiter.close()
 
 
 # -- without the store ----------------------------------------------------------------------------------------

@@ -17,8 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
 from bench.support import Wire, connected, text_of
@@ -140,6 +142,33 @@ async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
         with pytest.raises(openai.NotFoundError) as refused:
             await near.responses.create(model="no-such-model", input="Hello")
         assert refused.value.code == "model_not_found"
+
+
+async def test_a_ticket_of_one_gateway_is_good_at_the_other(cluster: Cluster) -> None:
+    near, far = cluster.ports
+    async with httpx.AsyncClient() as http, asyncio.timeout(60):
+        ticket = (await http.post(f"http://127.0.0.1:{near}/v1/ws/tickets")).json()["ticket"]
+        path = f"/v1/ws?ticket={ticket}"
+        async with connected(f"ws://127.0.0.1:{far}{path}") as wire:
+            assert await wire.create()
+        for port in (near, far):
+            with pytest.raises(InvalidStatus, match="HTTP 401"):
+                async with connected(f"ws://127.0.0.1:{port}{path}"):
+                    pass
+
+
+async def test_a_client_that_resends_its_history_finds_its_session_from_every_gateway(cluster: Cluster) -> None:
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    sessions, cached = set(), 0
+    async with httpx.AsyncClient() as http, asyncio.timeout(60):
+        for port in (*cluster.ports, *cluster.ports):
+            body = {"model": "simulated", "messages": messages, "max_tokens": 5}
+            said = await http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+            sessions.add(said.headers["x-session-id"])
+            messages += [said.json()["choices"][0]["message"], {"role": "user", "content": "Go on"}]
+            assert said.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
+            cached += 1
+    assert len(sessions) == 1
 
 
 async def test_operators_see_who_has_what_and_why(cluster: Cluster) -> None:

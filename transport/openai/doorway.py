@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -143,7 +144,7 @@ class Doorway:
         try:
             await self.gateway.execute(principal, note)
         except SessileError as error:
-            await self.history.put(found.chain, found.place)
+            await self._keep(found.chain, found.place)
             noted = await self._noted(principal, command_id, behind) if error.code == "idempotency_conflict" else False
             if isinstance(noted, bool):
                 raise
@@ -177,11 +178,16 @@ class Doorway:
         return retry
 
     async def _find(self, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
+        """None too where the index is away, which it tells by itself."""
         try:
             return await find(self.history, behind, units)
-        except Unavailable as error:
-            log.warning("history_unavailable", error=error.code)
+        except Unavailable:
             return None
+
+    async def _keep(self, chain: bytes, place: Place) -> None:
+        """Raises nothing for an index that is away: the next request of its client begins a session."""
+        with suppress(Unavailable):
+            await self.history.put(chain, place)
 
     async def _begin(
         self,
@@ -202,7 +208,7 @@ class Doorway:
                 log.info("place_is_gone", session=found.place.session)
             except SessileError:
                 if give_back:
-                    await self.history.put(found.chain, found.place)
+                    await self._keep(found.chain, found.place)
                 raise
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the note
         turn = self._turn(command_id, wanted, None, derived_session_id(principal, command_id))
@@ -253,15 +259,12 @@ class Doorway:
         return Begun(begun.cursor, responses, begun.after, chain)
 
     async def answered(self, begun: Begun, body: ResponseBody) -> None:
-        """Notes where an answer lies, for its client's next request. Raises nothing for an index that is away."""
+        """Notes where an answer lies, for its client's next request."""
         answer = told(body)
         if answer is None:
             return
         leaf, unit = answer
-        try:
-            await self.history.put(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
-        except Unavailable as error:
-            log.warning("history_unavailable", error=error.code)
+        await self._keep(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
 
     # -- any ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 A history is named by a chain of hashes: the first over who asks (tenant, principal, end user), the model, the tools
 and the instructions, each next one over the one before it and one message. The index knows, for the chain as it stood
 behind an answer of ours, where that answer lies. So a place is found only by whoever could have been told its
-words: same principal, `user`, model and tools, and at least one answer that we produced.
+words: same principal, `user`, model and tools, and at least one answer that we produced. All chains of a conversation
+begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them together.
 
 `take` gives a place away: of two requests with one history the first goes on in its session, the other finds nothing
 and begins a session of its own (a fork). Losing the index costs tokens, never a conversation.
@@ -24,6 +25,8 @@ from sessions.types import ItemId, Principal, SessionId, Tool
 HISTORY_TTL_S: Final = 24 * 3600.0
 HISTORY_PLACES_MAX: Final = 200_000
 PLACES_PER_KEY_MAX: Final = 16
+ANSWERS_LOOKED_UP_MAX: Final = 64  # of a history, the newest
+ROOT_BYTES: Final = 8
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -40,15 +43,16 @@ class HistoryIndex(Protocol):
 
     Both calls may raise Unavailable; callers go on as if nothing had been found."""
 
-    async def take(self, chain: bytes) -> Place | None:
-        """A place of this chain, which nobody else is given any more; the newest first."""
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+        """The first of these chains of one conversation that has a place, by its number, and that place, which nobody
+        else is given any more; the newest first."""
         ...
 
     async def put(self, chain: bytes, place: Place) -> None: ...
 
 
 class MemoryHistory:
-    """The index of one gateway, in memory."""
+    """Implements `HistoryIndex` for one process."""
 
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
@@ -59,7 +63,13 @@ class MemoryHistory:
     def __len__(self) -> int:
         return self._count
 
-    async def take(self, chain: bytes) -> Place | None:
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+        for number, chain in enumerate(chains):
+            if (place := self._take(chain)) is not None:
+                return number, place
+        return None
+
+    def _take(self, chain: bytes) -> Place | None:
         found = self._places.get(chain)
         if found is None:
             return None
@@ -102,7 +112,8 @@ def beginning(
 
 def chained(chain: bytes, unit: Unit) -> bytes:
     """The chain behind one more message."""
-    return hashlib.sha256(chain + _encode([_said(item) for item in unit.items])).digest()
+    link = hashlib.sha256(chain + _encode([_said(item) for item in unit.items])).digest()
+    return (link if len(chain) == len(link) else chain)[:ROOT_BYTES] + link
 
 
 def chains(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
@@ -133,8 +144,10 @@ class Found(NamedTuple):
 
 
 async def find(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
-    """The place that holds most of the history, taken from the index."""
-    for number in range(len(units), 0, -1):
-        if units[number - 1].answer and (place := await index.take(behind[number - 1])) is not None:
-            return Found(place, number, behind[number - 1])
-    return None
+    """The place that holds most of the history, taken from the index. Raises Unavailable."""
+    answers = [number for number in range(len(units), 0, -1) if units[number - 1].answer][:ANSWERS_LOOKED_UP_MAX]
+    found = await index.take([behind[number - 1] for number in answers])
+    if found is None:
+        return None
+    number = answers[found[0]]
+    return Found(found[1], number, behind[number - 1])

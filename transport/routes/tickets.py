@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from sessions.access import acting_for, demand
 from sessions.types import Principal, Scope
-from transport.access import TICKET_S
 from transport.gateway import Gateway
 from transport.handshake import USER_HEADER, bearer
 from transport.openai.documented import ERRORS
+from transport.tickets import TICKET_S
 
 
 class Ticket(BaseModel):
@@ -39,7 +39,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/v1/ws/tickets", status_code=201, responses=ERRORS)
     async def issue(request: Request, response: Response) -> Ticket:
         """A ticket that opens one WebSocket within 30 s: `GET /v1/ws?ticket=...`."""
-        ticket = gateway.access.issue_ticket(principal_of(request, gateway))
+        ticket = await gateway.access.issue_ticket(principal_of(request, gateway))
         response.headers["cache-control"] = "no-store"
         return Ticket(ticket=ticket, expires_in=int(TICKET_S))
 

@@ -79,7 +79,7 @@ async def test_credentials_by_header_hello_ticket_and_subprotocol() -> None:
         good: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ({"headers": {"Authorization": "Bearer sk-1"}}, {}),
             ({}, {"auth": "sk-1"}),
-            ({"path": f"/v1/ws?ticket={server.gateway.access.issue_ticket(next(iter(keys.values())))}"}, {}),
+            ({"path": f"/v1/ws?ticket={await server.gateway.access.issue_ticket(next(iter(keys.values())))}"}, {}),
             ({"subprotocols": ["sessile.v1+json", bearer]}, {}),
             ({"subprotocols": [bearer]}, {}),
         ]

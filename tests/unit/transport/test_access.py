@@ -6,7 +6,7 @@ import pytest
 
 from sessions.errors import Forbidden, Limited, Unauthorized
 from sessions.types import LOCAL_PRINCIPAL, Principal, TenantId
-from transport import access
+from transport import tickets
 from transport.access import Access, is_loopback, key_digest
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="k1", user="alice")
@@ -46,28 +46,28 @@ def test_without_keys_everyone_is_the_local_principal() -> None:
     assert door.authenticate(None) == door.authenticate("anything") == LOCAL_PRINCIPAL
 
 
-def test_a_ticket_is_good_once_and_for_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ticket_is_good_once_and_for_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     door = guarded(clock)
-    first, second, third = (door.issue_ticket(ALICE) for _ in range(3))
+    first, second, third = [await door.issue_ticket(ALICE) for _ in range(3)]
     assert len({first, second, third}) == 3
-    assert door.redeem_ticket(first) == ALICE
+    assert await door.redeem_ticket(first) == ALICE
     for used in (first, "tkt_made_up", ""):
         with pytest.raises(Unauthorized):
-            door.redeem_ticket(used)
+            await door.redeem_ticket(used)
     clock.now += 29.9
-    assert door.redeem_ticket(second) == ALICE
+    assert await door.redeem_ticket(second) == ALICE
     clock.now += 0.1
     with pytest.raises(Unauthorized):
-        door.redeem_ticket(third)
-    monkeypatch.setattr(access, "TICKETS_MAX", 2)
-    door.issue_ticket(ALICE)
-    door.issue_ticket(ALICE)
+        await door.redeem_ticket(third)
+    monkeypatch.setattr(tickets, "TICKETS_MAX", 2)
+    await door.issue_ticket(ALICE)
+    await door.issue_ticket(ALICE)
     with pytest.raises(Limited) as caught:
-        door.issue_ticket(ALICE)
+        await door.issue_ticket(ALICE)
     assert caught.value.retry_after_ms == 30_000
     clock.now += 31
-    assert door.issue_ticket(ALICE)
+    assert await door.issue_ticket(ALICE)
 
 
 @pytest.mark.parametrize(

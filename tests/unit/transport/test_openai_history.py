@@ -91,8 +91,8 @@ async def test_a_place_is_forgotten_after_a_day() -> None:
     clock.now = HISTORY_TTL_S / 2
     await index.put(b"a", place("new"))
     clock.now = HISTORY_TTL_S
-    assert await index.take(b"a") == place("new")
-    assert await index.take(b"a") is None and len(index) == 0
+    assert await index.take([b"a"]) == (0, place("new"))
+    assert await index.take([b"a"]) is None and len(index) == 0
 
 
 @pytest.mark.parametrize("keys", [1, 7, 1000])
@@ -101,4 +101,4 @@ async def test_the_index_is_bounded(keys: int) -> None:
     for number in range(500):
         await index.put(f"{number % keys}".encode(), place(f"{number}"))
         assert len(index) <= 50
-    assert await index.take(f"{499 % keys}".encode()) == place("499")
+    assert await index.take([f"{499 % keys}".encode()]) == (0, place("499"))

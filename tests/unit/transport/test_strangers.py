@@ -60,7 +60,7 @@ def test_a_crowd_of_addresses_is_forgotten_in_order() -> None:
     assert len(strangers._spent) == 4
 
 
-def test_wrong_keys_are_limited_and_a_good_one_is_not() -> None:
+async def test_wrong_keys_are_limited_and_a_good_one_is_not() -> None:
     alice = Principal(tenant=TenantId("acme"), key_id="k1")
     access = Access({key_digest("sk-good"): alice}, clock=Clock())
     answers = []
@@ -71,6 +71,6 @@ def test_wrong_keys_are_limited_and_a_good_one_is_not() -> None:
     assert answers == ["unauthorized"] * 20 + ["rate_limited"] * 10
     assert access.authenticate("sk-good", "192.0.2.1") == alice
     with pytest.raises(Limited):
-        access.redeem_ticket("tkt_wrong", "192.0.2.1")
+        await access.redeem_ticket("tkt_wrong", "192.0.2.1")
     with pytest.raises(Unauthorized):
         access.authenticate(None, "192.0.2.1")  # no key is no wrong key

@@ -1,0 +1,290 @@
+"""What the gateways of a cluster share, tickets and the places of histories: one suite on memory, on Valkey and on a
+cluster of Valkeys.
+
+Time passes without waiting: the memory's clock is moved on, and on the server everything that is stored is dated back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+
+from sessions import commands as cm
+from sessions.errors import Limited, Unauthorized, Unavailable
+from sessions.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
+from tests.contract.directories import Server, cluster_url, running, running_cluster
+from transport import tickets
+from transport.access import Access, key_digest
+from transport.openai.history import (
+    HISTORY_TTL_S,
+    PLACES_PER_KEY_MAX,
+    MemoryHistory,
+    Place,
+    Unit,
+    beginning,
+    chains,
+    find,
+)
+from transport.sharing import Shared
+from transport.tickets import MemoryTickets
+from transport.valkey import PAUSE_S, SharedStore, ValkeyHistory, ValkeyTickets
+
+ALICE = Principal(tenant=TenantId("acme {}"), key_id="k1", user="alice", scopes=SCOPES, expires_at=UnixMs(2**50))
+BOB = Principal(tenant=TenantId("other"), key_id="k1", user="alice")
+ASK = Unit((cm.NewMessage(content="hello"),))
+ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
+
+
+def place(name: str) -> Place:
+    return Place(SessionId(name), ItemId(f"msg_{name}"))
+
+
+def history(turns: int, principal: Principal = ALICE) -> tuple[list[bytes], list[Unit]]:
+    """The chains and the messages of a conversation."""
+    units = [ASK, ANSWER] * turns
+    return chains(beginning(principal, None, "m", (), None), units), units
+
+
+class World:
+    """Two gateways, and the clock of what they share."""
+
+    def __init__(self, servers: list[Server], url: str) -> None:
+        self._servers = servers
+        self.now_s = 1_000.0
+        self.stores: list[SharedStore] = []
+        if servers:
+            self.stores = [SharedStore(url, clock=lambda: self.now_s) for _ in range(2)]
+            self.near, self.far = (Shared(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
+        else:
+            self.near = self.far = Shared(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
+
+    def clients(self) -> Iterator[redis.Redis]:
+        for server in self._servers:
+            with server.client() as client:
+                yield client
+
+    def keys(self) -> dict[bytes, int]:
+        """What is stored, and for how many milliseconds."""
+        return {key: client.pttl(key) for client in self.clients() for key in client.scan_iter("*")}
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        ms = round(seconds * 1000)
+        for client in self.clients():
+            for key in list(client.scan_iter("*")):
+                if client.type(key) == b"zset":
+                    for member, score in client.zrange(key, 0, -1, withscores=True):
+                        client.zadd(key, {member: score - ms * 1000})
+                left = client.pttl(key)
+                client.pexpire(key, left - ms) if left > ms else client.delete(key)
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[list[Server]]:
+    with running() as server:
+        yield [server]
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[list[Server]]:
+    with running_cluster() as servers:
+        yield servers
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("valkey", marks=pytest.mark.cluster),
+        pytest.param("cluster", marks=pytest.mark.cluster),
+    ]
+)
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    servers: list[Server] = []
+    url = ""
+    if request.param == "valkey":
+        servers = request.getfixturevalue("one")
+        url = servers[0].unix_url
+    elif request.param == "cluster":
+        servers = request.getfixturevalue("many")
+        url = cluster_url(servers)
+    made = World(servers, url)
+    for client in made.clients():
+        client.flushall()
+    yield made
+    for store in made.stores:
+        await store.close()
+
+
+# -- tickets ----------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_is_asked_first_tells_who_stands_behind_a_ticket(world: World) -> None:
+    for digest, principal in (("a", ALICE), ("b", BOB), ("c", LOCAL_PRINCIPAL)):
+        await world.near.tickets.put(digest, principal)
+    assert await world.far.tickets.take("b") == BOB
+    assert await world.near.tickets.take("b") is None
+    assert await world.far.tickets.take("a") == ALICE
+    assert await world.far.tickets.take("a") is None
+    assert await world.far.tickets.take("c") == LOCAL_PRINCIPAL
+    assert await world.far.tickets.take("never") is None
+
+
+async def test_of_many_who_ask_at_once_one_is_told(world: World) -> None:
+    await world.near.tickets.put("a", ALICE)
+    told = await asyncio.gather(*(each.tickets.take("a") for each in (world.near, world.far) * 20))
+    assert [who for who in told if who is not None] == [ALICE]
+
+
+async def test_a_ticket_is_good_for_30_seconds(world: World) -> None:
+    await world.near.tickets.put("a", ALICE)
+    await world.near.tickets.put("b", ALICE)
+    assert all(20_000 < left <= 30_000 for left in world.keys().values())
+    world.advance(20.0)
+    assert await world.far.tickets.take("a") == ALICE
+    world.advance(10.0)
+    assert await world.far.tickets.take("b") is None
+    assert world.keys() == {}
+
+
+async def test_open_tickets_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "TICKETS_MAX", 2)
+    for digest in ("a", "b"):
+        await world.near.tickets.put(digest, ALICE)
+    with pytest.raises(Limited) as caught:
+        await world.near.tickets.put("c", ALICE)
+    assert caught.value.retry_after_ms == 30_000
+    world.advance(31.0)
+    await world.near.tickets.put("c", ALICE)
+
+
+async def test_a_ticket_itself_is_kept_nowhere(world: World) -> None:
+    doors = [Access({}, clock=lambda: world.now_s) for _ in range(2)]
+    for door, shared in zip(doors, (world.near, world.far), strict=True):
+        door.tickets = shared.tickets
+    ticket = await doors[0].issue_ticket(ALICE)
+    stored = [(key, client.get(key)) for client in world.clients() for key in client.scan_iter("*")]
+    assert all(ticket.encode() not in key + value for key, value in stored)
+    assert [key.split(b":")[-1] for key, _ in stored] == [key_digest(ticket).encode()] * len(stored)
+    assert await doors[1].redeem_ticket(ticket) == ALICE
+    with pytest.raises(Unauthorized):
+        await doors[0].redeem_ticket(ticket)
+
+
+# -- histories --------------------------------------------------------------------------------------------------
+
+
+async def test_the_longest_history_is_found_once_by_whichever_gateway(world: World) -> None:
+    behind, units = history(3)
+    await world.near.history.put(behind[1], place("short"))
+    await world.far.history.put(behind[3], place("long"))
+    for gateway, wanted in ((world.far, ("long", 4)), (world.near, ("short", 2))):
+        found = await find(gateway.history, behind, units)
+        assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
+    assert await find(world.near.history, behind, units) is None
+    assert await find(world.near.history, [], []) is None and world.keys() == {}
+
+
+async def test_of_many_with_one_history_each_is_given_another_place(world: World) -> None:
+    behind, units = history(1)
+    for number in range(3):
+        await world.near.history.put(behind[1], place(f"{number}"))
+    found = await asyncio.gather(*(find(each.history, behind, units) for each in (world.near, world.far) * 5))
+    assert sorted(each.place for each in found if each is not None) == [place(f"{number}") for number in range(3)]
+
+
+async def test_the_newest_place_comes_first_and_a_chain_has_so_many(world: World) -> None:
+    (_, chain), _ = history(1)
+    for number in range(PLACES_PER_KEY_MAX + 3):
+        await world.near.history.put(chain, place(f"{number}"))
+    for number in range(PLACES_PER_KEY_MAX + 2, 2, -1):
+        assert await world.far.history.take([chain]) == (0, place(f"{number}"))
+    assert await world.far.history.take([chain]) is None
+
+
+async def test_a_place_is_forgotten_after_a_day(world: World) -> None:
+    (_, chain), _ = history(1)
+    await world.near.history.put(chain, place("old"))
+    assert all(0 < left <= HISTORY_TTL_S * 1000 for left in world.keys().values())
+    world.advance(HISTORY_TTL_S / 2)
+    await world.near.history.put(chain, place("new"))
+    world.advance(HISTORY_TTL_S / 2)
+    assert await world.far.history.take([chain]) == (0, place("new"))
+    assert await world.far.history.take([chain]) is None and world.keys() == {}
+
+
+async def test_tenants_do_not_meet_though_they_say_the_same(world: World) -> None:
+    """Their names may hold what stands in keys."""
+    names = ("acme {}", "acme", "}:history:{", "acme\0k1", "")
+    principals = [Principal(tenant=TenantId(name), key_id=f"k{n}") for name in names for n in range(2)]
+    for number, principal in enumerate(principals):
+        behind, _ = history(1, principal)
+        await world.near.history.put(behind[1], place(f"{number}"))
+    for number, principal in enumerate(principals):
+        found = await find(world.far.history, *history(1, principal))
+        assert found is not None and found.place == place(f"{number}")
+        assert await find(world.near.history, *history(1, principal)) is None
+
+
+# -- without the server -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+async def test_a_server_that_is_away_is_asked_once_a_second_and_comes_back() -> None:
+    with running() as server:
+        world = World([server], server.unix_url)
+        store, (behind, units) = world.stores[0], history(1)
+        try:
+            server.kill()
+            with pytest.raises(Unavailable) as put:
+                await world.near.tickets.put("a", ALICE)
+            with pytest.raises(Unavailable) as take:
+                await world.near.tickets.take("a")
+            for error in (put.value, take.value):
+                assert error.code == "directory_unavailable" and error.retryable
+                assert error.retry_after_ms == 1000 and "again" in error.public_message
+            with pytest.raises(Unavailable):
+                await find(world.near.history, behind, units)
+            server.start()
+            with pytest.raises(Unavailable):
+                await world.near.history.put(behind[1], place("a"))
+            assert store.lost
+            world.now_s += PAUSE_S
+            await world.near.history.put(behind[1], place("a"))
+            assert not store.lost
+            assert await world.near.tickets.take("a") is None
+        finally:
+            for each in world.stores:
+                await each.close()
+
+
+@pytest.mark.cluster
+async def test_a_server_that_hangs_holds_up_one_call_at_a_time() -> None:
+    with running() as server:
+        world = World([server], server.unix_url)
+        (store, other), (behind, units) = world.stores, history(1)
+        try:
+            await world.near.history.put(behind[1], place("a"))
+            server.pause()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            with pytest.raises(Unavailable):
+                await find(world.near.history, behind, units)
+            assert loop.time() - began < 5.0
+            world.now_s += PAUSE_S
+            trying = asyncio.create_task(find(world.near.history, behind, units))
+            await asyncio.sleep(0)
+            for _ in range(100):  # they do not wait with it
+                call = world.near.tickets.take("a")
+                with pytest.raises(Unavailable):
+                    call.send(None)
+            server.go_on()
+            await asyncio.wait([trying])
+            trying.exception()
+            world.now_s += PAUSE_S
+            assert await world.near.tickets.take("a") is None and not store.lost and not other.lost
+        finally:
+            for each in world.stores:
+                await each.close()

@@ -1,0 +1,237 @@
+"""Two gateways with one Valkey behind them: to clients they are one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from inference.simulated import SimulatedEngine
+from sessions.errors import Unavailable
+from sessions.types import Principal
+from tests.contract.directories import Server as Valkey
+from tests.contract.directories import running
+from tests.integration.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
+from tests.integration.transport.wire import shake_hands, wire
+from transport.access import Access, key_digest
+from transport.gateway import Gateway, GatewayLimits
+from transport.openai.history import MemoryHistory, Place
+from transport.openai.models import card_of
+from transport.server import Server
+from transport.sharing import Shared, sharing
+from transport.tickets import MemoryTickets
+
+KEY = {"authorization": "Bearer sk-1"}
+pytestmark = pytest.mark.cluster
+
+
+class Front(NamedTuple):
+    """A gateway as its clients meet it."""
+
+    server: Server
+    gateway: Gateway
+    http: httpx.AsyncClient
+
+    async def ticket(self) -> httpx.Response:
+        return await self.http.post("/v1/ws/tickets")
+
+    async def redeem(self, ticket: str) -> int:
+        """The status of a handshake with it."""
+        connection = await shake_hands(self.server.port, path=f"/v1/ws?ticket={ticket}")
+        connection.cut()
+        return connection.handshake.status
+
+    async def chat(self, messages: Sequence[Any], **headers: str) -> httpx.Response:
+        body = {"model": "simulated", "messages": list(messages), "max_tokens": 8}
+        return await self.http.post("/v1/chat/completions", json=body, headers=headers)
+
+
+@asynccontextmanager
+async def front(cluster: RealCluster, name: str, shared: Shared) -> AsyncIterator[Front]:
+    gateway = Gateway(
+        sessions=await cluster.add_gateway(name),
+        journal=cluster.journal,
+        access=Access({key_digest("sk-1"): ALICE}, clock=asyncio.get_running_loop().time),
+        limits=GatewayLimits(),
+        now_ms=now_ms,
+        new_id=new_id,
+        models=lambda: (card_of(SimulatedEngine(FAST).info, created=0),),
+    )
+    gateway.share(shared)
+    server = Server(gateway, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as http:
+            yield Front(server, gateway, http)
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[RealCluster]:
+    async with real_cluster(2) as made:
+        yield made
+
+
+@pytest.fixture
+async def fronts(cluster: RealCluster, valkey: Valkey) -> AsyncIterator[tuple[Front, Front]]:
+    async with AsyncExitStack() as stack:
+        near, far = [
+            await stack.enter_async_context(
+                front(cluster, name, await stack.enter_async_context(sharing(valkey.unix_url)))
+            )
+            for name in ("g1", "g2")
+        ]
+        yield near, far
+
+
+@pytest.fixture
+def valkey() -> Any:
+    with running() as server:
+        yield server
+
+
+async def test_a_ticket_of_one_is_good_once_at_the_other(fronts: tuple[Front, Front]) -> None:
+    near, far = fronts
+    ticket = (await near.ticket()).json()["ticket"]
+    async with wire(far.server.port, path=f"/v1/ws?ticket={ticket}") as client:
+        await client.hello()
+        client.send({"type": "session.create", "id": "c", "session": "mine"})
+        assert (await client.until(type="ok", id="c"))["session"] == "mine"
+    assert [await each.redeem(ticket) for each in fronts] == [401, 401]
+    ticket = (await near.ticket()).json()["ticket"]
+    statuses = await asyncio.gather(*(each.redeem(ticket) for each in fronts * 4))
+    assert sorted(statuses) == [101, *[401] * 7], "whoever comes first"
+
+
+async def test_a_ticket_speaks_for_the_user_that_it_was_asked_for(cluster: RealCluster, valkey: Valkey) -> None:
+    service = Principal(tenant=ALICE.tenant, key_id="k", role="service")
+    async with sharing(valkey.unix_url) as shared, front(cluster, "g1", shared) as near:
+        near.gateway.access._keys[key_digest("sk-2")] = service
+        headers = {"authorization": "Bearer sk-2", "x-sessile-user": "ann"}
+        ticket = (await near.http.post("/v1/ws/tickets", headers=headers)).json()["ticket"]
+        principal = await near.gateway.access.redeem_ticket(ticket)
+        assert (principal.user, principal.tenant, principal.role) == ("ann", ALICE.tenant, "user")
+
+
+async def test_a_ticket_is_kept_for_30_seconds(fronts: tuple[Front, Front], valkey: Valkey) -> None:
+    near, far = fronts
+    ticket = (await near.ticket()).json()["ticket"]
+    with valkey.client() as client:
+        (key,) = client.scan_iter("*:ticket:*")
+        assert 0 < client.pttl(key) <= 30_000
+        client.pexpire(key, 0)
+    assert await far.redeem(ticket) == 401
+
+
+async def test_a_client_that_resends_its_history_is_known_at_both(fronts: tuple[Front, Front]) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Hello"}]
+    sessions, cached = set(), -1
+    for number in range(4):
+        said = await fronts[number % 2].chat(messages)
+        sessions.add(said.headers["x-session-id"])
+        found = said.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert found > cached
+        cached = found
+        messages += [said.json()["choices"][0]["message"], {"role": "user", "content": "Go on"}]
+    assert len(sessions) == 1
+    again = await fronts[0].chat(messages[:-2])
+    assert again.headers["x-session-id"] not in sessions, "each place is given once"
+
+
+async def test_without_valkey_tickets_are_to_be_tried_again_and_histories_are_new(
+    fronts: tuple[Front, Front], valkey: Valkey
+) -> None:
+    near, far = fronts
+    ticket = (await near.ticket()).json()["ticket"]
+    messages: list[Any] = [{"role": "user", "content": "Hello"}]
+    first = await near.chat(messages)
+    messages += [first.json()["choices"][0]["message"], {"role": "user", "content": "Go on"}]
+    valkey.kill()
+    refused = await near.ticket()
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+    error = refused.json()["error"]
+    assert error["code"] == "directory_unavailable" and error["retryable"] and "ask again" in error["message"]
+    # No wrong keys: an address may not be wrong so often.
+    assert {await far.redeem(ticket) for _ in range(40)} == {503}
+    handshake = (await shake_hands(far.server.port, path=f"/v1/ws?ticket={ticket}")).handshake
+    assert handshake.headers["retry-after"] == "1" and b"directory_unavailable" in handshake.body
+    second = await near.chat(messages)
+    assert second.status_code == 200 and second.headers["x-session-id"] != first.headers["x-session-id"]
+    keyed = await far.chat(messages, **{"idempotency-key": "one"})
+    assert keyed.status_code == 200
+
+
+class LosesPlaces(MemoryHistory):
+    """Goes away once a place has been taken."""
+
+    away = False
+
+    async def put(self, chain: bytes, place: Place) -> None:
+        if self.away:
+            raise Unavailable("directory_unavailable", "away")
+        await super().put(chain, place)
+
+
+async def test_an_index_that_goes_away_hides_no_answer(cluster: RealCluster) -> None:
+    loop = asyncio.get_running_loop()
+    index = LosesPlaces(loop.time)
+    async with front(cluster, "g1", Shared(MemoryTickets(loop.time), index)) as near:
+        for headers in ({}, {"idempotency-key": "one"}):
+            index.away = False
+            messages: list[Any] = [{"role": "user", "content": "Hello"}]
+            first = await near.chat(messages)
+            messages += [first.json()["choices"][0]["message"], {"role": "user", "content": "x" * 900_000}]
+            index.away = True
+            refused = await near.chat(messages, **headers)
+            assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+class SlowTickets(MemoryTickets):
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def take(self, digest: str) -> Principal | None:
+        self.asked.set()
+        await self.answer.wait()
+        return await super().take(digest)
+
+
+@pytest.mark.parametrize("how", ["answered", "left", "stopped"])
+async def test_whoever_waits_for_a_ticket_to_be_looked_up_is_never_left_waiting(cluster: RealCluster, how: str) -> None:
+    loop = asyncio.get_running_loop()
+    tickets = SlowTickets(loop.time)
+    async with front(cluster, "g1", Shared(tickets, MemoryHistory(loop.time))) as near:
+        ticket = (await near.ticket()).json()["ticket"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", near.server.port)
+        lines = (
+            f"GET /v1/ws?ticket={ticket} HTTP/1.1",
+            f"Host: 127.0.0.1:{near.server.port}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        )
+        writer.write("\r\n".join((*lines, "", "")).encode())
+        await tickets.asked.wait()
+        if how == "left":
+            writer.transport.abort()
+        if how == "stopped":
+            await near.gateway.close()
+        tickets.answer.set()
+        await near.gateway.tasks.settled()
+        if how == "answered":
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        elif how == "stopped":
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+        writer.close()
+        door = near.server._door
+        assert door is not None
+        await door.empty.wait()
+        assert near.gateway.tasks.failures == 0

@@ -1,0 +1,187 @@
+"""Tickets and the history index of all gateways of a cluster, in the directory's Valkey or Redis.
+
+    {namespace}:ticket:DIGEST           STRING  the principal behind a ticket, for 30 s
+    {{namespace}:history:ROOT}:CHAIN    ZSET    places by when they are forgotten (microseconds of the server's clock)
+
+Names are digests: of the ticket, and of everything that a history is (tenant and principal first). So nobody can write
+another's, and nothing that is kept here can be redeemed or read. ROOT stands for a conversation's first message: what
+one call asks for lies on one server of a cluster, and conversations spread over all of them.
+
+Everybody shares one connection, a lane. After a failure the server is left alone for `PAUSE_S`, then one call tries it:
+so nobody waits for a server that is away more often than that. The log says once that it is away, once that it is back.
+
+Does not know what then holds: for tickets, that somebody comes again; for histories, that they are not known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha1
+from typing import Any, Final
+
+import msgspec
+import structlog
+from redis.exceptions import NoScriptError, RedisError
+
+from actors.directory.address import client_for, parse
+from actors.directory.lane import Lost, NotSent, Word
+from actors.directory.servers import servers_for
+from sessions.errors import Unavailable
+from sessions.types import Principal
+from transport import tickets
+from transport.openai.history import HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, Place
+
+TIMEOUT_S: Final = 0.3
+PAUSE_S: Final = 1.0
+
+# KEYS: the chain; ARGV: place, seconds, how many places
+_PUT: Final = """
+local time = redis.call('TIME')
+redis.call('ZADD', KEYS[1], time[1] * 1000000 + time[2] + ARGV[2] * 1000000, ARGV[1])
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -1 - ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+"""
+
+# KEYS: chains, in the order in which they are tried
+_TAKE: Final = """
+local time = redis.call('TIME')
+for at, key in ipairs(KEYS) do
+  local newest = redis.call('ZPOPMAX', key)
+  if newest[1] then
+    if tonumber(newest[2]) > time[1] * 1000000 + time[2] then return {at, newest[1]} end
+    redis.call('DEL', key)
+  end
+end
+return false
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class SharedStore:
+    """The connection. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self, url: str, *, clock: Callable[[], float], timeout_s: float = TIMEOUT_S, namespace: str = "sessile"
+    ) -> None:
+        """Raises BadInput for a malformed `url` (`actors.directory.address`). Connects to nothing yet."""
+        address = parse(url)
+        self.where = address.where
+        self.clock = clock
+        self.namespace = namespace
+        self.lost = False
+        self._servers = servers_for(client_for(address, timeout_s=timeout_s), timeout_s=timeout_s)
+        self._again_at = 0.0
+
+    async def close(self) -> None:
+        await self._servers.close()
+
+    async def ask(self, key: str, *words: Word) -> Any:
+        """The answer to a command about `key`. Raises Unavailable: it may have been carried out or not."""
+        if self.clock() < self._again_at:
+            raise _away()
+        if self.lost:
+            self._again_at = self.clock() + PAUSE_S  # this call tries it, for everybody
+        try:
+            answer = await self._servers.call(key, *words)
+        except NoScriptError:
+            self._answered()
+            raise
+        except (NotSent, Lost, RedisError) as error:
+            self._again_at = self.clock() + PAUSE_S
+            if not self.lost:
+                self.lost = True
+                log.error("shared_store_lost", where=self.where, error=str(error))
+            raise _away() from error
+        self._answered()
+        return answer
+
+    def _answered(self) -> None:
+        if self.lost:
+            self.lost, self._again_at = False, 0.0
+            log.info("shared_store_back", where=self.where)
+
+    async def run(self, script: str, keys: Sequence[str], *words: Word) -> Any:
+        """Runs a script on keys of one hash tag. Raises Unavailable, as `ask` does."""
+        try:
+            return await self.ask(keys[0], "EVALSHA", _digest(script), len(keys), *keys, *words)
+        except NoScriptError:
+            return await self.ask(keys[0], "EVAL", script, len(keys), *keys, *words)
+
+
+class ValkeyTickets:
+    """Implements `transport.tickets.Tickets`. The bound is on what this gateway made in the last `TICKET_S`."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+        self._made: deque[float] = deque()  # until when each is good
+
+    async def put(self, digest: str, principal: Principal) -> None:
+        now = self._store.clock()
+        while self._made and self._made[0] <= now:
+            self._made.popleft()
+        if len(self._made) >= tickets.TICKETS_MAX:
+            raise tickets.too_many()
+        self._made.append(now + tickets.TICKET_S)
+        value, key = msgspec.msgpack.encode(principal), self._key(digest)
+        try:
+            await self._store.ask(key, "SET", key, value, "NX", "PX", round(tickets.TICKET_S * 1000))
+        except Unavailable as error:
+            raise _unavailable(
+                "Tickets cannot be kept at the moment: ask again soon, or connect with the key itself."
+            ) from error
+
+    async def take(self, digest: str) -> Principal | None:
+        key = self._key(digest)
+        try:
+            value = await self._store.ask(key, "GETDEL", key)
+        except Unavailable as error:
+            raise _unavailable("Tickets cannot be looked up at the moment: connect again soon.") from error
+        if value is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(value, type=Principal)
+        except msgspec.MsgspecError as error:
+            log.warning("ticket_refused", error=str(error))  # of a gateway of another version
+            return None
+
+    def _key(self, digest: str) -> str:
+        return f"{self._store.namespace}:ticket:{digest}"
+
+
+class ValkeyHistory:
+    """Implements `transport.openai.history.HistoryIndex`."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+        if not chains:
+            return None
+        found = await self._store.run(_TAKE, [self._key(chain) for chain in chains])
+        if found is None:
+            return None
+        at, place = found
+        return at - 1, msgspec.msgpack.decode(place, type=Place)
+
+    async def put(self, chain: bytes, place: Place) -> None:
+        words = (msgspec.msgpack.encode(place), round(HISTORY_TTL_S), PLACES_PER_KEY_MAX)
+        await self._store.run(_PUT, [self._key(chain)], *words)
+
+    def _key(self, chain: bytes) -> str:
+        return f"{{{self._store.namespace}:history:{chain[:ROOT_BYTES].hex()}}}:{chain[ROOT_BYTES:].hex()}"
+
+
+@cache
+def _digest(script: str) -> str:
+    return sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+def _unavailable(message: str) -> Unavailable:
+    return Unavailable("directory_unavailable", message, retry_after_ms=round(PAUSE_S * 1000))
+
+
+def _away() -> Unavailable:
+    return _unavailable("What the gateways share cannot be reached at the moment.")
