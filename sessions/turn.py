@@ -164,9 +164,7 @@ class Turn:
             return error
         names = ", ".join(tool.name for tool in self._must_call)
         advice = "Make them simpler, or let the model choose (`tool_choice`: `auto`)."
-        told = BadInput(
-            error.code, f"The engine cannot be held to the parameters of {names}. {advice}", param="tools"
-        )
+        told = BadInput(error.code, f"The engine cannot be held to the parameters of {names}. {advice}", param="tools")
         told.__cause__ = error
         return told
 

@@ -16,7 +16,7 @@ from sessions import events as ev
 from sessions import tree
 from sessions.errors import BadInput, Conflict, NotFound
 from sessions.prices import PriceBook
-from sessions.responses import Responses, derive, response_id_of
+from sessions.responses import Responses, item_ids_of, response_id_of
 from sessions.state import State, stands_below
 from sessions.steps import Prepared
 from sessions.types import (
@@ -108,8 +108,9 @@ class Turns(Responses):
             self._make_session(principal, command.create)
         else:
             self._settle(command)
-        for index, new in enumerate(command.items):
-            item = self._new_item(principal, command, index, new, parent)
+        names = item_ids_of(state.key, principal, command)
+        for index, (name, new) in enumerate(zip(names, command.items, strict=True)):
+            item = self._new_item(name, new, parent)
             self._item(item, prepared[index] if index < len(prepared) else None)
             parent = item.id
         offset, response_id = state.top, None
@@ -191,17 +192,12 @@ class Turns(Responses):
             )
         return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
 
-    def _new_item(
-        self, principal: Principal, command: cm.TurnCreate, index: int, new: cm.NewItem, parent: ItemId | None
-    ) -> Item:
-        def name(prefix: str) -> ItemId:
-            return ItemId(derive(prefix, self.state.key.session, principal.id, command.id, str(index)))
-
+    def _new_item(self, name: ItemId, new: cm.NewItem, parent: ItemId | None) -> Item:
         match new:
             case cm.NewMessage():
                 parts = cm.content_parts(new.content)
                 return Message(
-                    id=name("msg"),
+                    id=name,
                     parent_id=parent,
                     role=new.role,
                     content=tuple(OutputText(part.text) for part in parts) if new.role == "assistant" else parts,
@@ -210,7 +206,7 @@ class Turns(Responses):
                 )
             case cm.NewCall():
                 return FunctionCall(
-                    id=name("fc"),
+                    id=name,
                     parent_id=parent,
                     call_id=new.call_id,
                     name=new.name,
@@ -220,7 +216,7 @@ class Turns(Responses):
                 )
             case cm.NewOutput():
                 return FunctionCallOutput(
-                    id=name("fco"),
+                    id=name,
                     parent_id=parent,
                     call_id=new.call_id,
                     output=new.output,
