@@ -370,6 +370,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
+    elif isinstance(item, FunctionCall):
+        state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     state.item_tokens.pop(event.item_id, None)
     answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
     if answer is not None:  # the ledger is derived: it is made again from the scrubbed text

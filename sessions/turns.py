@@ -171,14 +171,15 @@ class Turns(Responses):
         answer = state.answers.get(response_id)
         if answer is None:
             raise NotFound("response_not_found", f"There is no response {response_id!r} here.", param="response_id")
-        items = [state.items[item_id] for item_id in answer.items]
-        said = [
-            (item.id, index, len(part.refusal if isinstance(part, Refusal) else part.text))
-            for item in items
-            if isinstance(item, Message)
-            for index, part in enumerate(item.content)
-        ]
-        for item_id, index, length in said or [(items[0].id if items else ItemId(response_id), 0, 0)]:
+        spans: list[tuple[ItemId, int, int, str]] = []  # item, part, length, what stays
+        for item in (state.items[item_id] for item_id in answer.items):
+            if isinstance(item, Message):
+                texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
+                spans += [(item.id, index, len(text), "") for index, text in enumerate(texts)]
+            elif isinstance(item, FunctionCall):
+                spans.append((item.id, 0, len(item.arguments), "{}"))  # still JSON, for templates and for clients
+        of_none = ItemId(answer.items[0] if answer.items else response_id)
+        for item_id, index, length, left in spans or [(of_none, 0, 0, "")]:
             self._put(
                 ev.ContentRetracted(
                     response_id=response_id,
@@ -186,7 +187,7 @@ class Turns(Responses):
                     content_index=index,
                     start=0,
                     end=length,
-                    replacement="",
+                    replacement=left,
                     category=ERASED,
                 )
             )
