@@ -100,7 +100,7 @@ class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="session.upda
     title: Title | None | UnsetType = UNSET
     metadata: Metadata | None | UnsetType = UNSET
     instructions: str | None | UnsetType = UNSET
-    tools: Tools | UnsetType = UNSET
+    tools: Tools | None | UnsetType = UNSET
 
 
 class SessionDelete(msgspec.Struct, frozen=True, kw_only=True, tag="session.delete"):

@@ -263,8 +263,9 @@ class Machine(Turns, Reviewing):
             for name in ("title", "metadata", "instructions", "tools")
             if (value := getattr(command, name)) is not UNSET
         }
-        if changes.get("metadata", UNSET) is None:
-            changes["metadata"] = {}
+        for name, nothing in (("metadata", {}), ("tools", ())):
+            if changes.get(name, UNSET) is None:
+                changes[name] = nothing
         self._put(ev.SessionUpdated(info=msgspec.structs.replace(self.state.info, **changes)))
         return cm.Ok(id=command.id, session=self.state.key.session, offset=self.state.top)
 
