@@ -100,7 +100,7 @@ class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="session.upda
     title: Title | None | UnsetType = UNSET
     metadata: Metadata | None | UnsetType = UNSET
     instructions: str | None | UnsetType = UNSET
-    tools: Tools | UnsetType = UNSET
+    tools: Tools | None | UnsetType = UNSET
 
 
 class SessionDelete(msgspec.Struct, frozen=True, kw_only=True, tag="session.delete"):
@@ -184,7 +184,8 @@ class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
 
 
 class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.erase"):
-    """Takes back all that a response said, as category `deleted`. It stays in the tree, empty."""
+    """Takes back all that a response said, as category `deleted`, the arguments of its calls included. It stays in the
+    tree, empty."""
 
     id: Ulid
     session: SessionName

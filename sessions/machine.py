@@ -9,7 +9,8 @@ at most one open response per branch; after a response ended nothing is written 
 state in place: when its append turns out to be refused, the whole machine is thrown away with it.
 
 Ids are derived from (session, principal, command id), so a command that is applied by two activations in turn makes
-the same ids. Does not know: tokens' meaning, engines, filters, storage, who reads.
+the same ids; where one of them stands already, the command was applied once, though nobody remembers its answer, and
+is refused. Does not know: tokens' meaning, engines, filters, storage, who reads.
 After: etcd/raft's step function; the actor model of Hewitt; OpenAI's Responses for what a response is.
 """
 
@@ -27,7 +28,7 @@ from sessions import tree
 from sessions.access import deleted, may_see, not_found
 from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
 from sessions.prices import PriceBook
-from sessions.responses import derive
+from sessions.responses import item_ids_of
 from sessions.reviewing import Reviewing
 from sessions.state import State
 from sessions.steps import (
@@ -60,11 +61,14 @@ from sessions.types import (
     ResponseId,
     Sampling,
     UnixMs,
+    derived_session_id,
 )
 
 ITEMS_MAX = 20_000
 # What a full session still takes.
 _ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ReviewAppeal | cm.ReviewTell
+# What is put into a log under names that follow from its id.
+_NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
 QUEUE_MAX = 8
 
 
@@ -202,6 +206,8 @@ class Machine(Turns, Reviewing):
             raise deleted(state.key)
         if len(state.items) >= ITEMS_MAX and not isinstance(command, _ALWAYS):
             raise Conflict("session_full", f"A session holds at most {ITEMS_MAX} items; start a new one.")
+        if isinstance(command, _NAMING) and self._stands(principal, command):
+            raise Conflict("idempotency_conflict", "This command id was used more than a day ago.", param="id")
         match command:
             case cm.MessageCreate():
                 return self._message(principal, command, self._parent(command.parent_id), prepared)
@@ -230,6 +236,17 @@ class Machine(Turns, Reviewing):
             case _:
                 assert_never(command)
 
+    def _stands(self, principal: Principal, command: cm.ActorCommand) -> bool:
+        """Something in the log, or the session itself, has its name by this command's id."""
+        state, response_id = self.state, self._response_id(principal, command.id)
+        if response_id in state.open or response_id in state.answers:
+            return True
+        if any(waiting.body.id == response_id for waiting in state.queue):
+            return True
+        if any(item_id in state.items for item_id in item_ids_of(state.key, principal, command)):
+            return True
+        return cm.making(command) is not None and state.key.session == derived_session_id(principal, command.id)
+
     def _create(self, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
         state = self.state
         if state.info is not None:
@@ -246,8 +263,9 @@ class Machine(Turns, Reviewing):
             for name in ("title", "metadata", "instructions", "tools")
             if (value := getattr(command, name)) is not UNSET
         }
-        if changes.get("metadata", UNSET) is None:
-            changes["metadata"] = {}
+        for name, nothing in (("metadata", {}), ("tools", ())):
+            if changes.get(name, UNSET) is None:
+                changes[name] = nothing
         self._put(ev.SessionUpdated(info=msgspec.structs.replace(self.state.info, **changes)))
         return cm.Ok(id=command.id, session=self.state.key.session, offset=self.state.top)
 
@@ -267,7 +285,7 @@ class Machine(Turns, Reviewing):
         if command.queue and not command.respond:
             raise BadInput("invalid_request", "`queue` needs `respond`: only responses wait.", param="queue")
         item = Message(
-            id=self._item_id(principal, command.id),
+            id=self._item_id(principal, command),
             parent_id=parent,
             role=command.role,
             content=cm.content_parts(command.content),
@@ -290,7 +308,7 @@ class Machine(Turns, Reviewing):
         if blocked is not None:
             raise busy(blocked[1])
         item = Message(
-            id=self._item_id(principal, command.id),
+            id=self._item_id(principal, command),
             parent_id=edited.parent_id,
             role=edited.role,
             content=cm.content_parts(command.content),
@@ -309,8 +327,8 @@ class Machine(Turns, Reviewing):
             return self._wait(principal, command, blocked, None, None)
         return self._answered(principal, command, None, parent=parent)
 
-    def _item_id(self, principal: Principal, command_id: CommandId) -> ItemId:
-        return ItemId(derive("msg", self.state.key.session, principal.id, command_id))
+    def _item_id(self, principal: Principal, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput) -> ItemId:
+        return item_ids_of(self.state.key, principal, command)[0]
 
     def _answered(
         self,
@@ -399,7 +417,7 @@ class Machine(Turns, Reviewing):
                 raise Conflict("call_answered", f"The call {command.call_id!r} has its output.", param="call_id")
             raise NotFound("call_not_found", f"No call {command.call_id!r} waits for an output.", param="call_id")
         item = FunctionCallOutput(
-            id=ItemId(derive("fco", state.key.session, principal.id, command.id)),
+            id=self._item_id(principal, command),
             parent_id=waiting.last,
             call_id=command.call_id,
             output=command.output,

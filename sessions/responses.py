@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sessions import commands as cm
 from sessions import events as ev
 from sessions import tree, writer
 from sessions.errors import EngineLost, SessileError
@@ -40,6 +41,7 @@ from sessions.verdicts import Finding, without_text
 RECOVERIES_MAX = 2
 _STAYS = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
 
+_PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
     "completed": ev.ResponseCompleted,
     "incomplete": ev.ResponseIncomplete,
@@ -56,6 +58,21 @@ def derive(prefix: str, *parts: str) -> str:
 def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> ResponseId:
     """The response that a command begins, if it begins one: known before anybody has applied it."""
     return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
+
+
+def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand) -> tuple[ItemId, ...]:
+    """The items that a command puts into the log, as they are named."""
+    whose = (key.session, principal.id, command.id)
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit():
+            return (ItemId(derive("msg", *whose)),)
+        case cm.ToolOutput():
+            return (ItemId(derive("fco", *whose)),)
+        case cm.TurnCreate():
+            prefixes = [_PREFIXES[type(item)] for item in command.items]
+            return tuple(ItemId(derive(prefix, *whose, str(index))) for index, prefix in enumerate(prefixes))
+        case _:
+            return ()
 
 
 def quarantined() -> SessileError:

@@ -34,7 +34,7 @@ from sessions.types import (
 )
 from sessions.verdicts import Finding
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 FINDINGS_MAX = 32  # of one answer that are remembered
 
 
@@ -254,7 +254,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             assert open_ is not None and isinstance(event.item, Message | FunctionCall)
             draft = open_.drafts[event.output_index]
             draft.item, draft.done, draft.text = event.item, True, []
-            state.items[event.item.id] = event.item
+            _set(state, event.item)
         case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
             _end(state, event, private)
         case _:
@@ -303,7 +303,7 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     ended = state.open.pop(event.response_id, None)
     body = event.response
     for item in body.output:
-        state.items[item.id] = item
+        _set(state, item)
     answer = Answer(items=tuple(item.id for item in body.output))
     if body.incomplete_details is not None:
         answer.reason = str(body.incomplete_details.get("reason", ""))
@@ -321,8 +321,17 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
 
 
 def _add(state: State, item: Item) -> None:
+    if item.id not in state.items:
+        state.newest = item.id
+    _set(state, item)
+
+
+def _set(state: State, item: Item) -> None:
+    """An item keeps the place that it had first, whatever is written of it later, so that no log makes a ring."""
+    there = state.items.get(item.id)
+    if there is not None and there.parent_id != item.parent_id:
+        item = msgspec.structs.replace(item, parent_id=there.parent_id)
     state.items[item.id] = item
-    state.newest = item.id
 
 
 def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
@@ -361,6 +370,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
+    elif isinstance(item, FunctionCall):
+        state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     state.item_tokens.pop(event.item_id, None)
     answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
     if answer is not None:  # the ledger is derived: it is made again from the scrubbed text

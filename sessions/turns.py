@@ -16,7 +16,7 @@ from sessions import events as ev
 from sessions import tree
 from sessions.errors import BadInput, Conflict, NotFound
 from sessions.prices import PriceBook
-from sessions.responses import Responses, derive, response_id_of
+from sessions.responses import Responses, item_ids_of, response_id_of
 from sessions.state import State, stands_below
 from sessions.steps import Prepared
 from sessions.types import (
@@ -108,8 +108,9 @@ class Turns(Responses):
             self._make_session(principal, command.create)
         else:
             self._settle(command)
-        for index, new in enumerate(command.items):
-            item = self._new_item(principal, command, index, new, parent)
+        names = item_ids_of(state.key, principal, command)
+        for index, (name, new) in enumerate(zip(names, command.items, strict=True)):
+            item = self._new_item(name, new, parent)
             self._item(item, prepared[index] if index < len(prepared) else None)
             parent = item.id
         offset, response_id = state.top, None
@@ -170,14 +171,15 @@ class Turns(Responses):
         answer = state.answers.get(response_id)
         if answer is None:
             raise NotFound("response_not_found", f"There is no response {response_id!r} here.", param="response_id")
-        items = [state.items[item_id] for item_id in answer.items]
-        said = [
-            (item.id, index, len(part.refusal if isinstance(part, Refusal) else part.text))
-            for item in items
-            if isinstance(item, Message)
-            for index, part in enumerate(item.content)
-        ]
-        for item_id, index, length in said or [(items[0].id if items else ItemId(response_id), 0, 0)]:
+        spans: list[tuple[ItemId, int, int, str]] = []  # item, part, length, what stays
+        for item in (state.items[item_id] for item_id in answer.items):
+            if isinstance(item, Message):
+                texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
+                spans += [(item.id, index, len(text), "") for index, text in enumerate(texts)]
+            elif isinstance(item, FunctionCall):
+                spans.append((item.id, 0, len(item.arguments), "{}"))  # still JSON, for templates and for clients
+        of_none = ItemId(answer.items[0] if answer.items else response_id)
+        for item_id, index, length, left in spans or [(of_none, 0, 0, "")]:
             self._put(
                 ev.ContentRetracted(
                     response_id=response_id,
@@ -185,23 +187,18 @@ class Turns(Responses):
                     content_index=index,
                     start=0,
                     end=length,
-                    replacement="",
+                    replacement=left,
                     category=ERASED,
                 )
             )
         return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
 
-    def _new_item(
-        self, principal: Principal, command: cm.TurnCreate, index: int, new: cm.NewItem, parent: ItemId | None
-    ) -> Item:
-        def name(prefix: str) -> ItemId:
-            return ItemId(derive(prefix, self.state.key.session, principal.id, command.id, str(index)))
-
+    def _new_item(self, name: ItemId, new: cm.NewItem, parent: ItemId | None) -> Item:
         match new:
             case cm.NewMessage():
                 parts = cm.content_parts(new.content)
                 return Message(
-                    id=name("msg"),
+                    id=name,
                     parent_id=parent,
                     role=new.role,
                     content=tuple(OutputText(part.text) for part in parts) if new.role == "assistant" else parts,
@@ -210,7 +207,7 @@ class Turns(Responses):
                 )
             case cm.NewCall():
                 return FunctionCall(
-                    id=name("fc"),
+                    id=name,
                     parent_id=parent,
                     call_id=new.call_id,
                     name=new.name,
@@ -220,7 +217,7 @@ class Turns(Responses):
                 )
             case cm.NewOutput():
                 return FunctionCallOutput(
-                    id=name("fco"),
+                    id=name,
                     parent_id=parent,
                     call_id=new.call_id,
                     output=new.output,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from sessions import commands as cm
 from sessions.errors import SessileError
@@ -46,10 +46,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SessionChange(wire.Request):
-    """Fields that are absent stay; null clears."""
+    """Fields that are absent stay; null clears. The limits are those of `sessions.commands`."""
 
     title: Annotated[str, StringConstraints(max_length=256)] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=64)] | None = None
 
 
 def answer(body: Any, media_type: str = "application/json") -> Response:

@@ -41,6 +41,6 @@ class Changes(TypedDict, total=False):
     """What can be changed of a session; None clears."""
 
     instructions: str | None
-    tools: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
     metadata: Mapping[str, Any] | None
     title: str | None

@@ -148,7 +148,9 @@ class Response:
         self._raise_failure(self._final())
 
     async def cancel(self) -> bool:
-        """Stop it; the partial text stays. False if it had ended."""
+        """Stop it; the partial text stays. False if it had ended, unless its turn waits for tool outputs: then the
+        turn ends, with an error for each that is missing, and it is true.
+        """
         await self.accepted()
         return await self._session.cancel(self._id) if self._id is not None else False
 

@@ -175,7 +175,9 @@ class Session:
         return self._ask("response.create", fields, command_id)
 
     async def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
-        """Stop a response (the newest open one by default); its partial text stays. False if it had ended."""
+        """Stop a response (the newest open one by default); its partial text stays. False if it had ended, unless its
+        turn waits for tool outputs: then the turn ends, with an error for each that is missing, and it is true.
+        """
         if response_id is None:
             opened = self.view.open
             if not opened:

@@ -46,6 +46,7 @@ export class Answer implements AsyncIterable<Piece> {
     return this.ended();
   }
 
+  /** See `Session.cancel`: of a turn that waits for tool outputs, too. */
   cancel(): Promise<boolean> {
     return this.session.cancel(this.responseId);
   }

@@ -3,7 +3,7 @@
  *
  * It carries out what core.ts decides, in order, and stores what must survive the program: each open session's
  * position with its view, and the commands that were not answered yet (so that a message written in a tunnel is sent
- * though the app was killed; its id makes a repeat harmless). It does NOT decide about protocol or time.
+ * though the app was killed; its id makes a repeat harmless, for 24 h). It does NOT decide about protocol or time.
  */
 import { pack, unpack } from "./codec.js";
 import { Core, type Effect, type Status } from "./core.js";
@@ -12,6 +12,7 @@ import {
   ClosedError,
   CommandError,
   DecodeError,
+  ExpiredError,
   fromWire,
   OverflowError,
   SessileError,
@@ -256,11 +257,10 @@ export class SessileClient extends Emitter<ClientEvents> {
         return this.emit("error", new CommandError(effect.error));
       case "ok":
         return this.answer(effect.answer.id)?.resolve(effect.answer);
-      case "refused": {
-        const waiting = this.answer(effect.id);
-        const error = fromWire(effect.error);
-        return waiting === undefined ? this.emit("error", error) : waiting.reject(error);
-      }
+      case "refused":
+        return this.fail(effect.id, fromWire(effect.error));
+      case "expired":
+        return this.fail(effect.frame.id, new ExpiredError(effect.frame));
       case "dropped":
         return this.answer(effect.id)?.reject(this.stopError());
       default: {
@@ -271,6 +271,12 @@ export class SessileClient extends Emitter<ClientEvents> {
         this.touched.add(session);
       }
     }
+  }
+
+  private fail(id: string, error: SessileError): void {
+    const waiting = this.answer(id);
+    if (waiting === undefined) this.emit("error", error);
+    else waiting.reject(error);
   }
 
   private answer(id: string): Waiting | undefined {

@@ -7,7 +7,8 @@
  * Invariants
  *  - An event is handed on only if it begins right after the last one handed on of its session (I4): what is older is
  *    dropped, a gap or a foreign epoch asks again from where we stand.
- *  - A command keeps its id until it is answered; after a reconnect every unanswered one is repeated, in order (I5).
+ *  - A command keeps its id until it is answered; after a reconnect every unanswered one is repeated, in order (I5), unless
+ *    it is so old that the server may not know it again.
  *  - At most one socket is meant to be open; whoever asks for `connect` or `close` has already forgotten the old one.
  *
  * It does NOT know what events mean (view.ts) nor what commands are for.
@@ -24,6 +25,7 @@ import type {
   SessionState,
   WireError,
 } from "./protocol.js";
+import { ulidMs } from "./ulid.js";
 
 export const BACKOFF_BASE_MS = 250;
 export const BACKOFF_MAX_MS = 20_000;
@@ -37,6 +39,8 @@ const PROBE_MS = 5_000;
 const TIMER_LATE_MS = 5_000;
 const ACK_EVERY_MS = 1_000;
 const COMMAND_TRIES_MAX = 5;
+/** For so long a server knows a repeat as one (protocol, 5.1). */
+const COMMAND_KEPT_MS = 24 * 3600 * 1000;
 /** Sent and unanswered at a time. A server refuses more than 32, what we subscribe to among them. */
 const IN_FLIGHT_MAX = 24;
 /** How long a server may stay after the time that its `goaway` named. */
@@ -70,6 +74,7 @@ export type Effect =
   | { type: "ok"; answer: OkFrame }
   | { type: "refused"; id: string; error: WireError }
   | { type: "dropped"; id: string }
+  | { type: "expired"; frame: CommandFrame }
   | { type: "attaching"; session: string }
   | { type: "replay"; session: string; epoch: string; from: number; top: number }
   | { type: "state"; session: string; mode: "snapshot" | "reset"; epoch: string; at: number; state: SessionState; reason?: string }
@@ -488,6 +493,12 @@ export class Core {
     for (const pending of this.pending.values()) {
       if (room <= 0) return;
       if (pending.inFlight || (pending.retryAt !== null && now < pending.retryAt)) continue;
+      const madeAt = ulidMs(pending.frame.id);
+      if (madeAt !== null && now - madeAt >= COMMAND_KEPT_MS) {
+        this.pending.delete(pending.frame.id);
+        this.effects.push({ type: "expired", frame: pending.frame });
+        continue;
+      }
       room--;
       pending.tries++;
       pending.inFlight = true;

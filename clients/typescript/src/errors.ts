@@ -7,12 +7,13 @@
  *   │   └── BusyError     … because the branch already has an open answer or waits for tools
  *   ├── StoppedError      the connection ended for good (closeCode, httpStatus); trying again would not help
  *   ├── TimeoutError      no answer in the time that the caller gave; whether it took effect is unknown
+ *   ├── ExpiredError      a command waited for longer than the server remembers ids (command); a repeat would not be known as one
  *   ├── ClosedError       the client was closed by its owner
  *   ├── OverflowError     a bound of this client was reached (unanswered commands, unread events)
  *   ├── StorageError      the storage given by the owner failed; the conversation goes on without it
  *   └── DecodeError       bytes that are no frame of this protocol
  */
-import type { WireError } from "./protocol.js";
+import type { CommandFrame, WireError } from "./protocol.js";
 
 export class SessileError extends Error {
   readonly code: string;
@@ -51,6 +52,13 @@ export class StoppedError extends SessileError {
 export class TimeoutError extends SessileError {
   constructor(message: string) {
     super("timeout", message, true);
+  }
+}
+export class ExpiredError extends SessileError {
+  readonly command: CommandFrame;
+  constructor(command: CommandFrame) {
+    super("expired", `${command.type} was not answered in 24 h; whether it took effect is unknown.`);
+    this.command = command;
   }
 }
 export class ClosedError extends SessileError {

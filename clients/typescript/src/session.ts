@@ -172,7 +172,10 @@ export class Session extends Emitter<SessionEvents> {
     return this.answer(String(ok["response_id"]), Number(ok["offset"] ?? 0));
   }
 
-  /** Stop an answer; its text so far stays. False when it had ended already. */
+  /**
+   * Stop an answer; its text so far stays. False when it had ended already, unless its turn waits for tool outputs: then the
+   * turn ends, with an error for each that is missing, and it is true.
+   */
   async cancel(responseId: string): Promise<boolean> {
     return (await this.link.command("response.cancel", { response_id: responseId }))["noop"] !== true;
   }

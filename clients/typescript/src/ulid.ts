@@ -6,6 +6,12 @@
 const DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const CHANCE_DIGITS = 16;
 
+/** When a ULID was made, in ms since 1970; null: it is none. */
+export function ulidMs(id: string): number | null {
+  if (!/^[0-7][0-9A-HJKMNP-TV-Z]{25}$/.test(id)) return null;
+  return Array.from(id.slice(0, 10)).reduce((ms, digit) => ms * 32 + DIGITS.indexOf(digit), 0);
+}
+
 export function ulids(random: () => number): (nowMs: number) => string {
   let lastMs = -1;
   let chance: number[] = [];

@@ -319,11 +319,17 @@ export class View {
   }
 
   private retract(event: LogEvent): void {
+    const left = (text: string | undefined): string => {
+      const points = Array.from(text ?? "");
+      points.splice(Number(event["start"]), Number(event["end"]) - Number(event["start"]), String(event["replacement"] ?? ""));
+      return points.join("");
+    };
+    if (this.items.get(event.item_id ?? "")?.type === "function_call") {
+      return this.change(event.item_id, (item) => ({ ...item, arguments: left(item.arguments) }));
+    }
     this.part(event, (part) => {
       const key = part.type === "refusal" ? "refusal" : "text";
-      const points = Array.from(part[key] ?? "");
-      points.splice(Number(event["start"]), Number(event["end"]) - Number(event["start"]), String(event["replacement"] ?? ""));
-      return { ...part, [key]: points.join("") };
+      return { ...part, [key]: left(part[key]) };
     });
   }
 

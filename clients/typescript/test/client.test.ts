@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { greet, READY, settled, world } from "./virtual.js";
-import { backoffMs, BusyError, ClosedError, GoneError, OverflowError, place, StoppedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
+import { backoffMs, BusyError, ClosedError, ExpiredError, GoneError, OverflowError, place, StoppedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
 
 const EVENT = (offset: number, event: object = { type: "session.updated", title: `t${offset}` }, first?: number) => ({
   type: "event", session: "S", epoch: "E", offset, ...(first === undefined ? {} : { first_offset: first }), event,
@@ -508,6 +508,33 @@ test("a message written in a tunnel is sent by the next run, with the same id, t
   const frame = next.socket.take()!;
   assert.equal(frame["content"], "hello?");
   next.socket.play({ type: "ok", id: frame["id"] });
+  assert.equal(next.storage.has("sessile:outbox"), false);
+});
+
+test("what waited longer than the server remembers ids is not sent, and the program is told", async () => {
+  const DAY_MS = 24 * 3600 * 1000;
+  const it = world();
+  it.client.session("S").send("old").catch(() => undefined);
+  const next = world({}, it.storage);
+  const errors: SessileError[] = [];
+  next.client.on("error", (error) => errors.push(error));
+  next.clock.sleep(1000);
+  const young = next.client.command("message.create", { session: "S", content: "young" });
+  young.catch(() => undefined);
+  next.clock.sleep(DAY_MS - 1000);
+  greet(next);
+  assert.deepEqual(next.socket.frames.map((frame) => frame["content"]), ["young"]);
+  const [error] = errors;
+  assert.ok(error instanceof ExpiredError && errors.length === 1);
+  assert.equal(error.command["content"], "old");
+  assert.match(next.storage.get("sessile:outbox")!, /young/);
+  assert.doesNotMatch(next.storage.get("sessile:outbox")!, /old/);
+  next.socket.drop();
+  next.clock.sleep(1000);
+  next.client.resume();
+  greet(next);
+  assert.deepEqual(next.socket.frames, []);
+  await assert.rejects(young, ExpiredError);
   assert.equal(next.storage.has("sessile:outbox"), false);
 });
 

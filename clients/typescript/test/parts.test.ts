@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { Channel } from "../src/channel.js";
 import { pack, unpack } from "../src/codec.js";
 import { DecodeError, fromWire, BusyError, GoneError, CommandError, OverflowError, msgpackDecode as decode, msgpackEncode as encode, ulids } from "./surface.js";
+import { ulidMs } from "../src/ulid.js";
 import { seeded } from "./seeded.js";
 
 test("ULIDs ascend within a millisecond, over it, and when the clock steps back", () => {
@@ -12,6 +13,11 @@ test("ULIDs ascend within a millisecond, over it, and when the clock steps back"
   assert.deepEqual([...ids].sort(), ids);
   for (const id of ids) assert.match(id, /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/);
   assert.equal(ids[0]!.slice(0, 10), "01K742SG00");
+});
+
+test("a ULID tells when it was made, and other ids do not", () => {
+  for (const ms of [0, 1_760_000_000_123, 2 ** 48 - 1]) assert.equal(ulidMs(ulids(seeded(2))(ms)), ms);
+  for (const id of ["", "mine", "01K742SG00", "U".repeat(26)]) assert.equal(ulidMs(id), null);
 });
 
 test("a ULID whose chance is all ones borrows from the next millisecond", () => {

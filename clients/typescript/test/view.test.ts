@@ -182,6 +182,20 @@ test("a retraction counts code points", () => {
   assert.equal(view.text("r"), "😀😀[…].");
 });
 
+test("a retraction of a call is about its arguments", () => {
+  const call = { id: "f", parent_id: "u", type: "function_call", call_id: "c", name: "look", arguments: "", status: "in_progress" };
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
+    { type: "response.output_item.added", response_id: "r", output_index: 0, item: call },
+    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "f", delta: '{"a":"😀😀"}' },
+    { type: "content.retracted", response_id: "r", item_id: "f", content_index: 0, start: 6, end: 8, replacement: "", category: "x" },
+    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "f", delta: " " },
+  );
+  assert.equal(view.items.get("f")!.arguments, '{"a":""} ');
+  assert.deepEqual(view.items.get("f")!.content, []);
+});
+
 test("items are replaced, never changed in place", () => {
   const view = fold(
     { type: "item.created", item: message("u", null, "user", "Hi") },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -197,3 +198,23 @@ async def test_the_model_forgets_what_was_erased(client: openai.AsyncOpenAI, ser
     (session,) = server.sessions
     exported = await client.get(f"/sessions/{session}/export", cast_to=object)
     assert "seven" not in str(exported) and "and so on" in str(exported)
+
+
+async def test_the_arguments_of_a_call_are_erased_with_its_response(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    server.engine.script += [CALL, "Sunny.", "And so on."]
+    first = await client.responses.create(model=SIMULATED, input="weather?", tools=[WEATHER])
+    (call,) = first.output
+    assert call.type == "function_call"
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    more: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER]}
+    second = await client.responses.create(input=[output], previous_response_id=first.id, **more)
+    await client.responses.delete(first.id)
+    await client.responses.create(input="what was it", previous_response_id=second.id, **more)
+    assert "Rome" in decode(server.engine.prompts[1]) and "Rome" not in decode(server.engine.prompts[2])
+    (session,) = server.sessions
+    exported: Any = await client.get(f"/sessions/{session}/export", cast_to=object)
+    assert "Rome" not in str(exported) and "18 degrees" in str(exported)
+    (kept,) = [item for item in exported["state"]["items"] if item["type"] == "function_call"]
+    assert json.loads(kept["arguments"]) == {}

@@ -57,6 +57,33 @@ async def test_list_read_rename_delete(client: openai.AsyncOpenAI, http: httpx.A
     assert (await http.get("/v1/sessions/unknown")).status_code == 404
 
 
+async def test_a_change_has_the_limits_of_every_door(client: openai.AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    path = f"/v1/sessions/{await a_session(client)}"
+    full: dict[str, Any] = {"title": "日" * 256, "metadata": {f"k{n}": [n] for n in range(64)}}
+    changed = await http.patch(path, json=full)
+    assert changed.status_code == 200 and {name: changed.json()[name] for name in full} == full
+    for field, wrong in (
+        ("metadata", {**full["metadata"], "one": "more"}),
+        ("metadata", {"numbers": 2**53}),
+        ("metadata", {"text": "\ud800"}),
+        ("title", "日" * 257),
+    ):
+        refused = await http.patch(
+            path, content=json.dumps({field: wrong}), headers={"content-type": "application/json"}
+        )
+        assert refused.status_code == 400, wrong
+        assert refused.json()["error"]["code"] == "invalid_request", wrong
+    deep = "[" * 70 + "]" * 70
+    nested = await http.patch(
+        path, content=f'{{"metadata": {{"deep": {deep}}}}}', headers={"content-type": "application/json"}
+    )
+    assert nested.status_code == 400
+    told = (await http.get(path)).json()
+    assert {name: told[name] for name in full} == full
+    cleared = (await http.patch(path, json={"title": None, "metadata": None})).json()
+    assert cleared["title"] is None and cleared["metadata"] == {}
+
+
 async def test_export(client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving) -> None:
     server.engine.script.append("an answer with ```code```")
     session = await a_session(client)

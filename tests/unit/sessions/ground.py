@@ -277,6 +277,8 @@ class Ground:
                 elif isinstance(kept := self.state.items[item.id], Message):
                     said = [p.refusal if isinstance(p, Refusal) else p.text for p in kept.content]
                     assert "".join(said) == "", "what was erased is shown"
+                else:
+                    assert isinstance(kept, FunctionCall) and kept.arguments == "{}", "what was erased is shown"
             assert list(body.output) == output
 
     def erased_responses(self) -> set[ResponseId]:

@@ -19,7 +19,7 @@ from sessions.filters import KeywordFilterSet
 from sessions.ledger import Ledger
 from sessions.ports import ChatMessage, EngineInfo
 from sessions.prepare import prepare
-from sessions.state import apply
+from sessions.state import apply, client_state
 from sessions.types import (
     LOCAL_PRINCIPAL,
     FunctionCall,
@@ -32,6 +32,7 @@ from sessions.types import (
     pack_tokens,
 )
 from tests.unit.sessions.ground import SESSION, Ground
+from transport.scrub import Scrubber
 
 
 class Counting(SimulatedTokenizer):
@@ -283,6 +284,34 @@ async def test_what_was_retracted_is_forgotten_at_once(tail: str) -> None:
         apply(desk.state, ev.Record(desk.state.top + 1, desk.state.at, event))
     assert await desk.prompt(second) == await desk.expected(second)
     assert "secret" not in decode(await desk.prompt(second))
+
+
+async def test_the_arguments_of_calls_are_erased_with_their_answer() -> None:
+    """They stay JSON, for whoever reads them; the call itself stays, for its output answers it."""
+    desk = Desk(tools=(Tool(name="look"),))
+    first = await desk.ask("where")
+    desk.text(first, "the secret")
+    whole, cut = await desk.calls(first, '{"for":"a secret"}', '{"for":"sec')
+    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=cut, output="there"))  # type: ignore[arg-type]
+    answer = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=whole, output="here"))  # type: ignore[arg-type]
+    assert answer.response_id is not None
+    await desk.prompt(answer.response_id)
+    desk.ok(cm.ResponseErase(id=desk.name(), session=SESSION, response_id=first))
+    prompt = await desk.prompt(answer.response_id)
+    assert prompt == await desk.expected(answer.response_id)
+    assert "sec" not in decode(prompt) and decode(prompt).count("{}") == 2
+    calls = [item for item in desk.state.items.values() if isinstance(item, FunctionCall)]
+    assert [call.arguments for call in calls] == ["{}", "{}"]
+    events = [record.event for record in desk.records]
+    assert "sec" not in str(client_state(desk.state))
+    scrubber = Scrubber((r.offset, r.event) for r in desk.records if isinstance(r.event, ev.ContentRetracted))
+    shown = [scrubber.scrub(record).event for record in desk.records]
+    assert "sec" in str(events) and "sec" not in str(shown)
+    desk.reload()
+    assert await desk.prompt(answer.response_id) == prompt
+    desk.answer(answer.response_id)
+    desk.check()
+    desk.check_folding(len(desk.records) // 2)
 
 
 async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -> None:
