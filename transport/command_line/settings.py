@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kv_staging: Annotated[
         str, setting("folder for that, in plain text; empty: /dev/shm, and no spill where there is none")
     ] = ""
-    kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: no spill", ge=0)] = 2048
+    kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: none on disk", ge=0)] = 2048
     kv_redis: Annotated[
         str, setting("Redis or Valkey for small KV snapshots, redis://, rediss:// or unix://; empty: none")
     ] = ""

@@ -86,6 +86,6 @@ def test_a_model_with_a_strange_context_window_is_refused(tmp_path: Path, config
 
 def test_room_for_kv_goes_through_to_vllm_and_what_is_ours_is_refused_with_its_flag() -> None:
     VllmOptions(model_path=Path("m"), engine_args={"kv_cache_memory_bytes": 1 << 31, "num_gpu_blocks_override": 9})
-    for name, says in (("max_num_seqs", "--slots"), ("enable_lora", "--vllm-adapter"), ("scheduling_policy", "leave it out")):
+    for name, says in (("max_num_seqs", "--slots"), ("enable_lora", "--vllm-adapter"), ("scheduling_policy", "fixed")):
         with pytest.raises(BadInput, match=says):
             VllmOptions(model_path=Path("m"), engine_args={name: 1})
