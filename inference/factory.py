@@ -46,6 +46,10 @@ class EngineSettings(Protocol):
     @property
     def context(self) -> int: ...
     @property
+    def kv_host_mb(self) -> int: ...
+    @property
+    def kv_staging(self) -> str: ...
+    @property
     def kv_disk_mb(self) -> int: ...
     @property
     def kv_redis(self) -> str: ...
@@ -53,6 +57,8 @@ class EngineSettings(Protocol):
     def kv_redis_mb(self) -> int: ...
     @property
     def vllm_args(self) -> str: ...
+    @property
+    def vllm_adapter(self) -> str: ...
     @property
     def sim_tokens_per_s(self) -> float: ...
     @property
@@ -68,6 +74,10 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
     setting."""
     if settings.engine == "sim":
         return _simulated(settings)
+    if settings.kv_redis:
+        from inference.kv.redis import check_address  # its client is not loaded where nobody wants it
+
+        check_address(settings.kv_redis)
     if settings.engine == "vllm":
         if settings.brownout_model:
             raise _bad_brownout_model(
@@ -94,13 +104,20 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
         engine_args = None
     if not isinstance(engine_args, dict):
         raise BadInput("invalid_setting", "vllm_args must be a JSON object.", param="vllm_args")
+    block_tokens = engine_args.pop("block_size", 32)
+    if type(block_tokens) is not int or block_tokens < 1:
+        raise BadInput("invalid_setting", "block_size in vllm_args must be a number of tokens.", param="vllm_args")
     return VllmEngine(
         VllmOptions(
             model_path=Path(settings.model),
             slots=settings.slots,
             context_window=settings.context,
-            threads=settings.threads or 1,
+            threads=_threads(settings),
+            block_tokens=block_tokens,
+            adapter=Path(settings.vllm_adapter) if settings.vllm_adapter else None,
             chat_template=None if settings.chat_template == "model" else settings.chat_template,
+            staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
+            host_bytes_max=settings.kv_host_mb * 1_000_000 or 4 << 30,
             disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
             disk_bytes_max=settings.kv_disk_mb * 1_000_000,
             redis_url=settings.kv_redis,
@@ -109,6 +126,10 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
         ),
         keys,
     )
+
+
+def _threads(settings: EngineSettings) -> int:
+    return settings.threads or max(1, (os.cpu_count() or 1) - 1)
 
 
 def _bad_brownout_model(why: str) -> BadInput:
@@ -142,7 +163,7 @@ def _simulated(settings: EngineSettings) -> Engine:
 def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
-    threads = settings.threads or max(1, (os.cpu_count() or 1) - 1)
+    threads = _threads(settings)
     # Both compute at the same time, and threads of llama.cpp spin: more of them than cores would starve each other.
     smaller_threads = max(1, threads // 4) if settings.brownout_model else 0
     options = LlamaOptions(
@@ -151,6 +172,8 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         context_window=settings.context or 1 << 20,  # cut to what the model was trained for
         threads=max(1, threads - smaller_threads),
         chat_template=None if settings.chat_template == "model" else settings.chat_template,
+        staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
+        host_bytes_max=settings.kv_host_mb * 1_000_000 or 1 << 30,
         disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
         disk_bytes_max=settings.kv_disk_mb * 1_000_000,
         redis_url=settings.kv_redis,

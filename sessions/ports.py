@@ -167,7 +167,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str  # the public name
     build: str  # engine and version; KV never crosses builds
-    model_fingerprint: str  # of the weights
+    model_fingerprint: str  # of the weights, and of what else decides what they compute
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured

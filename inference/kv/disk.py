@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
+_PROBE_BYTES: Final = 1 << 20
+RESERVE_BYTES: Final = 256 << 20  # of the file system, which may be the journal's too: it stays free
 
 
 class DiskEntry(ColdSnapshot):
@@ -101,7 +103,7 @@ class DiskTier:
     async def open(self) -> None:
         """Makes the index. Raises BadInput when the folder cannot be used, Unavailable without the key store."""
         try:
-            paths = await asyncio.to_thread(_list, self.folder)
+            paths = await asyncio.to_thread(_list, self.folder, self.bytes_max)
         except OSError as exc:
             raise BadInput(
                 "bad_kv_folder",
@@ -297,18 +299,33 @@ class DiskTier:
 # -- blocking parts, for threads ---------------------------------------------------------------------------
 
 
-def _list(folder: Path) -> list[Path]:
+def _list(folder: Path, bytes_max: int) -> list[Path]:
     """The whole snapshots in the folder; leftovers are removed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    probe = folder / f"probe{_PART}"
-    probe.write_bytes(b"")  # a read-only folder is told now, not at the first spill
     found = []
     for path in sorted(folder.iterdir()):
         if path.suffix == _PART:
             path.unlink()
         elif path.suffix == _SUFFIX:
             found.append(path)
+    probe = folder / f"probe{_PART}"
+    try:
+        probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is told now, not at the first spill
+    finally:
+        _remove(probe)
+    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(path.stat().st_size for path in found)
+    if room < bytes_max:
+        log.warning(
+            "%s has room for %d MB of spilled KV, not for %d MB: the last %d MB of its file system stay free, and what"
+            " does not fit is not stored. Make room, or ask for less with --kv-disk-mb",
+            *(folder, room // 1_000_000, bytes_max // 1_000_000, RESERVE_BYTES // 1_000_000),
+        )
     return found
+
+
+def _free_bytes(folder: Path) -> int:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
 
 
 def _head(path: Path) -> Head | None:
@@ -345,6 +362,8 @@ def _entry(path: Path, identity: Identity, data_key: DataKey | None) -> DiskEntr
 
 
 def _write(path: Path, manifest: Manifest, payload: Path, data_key: DataKey | None) -> None:
+    if _free_bytes(path.parent) - manifest.payload_bytes < RESERVE_BYTES:
+        raise OSError("its file system is almost full")
     part = path.with_suffix(_PART)
     with part.open("wb", buffering=0) as file:
         os.fchmod(file.fileno(), 0o600)

@@ -35,7 +35,7 @@ from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_
 from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
 from inference.kv.seal import Stored, store, stored_bytes
 from inference.kv.shelf import Shelf
-from sessions.errors import SessileError
+from sessions.errors import BadInput, SessileError
 from sessions.ports import DataKey, Keys
 from sessions.types import SessionKey, TenantId
 
@@ -83,6 +83,19 @@ for _, field in ipairs(fields) do
 end
 return tonumber(redis.call('GET', KEYS[1]) or '0')
 """
+
+
+def check_address(url: str) -> None:
+    """Raises BadInput for what leads to no server. Connects to nothing."""
+    try:
+        Redis.from_url(url).connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise BadInput(
+            "invalid_setting",
+            "kv_redis leads to no server. Write --kv-redis redis://HOST:6379, rediss://USER:PASSWORD@HOST:6379 or"
+            " unix:///PATH: one server, no sentinels and no cluster.",
+            param="kv_redis",
+        ) from exc
 
 
 class RedisSnapshot(ColdSnapshot):

@@ -1,19 +1,24 @@
 """A private folder in memory, where an engine may write KV in plain text.
 
-It is memory-backed where the system has such a file system (/dev/shm), and belongs to one process: a lock in it
-lasts as long as the process does, so that whoever starts next finds the folders of the dead by their open locks and
-removes them. Nothing in it outlives its owner on purpose.
+It is memory-backed (/dev/shm) unless somebody names a folder; where the system has none, there is no spill. It belongs
+to one process: a lock in it lasts as long as the process does, so that whoever starts next finds the folders of the
+dead by their open locks and removes them. Nothing in it outlives its owner on purpose.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from sessions.errors import BadInput
+
+log = logging.getLogger(__name__)
 
 _PREFIX: Final = "sessile-kv-"
 _LOCK: Final = "owner.lock"
@@ -24,26 +29,54 @@ MEMORY_BACKED: Final = Path("/dev/shm")
 class StagingFolder:
     """Made at construction, removed by `close`. Blocking."""
 
-    def __init__(self, parent: Path | None = None) -> None:
-        """`parent` None: memory where there is some, else the system's temporary folder. Raises OSError."""
-        if parent is None:
-            usable = MEMORY_BACKED.is_dir() and os.access(MEMORY_BACKED, os.W_OK)
-            parent = MEMORY_BACKED if usable else Path(tempfile.gettempdir())
+    def __init__(self, parent: Path) -> None:
+        """Raises OSError."""
         parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def room_bytes(self) -> int:
-        """How much may be put here without crowding out others: most of what is free now."""
-        return int(shutil.disk_usage(self.path).free * _SHARE)
+    def bound_bytes(self, wanted: int) -> int:
+        """`wanted`, or what may be put here without crowding out others, which is most of what is free now."""
+        room = int(shutil.disk_usage(self.path).free * _SHARE)
+        if room < wanted:
+            log.warning(
+                "%s has room for %d MB of spilled KV, not for %d MB. Make it larger (docker: --shm-size), or ask for"
+                " less with --kv-host-mb",
+                *(self.path.parent, room // 1_000_000, wanted // 1_000_000),
+            )
+        return min(room, wanted)
 
     def close(self) -> None:
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+
+
+def staging_folder(named: Path | None) -> StagingFolder | None:
+    """In the folder that is named, else in memory. None, which the log tells, where the system offers no memory.
+
+    Blocking. Raises BadInput for a folder that is named and cannot be used."""
+    try:
+        if named is None and not MEMORY_BACKED.is_dir():
+            raise FileNotFoundError(f"{MEMORY_BACKED} is missing")  # and is not ours to make
+        return StagingFolder(named or MEMORY_BACKED)
+    except OSError as exc:
+        if named is not None:
+            raise BadInput(
+                "bad_kv_folder",
+                f"The folder for KV in plain text, {named}, cannot be used ({exc}). Give --kv-staging another one, or"
+                " leave it out.",
+                param="kv_staging",
+            ) from exc
+        log.warning(
+            "this engine runs without spilled KV: no folder in memory for it (%s). Mount one at %s (docker:"
+            " --shm-size), or name a folder by --kv-staging, where KV will lie in plain text",
+            *(exc, MEMORY_BACKED),
+        )
+        return None
 
 
 def remove_abandoned(parent: Path) -> int:

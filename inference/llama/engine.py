@@ -11,7 +11,9 @@ import array
 import asyncio
 import contextlib
 import logging
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 from inference.kv.cost import CostModel
@@ -19,7 +21,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
 from inference.kv.gauges import gauges_of
 from inference.kv.holdings import Holdings
-from inference.kv.staging import StagingFolder
+from inference.kv.staging import StagingFolder, staging_folder
 from inference.kv.tiers import Tiers
 from inference.llama.ahead import SavesAhead
 from inference.llama.completion import Completion
@@ -134,9 +136,9 @@ class LlamaEngine:
         window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
         window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
         async with contextlib.AsyncExitStack() as undo:
-            staging = await asyncio.to_thread(StagingFolder, self.options.staging_folder)
+            options, staging = await asyncio.to_thread(_staged, self.options)
             undo.callback(staging.close)
-            tiers = self._tiers(model, staging)
+            tiers = self._tiers(options, model, staging)
             await tiers.open()
             server = LlamaServer(self.options, window, staging.path)
             http = await server.start()
@@ -208,23 +210,16 @@ class LlamaEngine:
         await server.stop()
         await asyncio.to_thread(self._staging.close)
 
-    def _tiers(self, model: Model, staging: StagingFolder) -> Tiers:
+    def _tiers(self, options: LlamaOptions, model: Model, staging: StagingFolder) -> Tiers:
         identity = Identity(BUILD, model.fingerprint, "f16", _LAYOUT)
-        folder = self.options.disk_folder
-        options, keys = self.options, self._keys
+        folder, keys = options.disk_folder, self._keys
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = None
         if options.redis_url:
             from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it
 
             shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys)
-        host_bytes_max = min(self.options.host_bytes_max, staging.room_bytes())
-        if host_bytes_max < self.options.host_bytes_max:
-            log.warning(
-                "%s has room for %d MB of spilled KV only; containers get more by --shm-size",
-                staging.path.parent,
-                host_bytes_max // 1_000_000,
-            )
+        host_bytes_max = staging.bound_bytes(options.host_bytes_max)
         return Tiers(
             identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
         )
@@ -395,6 +390,14 @@ class LlamaEngine:
         counters["aborts"] += not run.finished
         self._prefill.learn(run)
         counters["reuse_misses"] += run.finished and run.cached_tokens < run.reusable_tokens
+
+
+def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
+    """A folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled. Blocking."""
+    staging = staging_folder(options.staging_folder) if options.host_bytes_max else None
+    if staging is not None:
+        return options, staging
+    return options.without_spill(), StagingFolder(Path(tempfile.gettempdir()))
 
 
 def _template(wanted: str | None, model: Model, vocabulary: Vocabulary) -> ChatTemplate:

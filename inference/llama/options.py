@@ -22,7 +22,7 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64
     spill_tokens_min: int = 32  # fewer unsaved tokens are recomputed rather than saved or restored
-    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory where possible
+    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory, or no spill
     host_bytes_max: int = 1 << 30  # of spilled KV in memory; must hold at least one session
     disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 8 << 30
@@ -47,18 +47,19 @@ class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.context_window < 256:
             raise _bad("context_window", "at least 256")
 
+    def without_spill(self) -> LlamaOptions:
+        """KV is what the slots hold, in no tier below them."""
+        return msgspec.structs.replace(self, host_bytes_max=0, disk_folder=None, redis_url="")
+
     def smaller(self, model_path: Path, slots: int, threads: int, context_window: int) -> LlamaOptions:
-        """Of a smaller model beside this one: its KV is what its slots hold, in no tier below them."""
+        """Of a smaller model beside this one."""
         return msgspec.structs.replace(
-            self,
+            self.without_spill(),
             model_path=model_path,
             model_name=None,
             slots=slots,
             threads=threads,
             context_window=context_window,
-            host_bytes_max=0,
-            disk_folder=None,
-            redis_url="",
         )
 
 

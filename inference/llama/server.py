@@ -41,7 +41,7 @@ class LlamaServer:
             raise Unavailable(
                 "model_not_loaded",
                 "llama.cpp could not load the model. It may be of an architecture that this build does not know, or"
-                " need more memory: try fewer --slots or a smaller --context-window.",
+                " need more memory: try fewer --slots or a smaller --context.",
             ) from exc
         finally:
             _restore_signal_handlers()

@@ -18,11 +18,13 @@ from vllm import SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.vllm.link import Ready
+from inference.vllm.model import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
 from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
 _CPU_KV_BYTES: Final = 1 << 30
+_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
@@ -51,6 +54,7 @@ class VllmCore:
 
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
+        self.adapter: Adapter | None = None  # of every run; set before `start`
         self.kv_shape: list[Ready] | str | None = None  # what its workers said of their KV, once they did
         self.dead = False  # a run heard that its processes had ended without being asked
         self._llm: AsyncLLM | None = None
@@ -67,6 +71,7 @@ class VllmCore:
         try:
             llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
             self._llm = llm
+            await self._load_adapter(llm)
             await self._first_run()
         except (ValueError, TypeError, VLLMClientError) as exc:
             raise BadInput("invalid_setting", f"vLLM refuses its settings: {exc}", param="engine_args") from exc
@@ -74,7 +79,8 @@ class VllmCore:
             raise Unavailable(
                 "engine_unavailable",
                 f"vLLM could not start ({exc}). Its own log lines above say why; too little memory for the model is the"
-                " usual reason: give it less KV memory or a smaller model.",
+                " usual reason: give it less KV memory (--vllm-args '{\"kv_cache_memory_bytes\": BYTES}') or a smaller"
+                " model.",
             ) from exc
 
     async def close(self) -> None:
@@ -95,6 +101,11 @@ class VllmCore:
         return (cache.num_gpu_blocks or 0) * cache.block_size if cache is not None else 0
 
     @property
+    def block_tokens(self) -> int:
+        """Of the blocks that it has made: some models and kernels take blocks of one size alone."""
+        return int(self._llm.vllm_config.cache_config.block_size) if self._llm is not None else 0
+
+    @property
     def dtype(self) -> str:
         return str(self._llm.model_config.dtype) if self._llm is not None else ""
 
@@ -111,7 +122,7 @@ class VllmCore:
         rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
         if salt:
             rendered["cache_salt"] = salt
-        stream = llm.generate(rendered, params, name, priority=priority)
+        stream = llm.generate(rendered, params, name, lora_request=self._lora, priority=priority)
         cached: int | None = None
         try:
             async for output in stream:
@@ -147,6 +158,24 @@ class VllmCore:
         return self._llm is not None and bool(await self._llm.reset_prefix_cache())
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _lora(self) -> LoRARequest | None:
+        return None if self.adapter is None else LoRARequest(self.adapter.path.name, 1, str(self.adapter.path))
+
+    async def _load_adapter(self, llm: AsyncLLM) -> None:
+        if self.adapter is None:
+            return
+        try:
+            await llm.add_lora(self._lora)
+        except EngineDeadError as exc:
+            raise EngineLost("engine_lost", "The model's engine has died.") from exc
+        except Exception as exc:  # what its worker raises comes as a plain one
+            raise BadInput(
+                "bad_model_file",
+                f"vLLM cannot use the adapter {self.adapter.path}: {exc}. It must be LoRA for the model served.",
+                param="vllm_adapter",
+            ) from exc
 
     async def _first_run(self) -> None:
         """What is made at the first use, here and in vLLM's processes, is made before anybody waits for it."""
@@ -191,6 +220,9 @@ class VllmCore:
             arguments["kv_cache_memory_bytes"] = kv_bytes
         if options.device_blocks:
             arguments["num_gpu_blocks_override"] = options.device_blocks
+        if self.adapter is not None:
+            rank = next(most for most in _RANKS if most >= self.adapter.rank)
+            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:

@@ -27,7 +27,7 @@ from inference.kv.envelope import Identity
 from inference.kv.gauges import gauges_of
 from inference.kv.holdings import Holdings
 from inference.kv.redis import RedisTier
-from inference.kv.staging import StagingFolder
+from inference.kv.staging import StagingFolder, staging_folder
 from inference.kv.tiers import Tiers
 from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
@@ -35,6 +35,7 @@ from inference.tokens import as_tokens
 from inference.vllm.core import BUILD, Ended, VllmCore
 from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Ready, Report, Unfit, all_ready
+from inference.vllm.meaning import meaning_of
 from inference.vllm.model import VllmModel, read_vllm_model
 from inference.vllm.options import VllmOptions
 from inference.vllm.probation import Probation
@@ -42,7 +43,7 @@ from inference.vllm.resident import Resident
 from inference.vllm.revival import Revival
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
-from inference.vllm.tokenizer import VllmTokenizer
+from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.limits import Forecast, Share
 from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
@@ -150,11 +151,9 @@ class VllmEngine:
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        model = await asyncio.to_thread(read_vllm_model, self.options.model_path)
+        model = await asyncio.to_thread(read_vllm_model, self.options.model_path, self.options.adapter)
         template = _template(self.options.chat_template, model)
-        tokenizer = await asyncio.to_thread(
-            lambda: VllmTokenizer(model.path / "tokenizer.json", template, bos=model.token_text("bos_token"))
-        )
+        tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
         async with contextlib.AsyncExitStack() as undo:
             self._spill = await self._start_core(undo, model, window)
@@ -163,9 +162,9 @@ class VllmEngine:
         self._ends = tuple(sorted(end for end in ends if end is not None))
         self._model, self._tokenizer = model, tokenizer
         self._info = EngineInfo(
-            model=self.options.model_name or model.path.name,
+            model=self.options.model_name or model.name,
             build=BUILD,
-            model_fingerprint=model.fingerprint,
+            model_fingerprint=meaning_of(model, self.options.engine_args, window),
             context_window=window,
             slots=self.options.slots,
             sampling=HONOURED,
@@ -183,6 +182,7 @@ class VllmEngine:
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> Spill | None:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
+        self._core.adapter = model.adapter
         staging = await self._staging()
         if staging is None:
             undo.push_async_callback(self._core.close)
@@ -206,13 +206,20 @@ class VllmEngine:
         if isinstance(ready, str):
             log.warning("this engine runs without spilled KV: %s", ready)
             return None
+        if self._core.block_tokens != self.options.block_tokens:
+            log.warning(
+                "this engine runs without spilled KV: vLLM makes blocks of %d tokens for this model, not of %d. Give"
+                ' "block_size": %d in --vllm-args',
+                *(self._core.block_tokens, self.options.block_tokens, self._core.block_tokens),
+            )
+            return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
-        identity = Identity(BUILD, model.fingerprint, self._core.dtype, layout)
         options, keys = self.options, self._keys
+        identity = Identity(BUILD, meaning_of(model, options.engine_args, window), self._core.dtype, layout)
         folder = options.disk_folder
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
-        host_bytes_max = min(options.host_bytes_max, staging.room_bytes())
+        host_bytes_max = staging.bound_bytes(options.host_bytes_max)
         tiers = Tiers(
             identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
         )
@@ -268,11 +275,7 @@ class VllmEngine:
         if not self._core.is_known_version:
             log.warning("this engine runs without spilled KV: the connector was never tried with %s", BUILD)
             return None
-        try:
-            return await asyncio.to_thread(StagingFolder, self.options.staging_folder)
-        except OSError as exc:
-            log.warning("this engine runs without spilled KV: no folder in memory for it (%s)", exc)
-            return None
+        return await asyncio.to_thread(staging_folder, self.options.staging_folder)
 
     # -- generating ------------------------------------------------------------------------------------
 

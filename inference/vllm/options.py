@@ -10,20 +10,17 @@ import msgspec
 from sessions.errors import BadInput
 from sessions.types import Json
 
-# vLLM's own names for what our options decide: said twice, they could contradict each other.
-OURS: Final = frozenset(
-    {
-        "model",
-        "max_model_len",
-        "max_num_seqs",
-        "block_size",
-        "enable_prefix_caching",
-        "scheduling_policy",
-        "kv_transfer_config",
-        "kv_cache_memory_bytes",
-        "num_gpu_blocks_override",
-    }
-)
+# vLLM's own names for what our settings decide: said twice, they could contradict each other.
+OURS: Final = {
+    "model": "--model",
+    "max_model_len": "--context",
+    "max_num_seqs": "--slots",
+    "enable_lora": "--vllm-adapter FOLDER, one adapter for the whole replica",
+    "max_loras": "--vllm-adapter FOLDER, one adapter for the whole replica",
+    "max_lora_rank": "--vllm-adapter FOLDER, whose rank it takes",
+}
+# What the server is built upon, with no choice.
+FIXED: Final = ("enable_prefix_caching", "scheduling_policy", "kv_transfer_config")
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +34,13 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int = 32  # the unit of reuse; smaller reuses finer, larger computes faster on GPUs
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     waiting_max: int = 64
+    adapter: Path | None = None  # a folder with a LoRA adapter in PEFT's format, for every request
     device_kv_bytes: int = 0  # 0: vLLM decides by the memory that is free; on a CPU 1 GiB
     device_blocks: int = 0  # 0: as many as the bytes hold
     spill: bool = True  # False: no connector, KV lives on the device alone
     write_through: bool = True  # False: nothing is saved, only what came from elsewhere is restored
     answer_tokens_saved: int = 1024  # room that is taken for one answer's KV; what is beyond is saved a turn later
-    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory where possible
+    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory, or no spill
     host_bytes_max: int = 4 << 30  # of spilled KV in memory
     disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 32 << 30
@@ -59,8 +57,13 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise _bad(name, "at least 0")
         if self.context_window and self.context_window < 256:
             raise _bad("context_window", "at least 256, or 0 for the model's own")
-        for name in sorted(OURS & set(self.engine_args)):
-            raise BadInput("invalid_setting", f"{name} is set by the server's own settings.", param="engine_args")
+        if "block_size" in self.engine_args:
+            raise _bad("engine_args", "without block_size: that is block_tokens")
+        for name in self.engine_args:
+            if name in OURS:
+                raise BadInput("invalid_setting", f"{name} in vllm_args: set it by {OURS[name]}.", param="vllm_args")
+            if name in FIXED:
+                raise BadInput("invalid_setting", f"{name} in vllm_args: leave it out, it is fixed.", param="vllm_args")
 
 
 def _bad(name: str, allowed: str) -> BadInput:

@@ -18,6 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from inference.template import ChatTemplate
+from inference.vllm.model import VllmModel
+from sessions.errors import BadInput
 from sessions.ports import ChatMessage
 from sessions.tools import CLOSE, OPEN
 from sessions.types import Tokens, Tool
@@ -133,6 +135,19 @@ class VllmTokenizer:
             return ()
         encoder = self._parsing if special else self._plain
         return tuple(encoder.encode(text, add_special_tokens=False).ids)
+
+
+def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
+    """Blocking. Raises BadInput that names the file."""
+    file = model.path / "tokenizer.json"
+    try:
+        return VllmTokenizer(file, template, bos=model.token_text("bos_token"))
+    except Exception as exc:  # the library raises nothing more special
+        raise BadInput(
+            "bad_model_file",
+            f"The tokenizer {file} cannot be used ({exc}). Fetch the model's folder anew.",
+            param="model",
+        ) from exc
 
 
 def _call_text(name: str, arguments: str) -> str:

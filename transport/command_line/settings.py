@@ -59,8 +59,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     threads: Annotated[int, setting("engine threads in all; 0: one less than the cores", ge=0, le=1024)] = 0
     slots: Annotated[int, setting("answers that run at the same time", ge=1, le=4096)] = 4
     context: Annotated[int, setting("context window per session in tokens; 0: the model's", ge=0)] = 0
-    kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: no spill", ge=0)] = 2048
-    kv_redis: Annotated[str, setting("Redis or Valkey for small KV snapshots, redis://...; empty: none")] = ""
+    kv_host_mb: Annotated[
+        int, setting("bound of spilled KV in memory, MB; 0: 1074 (1 GiB), for vLLM 4295 (4 GiB)", ge=0)
+    ] = 0
+    kv_staging: Annotated[
+        str, setting("folder for that, in plain text; empty: /dev/shm, and no spill where there is none")
+    ] = ""
+    kv_disk_mb: Annotated[int, setting("bound of the folder for spilled KV, MB; 0: none on disk", ge=0)] = 2048
+    kv_redis: Annotated[
+        str, setting("Redis or Valkey for small KV snapshots, redis://, rediss:// or unix://; empty: none")
+    ] = ""
     kv_redis_mb: Annotated[int, setting("bound of KV in there, MB, of all replicas together", ge=1)] = 256
     master_key: Annotated[
         str, setting("file that wraps the keys of stored KV, mode 0600; empty: master.key in the data folder")
@@ -116,6 +124,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str, setting("file of 64 hex digits that the audit log is sealed with (docs/audit.md); the same everywhere")
     ] = ""
     vllm_args: Annotated[str, setting('vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')] = ""
+    vllm_adapter: Annotated[str, setting("folder of a LoRA adapter (PEFT) that vLLM applies to every answer")] = ""
     sim_tokens_per_s: Annotated[float, setting("simulated engine: decode rate of a stream", gt=0)] = 50.0
     sim_prefill_per_s: Annotated[float, setting("simulated engine: prefill rate", gt=0)] = 20_000.0
     sim_answer_tokens: Annotated[int, setting("simulated engine: mean length of an answer", ge=0)] = 64

@@ -1,4 +1,4 @@
-"""The smaller model that settings name: made with the model, or refused with what is wrong and what to do."""
+"""What settings name: the smaller model, KV's places; made, or refused with what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inference import make_engine
+from inference.llama import LlamaEngine
 from inference.simulated import SimulatedEngine
 from inference.switching import SwitchingEngine
 from sessions.errors import BadInput
@@ -49,3 +50,22 @@ def test_a_wrong_path_the_model_itself_and_an_engine_that_cannot_are_refused(tmp
     assert f"{tmp_path} is no file" in refused(model=str(path), brownout_model=str(tmp_path))
     assert f"{other} is the model itself" in refused(model=str(path), brownout_model=str(other))
     assert "vLLM has none beside it" in refused(engine="vllm", brownout_model=str(path))
+
+
+@pytest.mark.parametrize(
+    "url", ["foo", "redis+sentinel://a,b/main", "redis://host:port", "http://host", "redis://host?nonsense=1"]
+)
+def test_an_address_that_leads_to_no_redis_is_refused_before_a_model_is_loaded(url: str) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(kv_redis=url))
+    assert error.value.param == "kv_redis" and "--kv-redis redis://HOST:6379" in error.value.public_message
+
+
+def test_memory_for_spilled_kv_and_its_folder_can_be_set() -> None:
+    for settings, bound, folder in (
+        (Settings(), 1 << 30, None),
+        (Settings(kv_host_mb=300, kv_staging="/mnt/ram"), 300_000_000, Path("/mnt/ram")),
+    ):
+        engine = make_engine(settings)
+        assert isinstance(engine, LlamaEngine)
+        assert (engine.options.host_bytes_max, engine.options.staging_folder) == (bound, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from pathlib import Path
@@ -265,3 +266,45 @@ async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) ->
     await put(tier, staging, "a")
     (entry,) = tier.of(key("a"))
     assert b"".join([chunk async for chunk in tier.stream(entry)]) == entry.path.read_bytes()
+
+
+# -- a file system that others use too ---------------------------------------------------------------------------
+
+
+async def test_a_full_folder_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> int:
+        if data:
+            path.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return 0
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(BadInput) as refused:
+        await opened(folder)
+    assert "No space left" in refused.value.public_message and str(folder) in refused.value.public_message
+    assert list(folder.iterdir()) == []
+
+
+async def test_the_last_of_the_file_system_is_not_taken(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = await opened(folder)
+    free = disk_module.RESERVE_BYTES + 2 * SIZE
+    monkeypatch.setattr(disk_module, "_free_bytes", lambda folder: free - on_disk(folder), raising=False)
+    assert await put(tier, staging, "a") and not await put(tier, staging, "b")
+    assert tier.counters["disk_write_failed"] == 1 and tier.bytes == on_disk(folder)
+    await tier.erase(key("a"))
+    assert await put(tier, staging, "b")
+
+
+async def test_a_bound_that_the_file_system_has_no_room_for_is_said(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = await opened(folder)
+    assert await put(tier, staging, "a")
+    room = 700_000_000 - tier.bytes
+    monkeypatch.setattr(disk_module, "_free_bytes", lambda _: disk_module.RESERVE_BYTES + room, raising=False)
+    await opened(folder, 700_000_000)
+    assert caplog.text == ""
+    await opened(folder, 800_000_000)
+    assert "room for 700 MB" in caplog.text and "not for 800 MB" in caplog.text and "--kv-disk-mb" in caplog.text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,3 +104,33 @@ def test_sessions_as_a_table_and_as_json() -> None:
     read = json.loads(in_json(found))
     assert read["sessions"][0]["tenant"] == "acme" and read["sessions"][0]["session"] == "one"
     assert (read["total"], read["has_more"], read["silent"]) == (5, True, {"r3": "refused: nobody listens"})
+
+
+OTHERS_FLAGS = {"--shm-size"}  # docker's
+
+
+def flags_of(arguments: argparse.ArgumentParser) -> set[str]:
+    """Of a command and of those below it."""
+    found = set(arguments._option_string_actions)
+    for action in arguments._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found.update(*(flags_of(below) for below in action.choices.values()))
+    return found
+
+
+def flags_named_in(source: str) -> set[str]:
+    """In texts, among them those that are put together; comments and docstrings are for nobody who starts us."""
+    tree = ast.parse(source)
+    quiet = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in quiet]
+    return {flag for text in texts if isinstance(text, str) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)}
+
+
+def test_every_flag_that_a_text_names_exists() -> None:
+    assert flags_named_in('"""--no"""\nsay(f"{x} try --one or", "--two-b, not a--c")') == {"--one", "--two-b"}
+    root = Path(__file__).resolve().parents[3]
+    packages = ("inference", "sessions", "actors", "persistence", "transport")
+    files = [root / "app.py", *(path for package in packages for path in (root / package).rglob("*.py"))]
+    known = flags_of(parser()) | OTHERS_FLAGS
+    unknown = {str(path): flags_named_in(path.read_text()) - known for path in files if "_pb2" not in path.name}
+    assert {name: flags for name, flags in unknown.items() if flags} == {}
