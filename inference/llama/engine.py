@@ -11,7 +11,7 @@ import array
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from inference.kv.cost import CostModel
@@ -314,7 +314,7 @@ class LlamaEngine:
             slot.parked = True
         self._residency.tiers.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         for slot in self._table.of(key):
             if not slot.busy:
                 await self._residency.save(slot)
