@@ -18,8 +18,9 @@ good. Not ours: it has moved. While the journal does not answer, going on is saf
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 import structlog
@@ -154,26 +155,33 @@ class Migration:
 
     async def _copy(self, talk: Talk, key: SessionKey) -> int:
         """Sends the session's KV snapshot; returns how many tokens the target has of it."""
-        chunks = await self._engine.export_kv(key)
-        if chunks is None:
+        under_way, sent = 0, False
+        async with contextlib.aclosing(self._exported(key)) as chunks:
+            async for chunk in chunks:
+                while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
+                    said = await self._hear(talk, self.limits.kv_s)
+                    if isinstance(said, pf.ChunkTaken):
+                        under_way -= said.num_bytes
+                if chunk:
+                    talk.say(pf.Chunk(talk.number, chunk))
+                    under_way, sent = under_way + len(chunk), True
+        if not sent:
             return 0
-        return await self._send(talk, chunks)
-
-    async def _send(self, talk: Talk, chunks: AsyncIterator[bytes]) -> int:
-        under_way = 0
-        async for chunk in chunks:
-            while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
-                said = await self._hear(talk, self.limits.kv_s)
-                if isinstance(said, pf.ChunkTaken):
-                    under_way -= said.num_bytes
-            if chunk:
-                talk.say(pf.Chunk(talk.number, chunk))
-                under_way += len(chunk)
         talk.say(pf.Chunk(talk.number, b""))
         while True:
             said = await self._hear(talk, self.limits.kv_s)
             if isinstance(said, pf.Ready):
                 return said.tokens
+
+    async def _exported(self, key: SessionKey) -> AsyncGenerator[bytes, None]:
+        """What the engine gives of it; the target refuses what is not whole, and computes it."""
+        try:
+            if (chunks := await self._engine.export_kv(key)) is not None:
+                async with contextlib.aclosing(chunks):
+                    async for chunk in chunks:
+                        yield chunk
+        except Exception:  # KV is a cache: what an engine does here costs tokens at most
+            log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
 
     # -- the seal and after ------------------------------------------------------------------------------------------
 

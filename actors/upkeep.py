@@ -107,6 +107,8 @@ class Upkeep:
             await work  # type: ignore[misc]
         except SessileError as error:
             log.warning("sweep_failed", sweep=sweep, error=str(error))
+        except Exception:  # a replica with its sessions does not end for it
+            log.exception("sweep_failed", sweep=sweep)
 
     async def recover(self) -> int:
         """Activates every session with an open turn that nobody live owns; returns how many."""

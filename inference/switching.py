@@ -16,7 +16,7 @@ Does not know when the smaller one is asked (`sessions.admission`), nor what eit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import msgspec
 
@@ -105,7 +105,7 @@ class SwitchingEngine:
         finally:
             await self.main.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         return await self.main.export_kv(key)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:

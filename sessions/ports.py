@@ -10,7 +10,7 @@ its docstring says "unknown". Errors are `sessions.errors`; adapters translate w
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -278,8 +278,9 @@ class Engine(Protocol):
 
     def place(self, key: SessionKey) -> KVPlace: ...
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
-        """The session's KV in the snapshot format, in chunks of at most 1 MiB; None where there is none."""
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
+        """The session's KV in the snapshot format, in chunks of at most 1 MiB; None where there is none. Nothing is
+        raised: what proves to be no good ends early, for its target to refuse. Whoever asked closes the chunks."""
         ...
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import array
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -131,7 +131,9 @@ class ColdTier(Protocol):
         A tier that reads little by little tells `progress`, and ends with `too_slow` when that was stopped."""
         ...
 
-    def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[Blob]: ...
+    def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[Blob, None]:
+        """The envelope, decrypted, in chunks of at most 1 MiB; whoever takes it checks it. Raises as `fetch` does."""
+        ...
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
         """Removes one."""

@@ -8,6 +8,9 @@ times of modification.
 With a key store every file is encrypted under its session's key (`seal.py`); without one, files are plain. What cannot
 be decrypted is removed, except while the key store is away.
 
+A folder that turns read-only or fails keeps what it holds, as long as that can be read, and takes nothing more: a file
+that cannot be removed counts against the bound, and is tried again when room is wanted.
+
 All methods run on the event loop; what blocks goes to threads. Every trouble with the folder is an answer (nothing
 there, not stored), a counter and a log line. It does not know when spilling is worth it, and evicts what `rank` says is
 worth least, else what was used least recently.
@@ -23,7 +26,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Final
 
@@ -94,16 +97,18 @@ class DiskTier:
         self.identity = identity
         self.keys = keys
         self.rank = rank
-        self.bytes = 0  # of whole files and of those being written
+        self.bytes = 0  # of whole files, of those being written, and of those that could not be removed
         self.counters: Counter[str] = Counter()
         self._shelf = Shelf[DiskEntry]()
+        self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes
+        self._told_stuck = False
         self._writes: dict[SessionKey, list[_Write]] = {}
         self._last_used_s = 0.0
 
     async def open(self) -> None:
         """Makes the index. Raises BadInput when the folder cannot be used, Unavailable without the key store."""
         try:
-            paths = await asyncio.to_thread(_list, self.folder, self.bytes_max)
+            files = await asyncio.to_thread(_list, self.folder, self.bytes_max)
         except OSError as exc:
             raise BadInput(
                 "bad_kv_folder",
@@ -112,7 +117,8 @@ class DiskTier:
                 param="kv",
             ) from exc
         found = []
-        for path in paths:
+        for path, size in files:
+            self.bytes += size
             try:
                 found.append(await self._index(path))
             except Refused as exc:
@@ -121,8 +127,8 @@ class DiskTier:
                         "keys_unavailable", "The key store does not answer; spilled KV needs it."
                     ) from exc
                 self.counters[f"refused_{exc.reason}"] += 1
-                log.warning("spilled KV refused (%s) and removed: %s", exc.reason, path.name)
-                await asyncio.to_thread(_remove, path)
+                log.warning("spilled KV refused (%s), it is removed: %s", exc.reason, path.name)
+                await self._remove(path, size)
         for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
         await self._make_room(0)
@@ -192,19 +198,21 @@ class DiskTier:
         self.bytes += size
         try:
             await asyncio.to_thread(_write, path, manifest, payload, data_key)
-            if write.revoked:
-                await asyncio.to_thread(_remove, path)
-                return False
-            self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic()))
-            return True
-        except (OSError, Refused) as exc:
-            await asyncio.to_thread(_remove, path.with_suffix(_PART))
+        except BaseException as exc:
+            await self._remove(path.with_suffix(_PART), size)
+            if not isinstance(exc, OSError | Refused):
+                raise
             if not write.revoked:
                 self.counters["disk_write_failed"] += 1
                 log.warning("spilled KV could not be written: %s", exc)
             return False
-        finally:
-            self.bytes -= size  # what is in the index counts there
+        if write.revoked:
+            await self._remove(path, size)
+            return False
+        for overwritten in (path, path.with_suffix(_PART)):
+            self.bytes -= self._stuck.pop(overwritten, 0)
+        self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic()))
+        return True
 
     async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
         """Copies the verified payload to a file. Raises Refused; then the snapshot is gone from here as well."""
@@ -216,29 +224,32 @@ class DiskTier:
                 _read, snapshot.path, payload, snapshot.key, self.identity, data_key, progress or Progress()
             )
         except Refused as exc:
-            # These say nothing about the snapshot; one that was erased meanwhile is nobody's loss.
-            if exc.reason not in ("no_room", "keys_away", "too_slow") and snapshot in self._shelf:
-                await self.discard(snapshot, exc.reason)
+            await self._refused(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1
         return manifest
 
-    async def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[bytes]:
-        """The envelope, decrypted, in chunks of at most 1 MiB; whoever takes it checks it. May raise Refused."""
+    async def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[bytes, None]:
         assert isinstance(snapshot, DiskEntry)
-        data_key = await self._key_to(snapshot)
         try:
+            data_key = await self._key_to(snapshot)
             with await asyncio.to_thread(snapshot.path.open, "rb", buffering=0) as file:
                 stored = await asyncio.to_thread(_opened, file, data_key)
                 yield encode_header(stored.manifest)
                 chunks = stored.chunks()
                 while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
                     yield bytes(chunk)
+        except Refused as exc:
+            await self._refused(snapshot, exc.reason)
+            raise
         except OSError as exc:
+            await self._refused(snapshot, "unreadable")
             raise Refused("unreadable") from exc
 
-    async def discard(self, snapshot: DiskEntry, reason: Reason) -> None:
-        """Removes a snapshot that proved to be no good."""
+    async def _refused(self, snapshot: DiskEntry, reason: Reason) -> None:
+        """Removes a snapshot that proved to be no good; one that was erased meanwhile is nobody's loss."""
+        if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._shelf:
+            return  # these say nothing about the snapshot
         self.counters[f"refused_{reason}"] += 1
         log.warning("spilled KV refused (%s), it will be recomputed: %s", reason, snapshot.path.name)
         await self._drop(snapshot)
@@ -276,44 +287,69 @@ class DiskTier:
         snapshot.used_s = self._last_used_s
 
     def _insert(self, snapshot: DiskEntry) -> None:
+        """Its bytes are counted already."""
         self._last_used_s = max(self._last_used_s, snapshot.used_s)
         self._shelf.add(snapshot)
-        self.bytes += snapshot.bytes
 
     async def _drop(self, snapshot: DiskEntry) -> None:
         if self._shelf.remove(snapshot):
-            await asyncio.to_thread(_remove, snapshot.path)
-            self.bytes -= snapshot.bytes
+            await self._remove(snapshot.path, snapshot.bytes)
 
     async def _make_room(self, size: int) -> bool:
+        for path, stuck in tuple(self._stuck.items()):
+            if not await self._unlink(path):
+                break
+            if self._stuck.pop(path, None) is not None:
+                self.bytes -= stuck
         while self.bytes + size > self.bytes_max:
             victim = least(self._shelf, self.rank)
-            if victim is None:
-                self.counters["disk_full"] += 1  # all of it is being written right now
+            if victim is None or not await self._unlink(victim.path):
+                self.counters["disk_full"] += 1  # all of it is being written right now, or nothing can be removed
                 return False
-            await self._drop(victim)
-            self.counters["disk_evictions"] += 1
+            if self._shelf.remove(victim):
+                self.bytes -= victim.bytes
+                self.counters["disk_evictions"] += 1
+        return True
+
+    async def _remove(self, path: Path, size: int) -> None:
+        """Removes what is of no use. Its bytes are counted, and go on being so where it cannot be removed."""
+        if await self._unlink(path):
+            self.bytes -= size
+        else:
+            self._stuck[path] = size
+
+    async def _unlink(self, path: Path) -> bool:
+        """False where the file is still there, for all one knows."""
+        try:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        except OSError as exc:
+            self.counters["disk_remove_failed"] += 1
+            if not self._told_stuck:
+                self._told_stuck = True
+                log.error("spilled KV cannot be removed, and more is not taken where there is no room: %s", exc)
+            return False
+        self._told_stuck = False
         return True
 
 
 # -- blocking parts, for threads ---------------------------------------------------------------------------
 
 
-def _list(folder: Path, bytes_max: int) -> list[Path]:
-    """The whole snapshots in the folder; leftovers are removed."""
+def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
+    """The whole snapshots in the folder and their sizes; leftovers are removed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = []
     for path in sorted(folder.iterdir()):
         if path.suffix == _PART:
             path.unlink()
         elif path.suffix == _SUFFIX:
-            found.append(path)
+            found.append((path, path.stat().st_size))
     probe = folder / f"probe{_PART}"
     try:
         probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is told now, not at the first spill
     finally:
         _remove(probe)
-    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(path.stat().st_size for path in found)
+    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
     if room < bytes_max:
         log.warning(
             "%s has room for %d MB of spilled KV, not for %d MB: the last %d MB of its file system stay free, and what"
@@ -412,7 +448,8 @@ def _read(
             stored = _opened(Watched(file, progress), data_key)
             check_manifest(stored.manifest, key, identity)
             _copy(stored, payload)
-        os.utime(path)
+        with contextlib.suppress(OSError):  # gone meanwhile, or a folder that has become read-only: it was read
+            os.utime(path)
     except FileNotFoundError as exc:
         raise Refused("no_snapshot") from exc
     except OSError as exc:
@@ -432,9 +469,3 @@ def _copy(stored: Stored, payload: Path) -> None:
                 whole.write(chunk)
             except OSError as exc:
                 raise Refused("no_room") from exc
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()

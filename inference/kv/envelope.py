@@ -237,6 +237,24 @@ def check_file(path: Path, manifest: Manifest) -> None:
     check.finish()
 
 
+def checked_chunks(path: Path, manifest: Manifest, end: int) -> Iterator[memoryview]:
+    """The first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
+
+    What is given is what was checked, whatever becomes of the file, and is good until the next one is asked for."""
+    check = PayloadCheck(manifest)
+    room = memoryview(bytearray(min(CHUNK_BYTES, manifest.payload_bytes)))
+    try:
+        with path.open("rb", buffering=0) as file:
+            for start in range(0, end, CHUNK_BYTES):
+                done = 0
+                while done < len(room) and (more := file.readinto(room[done:])):
+                    done += more
+                check.check(room[:done])
+                yield room[: min(done, end - start)]
+    except OSError as exc:
+        raise Refused("unreadable") from exc
+
+
 def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk: int) -> None:
     """Checks whole chunks that were read from the middle of a payload. Raises Refused."""
     cipher = _cipher(snapshot_id)

@@ -8,6 +8,7 @@ of the tier's pace is learned then as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from inference.kv.cold import ColdSnapshot, Progress
 from inference.kv.cost import Choice
 from inference.kv.envelope import Refused
-from inference.kv.host import HostSnapshot
+from inference.kv.host import Flight, HostSnapshot
 
 if TYPE_CHECKING:
     from inference.kv.tiers import Tiers
@@ -49,10 +50,12 @@ class Promotions:
         found = self._under_way.get(snapshot)
         if found is None:
             found = self._under_way[snapshot] = Promotion()
-            found.task = self._tiers.spawn(self._promote(snapshot, found.progress))
-            found.task.add_done_callback(
-                lambda done: (self._under_way.pop(snapshot), done.cancelled() or done.exception())
-            )
+            over = contextlib.ExitStack()
+            flight = over.enter_context(self._tiers.flight(snapshot.key))  # from now on, not from the task's first step
+            over.callback(self._under_way.pop, snapshot)
+            found.task = self._tiers.spawn(self._promote(snapshot, found.progress, flight))
+            found.task.add_done_callback(lambda done: over.close())
+            found.task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return found
 
     async def wait(self, snapshot: ColdSnapshot, choice: Choice | None) -> HostSnapshot:
@@ -85,26 +88,25 @@ class Promotions:
         self._tiers.counters[f"refused_{reason}"] += 1
         return Refused(reason)
 
-    async def _promote(self, snapshot: ColdSnapshot, progress: Progress) -> HostSnapshot:
+    async def _promote(self, snapshot: ColdSnapshot, progress: Progress, flight: Flight) -> HostSnapshot:
         tiers = self._tiers
         size = snapshot.bytes  # of all that is stored, so a little more than is needed
-        with tiers.flight(snapshot.key) as flight:
-            if not await tiers.reserve(size, snapshot.key.tenant):
-                raise Refused("no_room")
-            path, begun_s = tiers.new_path(), time.monotonic()
-            try:
-                manifest = await tiers.tier_of(snapshot).fetch(snapshot, path, progress)
-                if flight.revoked:
-                    raise Refused("no_snapshot")
-            except Refused as exc:
-                log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
-                self._learn_pace(snapshot, progress, begun_s)
-                await asyncio.to_thread(path.unlink, missing_ok=True)
-                tiers.unreserve(size)
-                raise
-            now_s = time.monotonic()
-            tiers.cost.moved(snapshot.tier, size, now_s - begun_s, now_s)
-            return tiers.take(manifest, path, reserved=size)
+        if not await tiers.reserve(size, snapshot.key.tenant):
+            raise Refused("no_room")
+        path, begun_s = tiers.new_path(), time.monotonic()
+        try:
+            manifest = await tiers.tier_of(snapshot).fetch(snapshot, path, progress)
+            if flight.revoked:
+                raise Refused("no_snapshot")
+        except Refused as exc:
+            log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
+            self._learn_pace(snapshot, progress, begun_s)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            tiers.unreserve(size)
+            raise
+        now_s = time.monotonic()
+        tiers.cost.moved(snapshot.tier, size, now_s - begun_s, now_s)
+        return tiers.take(manifest, path, reserved=size)
 
     def _learn_pace(self, snapshot: ColdSnapshot, progress: Progress, begun_s: float) -> None:
         """How long all of it would have taken, of a read that was stopped."""

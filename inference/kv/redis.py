@@ -23,7 +23,7 @@ import io
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,7 @@ SNAPSHOT_BYTES_MAX: Final = 4 << 20
 _SESSIONS_KNOWN: Final = 10_000  # whose answers are remembered here
 _AWAY_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
+_LOOK_WAIT_S: Final = 0.25  # a turn waits for it
 
 # KEYS: bytes, used, of:<session>; ARGV: member, field, stored, now, bound, prefix of data keys, prefix of indexes
 _PUT: Final = """
@@ -164,19 +165,33 @@ class RedisTier:
         return any(snapshot.field == field for snapshot in self._known.of(key))
 
     async def look(self, key: SessionKey) -> None:
-        """Learns what any replica has left of a session: sizes first, then the heads, which tell the tokens."""
-        found = await self._ask(self._client.hgetall(self._index(key)))
+        """Learns what any replica has left of a session: sizes first, then the heads, which tell the tokens. What was
+        known of it stays where there is no answer in time."""
+        if time.monotonic() < self._away_until_s:
+            return
+        try:
+            async with asyncio.timeout(_LOOK_WAIT_S):
+                found = await self._ask(self._client.hgetall(self._index(key)))
+                if found is not None:
+                    self._know(key, await self._heads(key, found))
+        except TimeoutError:
+            self.counters["redis_late"] += 1
+
+    async def _heads(self, key: SessionKey, found: dict[bytes | str, bytes | str]) -> list[RedisSnapshot]:
+        known = {snapshot.field: snapshot for snapshot in self._known.of(key)}
         snapshots = []
-        for raw, size in (found or {}).items():
+        for raw, size in found.items():
             field = _blob(raw).decode()
-            if field.startswith(f"{self._mark}:"):
+            if field in known:
+                snapshots.append(known[field])  # a snapshot never changes
+            elif field.startswith(f"{self._mark}:"):
                 try:
                     manifest = await self._head(key, field)
                 except Refused as exc:
                     await self._refused(key, field, exc)
                 else:
                     snapshots.append(RedisSnapshot(key, manifest.ledger, int(size), field))
-        self._know(key, snapshots)
+        return snapshots
 
     async def _head(self, key: SessionKey, field: str) -> Manifest:
         """The manifest alone: enough bytes for a short one, the whole where they do not do."""
@@ -261,10 +276,7 @@ class RedisTier:
         assert isinstance(snapshot, RedisSnapshot)
         key = snapshot.key
         try:
-            data = await self._ask(self._client.get(self._data(key, snapshot.field)))
-            if data is None:
-                raise Refused("tier_away" if time.monotonic() < self._away_until_s else "no_snapshot")
-            stored = Stored(io.BytesIO(_blob(data)))
+            stored = await self._stored(snapshot)
             data_key = await data_key_for(self.keys, stored.head)
             manifest = await asyncio.to_thread(_unsealed, stored, data_key, key, self.identity, payload)
         except Refused as exc:
@@ -276,16 +288,22 @@ class RedisTier:
         self.counters["redis_reads"] += 1
         return manifest
 
-    async def stream(self, snapshot: ColdSnapshot) -> AsyncIterator[bytes]:
-        """The envelope, decrypted. May raise Refused."""
+    async def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[bytes, None]:
         assert isinstance(snapshot, RedisSnapshot)
+        try:
+            stored = await self._stored(snapshot)
+            yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
+            for chunk in stored.chunks():
+                yield bytes(chunk)
+        except Refused as exc:
+            await self._refused(snapshot.key, snapshot.field, exc)
+            raise
+
+    async def _stored(self, snapshot: RedisSnapshot) -> Stored:
         data = await self._ask(self._client.get(self._data(snapshot.key, snapshot.field)))
         if data is None:
-            raise Refused("no_snapshot")
-        stored = Stored(io.BytesIO(_blob(data)))
-        yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
-        for chunk in stored.chunks():
-            yield bytes(chunk)
+            raise Refused("tier_away" if time.monotonic() < self._away_until_s else "no_snapshot")
+        return Stored(io.BytesIO(_blob(data)))
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
         assert isinstance(snapshot, RedisSnapshot)

@@ -25,7 +25,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -115,9 +115,10 @@ class Tiers:
 
     # -- finding -------------------------------------------------------------------------------------
 
-    async def look(self, key: SessionKey) -> None:
-        """Asks the shared tier about a session that is unknown here: another replica may have left something."""
-        if self.shared is not None and not self._of(key):
+    async def look(self, key: SessionKey, prompt: array.array[int] | None = None) -> None:
+        """Asks the shared tier what other replicas have left of a session, once for each run; not where all of `prompt`
+        is known here."""
+        if self.shared is not None and (prompt is None or self.find(key, prompt)[1] < len(prompt)):
             await self.shared.look(key)
 
     def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[HostSnapshot | ColdSnapshot | None, int]:
@@ -262,16 +263,29 @@ class Tiers:
 
     # -- between replicas ------------------------------------------------------------------------------
 
-    async def export(self, key: SessionKey) -> AsyncIterator[bytes] | None:
-        """The session's longest snapshot in the envelope, in chunks of at most 1 MiB; None without one."""
+    async def export(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
+        """The session's longest snapshot in the envelope, in chunks of at most 1 MiB; None without one.
+
+        Where it proves to be no good, it is dropped and the chunks end: whoever takes them in refuses what is not
+        whole. Whoever takes them closes them."""
         best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
-        if isinstance(best, ColdSnapshot):
-            return self.tier_of(best).stream(best)
-        if best is None:
-            return None
-        if best.tagging is not None:
-            await asyncio.shield(best.tagging)
-        return None if best.manifest is None or best.gone else transfer.stream(best, best.manifest)
+        return None if best is None else self._exported(best)
+
+    async def _exported(self, snapshot: HostSnapshot | ColdSnapshot) -> AsyncGenerator[bytes, None]:
+        try:
+            if isinstance(snapshot, ColdSnapshot):
+                async with contextlib.aclosing(self.tier_of(snapshot).stream(snapshot)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            async with self.payload(snapshot) as host:
+                assert host.manifest is not None
+                async with contextlib.aclosing(transfer.stream(host.path, host.manifest)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        except Refused as exc:
+            self.counters["exports_cut"] += 1
+            log.warning("KV is not sent to another replica (%s), it will be recomputed", exc.reason)
 
     async def import_(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
@@ -428,12 +442,16 @@ class Tiers:
         """Moves a snapshot to disk. What cannot be stored there goes all the same: room is wanted."""
         assert self.disk is not None
         snapshot.moving = True
-        if snapshot.tagging is not None:
-            await snapshot.tagging
-        manifest = snapshot.manifest
-        if manifest is not None and not snapshot.gone and not self.disk.has(manifest.key, manifest.snapshot_id):
-            await self.disk.put(manifest, snapshot.path)
-        snapshot.moving = False
+        try:
+            if snapshot.tagging is not None:
+                await snapshot.tagging
+            manifest = snapshot.manifest
+            if manifest is not None and not snapshot.gone and not self.disk.has(manifest.key, manifest.snapshot_id):
+                await self.disk.put(manifest, snapshot.path)
+        except Exception:
+            log.exception("KV could not be moved to disk")
+        finally:
+            snapshot.moving = False
         if not snapshot.users:
             await self.drop(snapshot)
         self._freed.set()

@@ -7,7 +7,7 @@ encrypts under the session's key by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 from inference.kv.envelope import (
@@ -20,22 +20,21 @@ from inference.kv.envelope import (
     decode_header,
     encode_header,
 )
-from inference.kv.host import HostSnapshot, append, create
+from inference.kv.host import append, create
 from sessions.types import SessionKey
 
 
-async def stream(snapshot: HostSnapshot, manifest: Manifest) -> AsyncIterator[bytes]:
-    """A snapshot in host memory, which stays there for so long."""
-    snapshot.users += 1
+async def stream(payload: Path, manifest: Manifest) -> AsyncGenerator[bytes, None]:
+    """A snapshot whose payload lies in a file that stays for so long. Raises Refused where that cannot be read."""
+    header = encode_header(manifest)
+    for start in range(0, len(header), CHUNK_BYTES):
+        yield header[start : start + CHUNK_BYTES]
     try:
-        header = encode_header(manifest)
-        for start in range(0, len(header), CHUNK_BYTES):
-            yield header[start : start + CHUNK_BYTES]
-        with await asyncio.to_thread(snapshot.path.open, "rb") as file:
+        with await asyncio.to_thread(payload.open, "rb") as file:
             while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield data
-    finally:
-        snapshot.users -= 1
+    except OSError as exc:
+        raise Refused("unreadable") from exc
 
 
 async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: Identity) -> tuple[Manifest, bytes]:

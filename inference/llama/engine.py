@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -309,7 +309,7 @@ class LlamaEngine:
             slot.parked = True
         self._residency.tiers.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         for slot in self._table.of(key):
             if not slot.busy:
                 await self._residency.save(slot)

@@ -75,7 +75,9 @@ class Residency:
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
         """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
-        await self.tiers.look(key)
+        if len(prompt) - 1 - resident < self._worth_tokens:
+            return resident
+        await self.tiers.look(key, prompt[:-1])
         snapshot, shared = self.tiers.find(key, prompt)
         useful = min(shared, len(prompt) - 1)
         if snapshot is None or useful - resident < self._worth_tokens:

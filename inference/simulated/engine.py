@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from inference.fair import Claim, FairQueue
 from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
@@ -273,7 +273,7 @@ class SimulatedEngine:
     async def park(self, key: SessionKey) -> None:
         self._memory.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         held = self._memory.longest(key)
         if held is None:
             return None
@@ -493,6 +493,6 @@ class SimulatedEngine:
         self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))
 
 
-async def _chunks(data: bytes, size: int = 1 << 20) -> AsyncIterator[bytes]:
+async def _chunks(data: bytes, size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
     for start in range(0, len(data), size):
         yield data[start : start + size]

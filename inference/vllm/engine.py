@@ -355,8 +355,6 @@ class VllmEngine:
         for turn in self._turns.values():
             if turn.key == key:
                 turn.started = False  # nothing of it counts as resident
-                if turn.plan is not None:
-                    turn.plan.forgotten = True
         if self._spill is not None:
             self._spill.forget(key)
             await self._spill.tiers.erase(key)
@@ -368,7 +366,7 @@ class VllmEngine:
         if self._spill is not None:
             self._spill.tiers.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncIterator[bytes] | None:
+    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         spill = self._spill
         if spill is None:
             return None

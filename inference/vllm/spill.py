@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from inference.kv.disk import DiskSnapshot
-from inference.kv.envelope import Refused
+from inference.kv.envelope import Manifest, Refused, checked_chunks
 from inference.kv.tiers import SHARED, HostSnapshot, Tiers
 from inference.vllm.link import Loaded, Report, Saved
 from sessions.types import Json, SessionId, SessionKey, pack_tokens
@@ -112,7 +112,7 @@ class Spill:
         """What follows is `spoke`, then `settle` or `abandon`. Never raises for KV trouble.
 
         `resident`: how many tokens of the session the device is taken to hold."""
-        plan = Plan(name, key, shared_prefix, self.ranks)
+        plan = self._plans[name] = Plan(name, key, shared_prefix, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
             if self.saves:
@@ -120,7 +120,8 @@ class Spill:
         except BaseException:
             await self.abandon(plan)
             raise
-        self._plans[name] = plan
+        if plan.forgotten or self._stopped:  # meanwhile: the run takes nothing and leaves nothing
+            await self.abandon(plan)
         plan.planned_s = time.monotonic()
         return plan
 
@@ -235,8 +236,9 @@ class Spill:
             await self.abandon(plan)
 
     async def abandon(self, plan: Plan) -> None:
-        """The run never reached the engine."""
+        """The run never reached the engine, or is to leave nothing."""
         self._plans.pop(plan.name, None)
+        plan.source, plan.base_blocks = None, 0
         await plan.hold.aclose()
         await self._drop_file(plan)
 
@@ -248,6 +250,7 @@ class Spill:
         From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
         before the run begins, so it must be worth that for the tokens that the device lacks."""
         most = (len(prompt) - 1) // self.block_tokens
+        await self.tiers.look(plan.key, prompt[: most * self.block_tokens])
         snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
         blocks = min(blocks, most)
         if snapshot is None or not blocks:
@@ -317,7 +320,7 @@ class Spill:
             tokens = known[: blocks * self.block_tokens]
             size = blocks * self.block_bytes
             if plan.base_blocks:
-                await self._extend(plan, tail, tokens, size)
+                await self._extend(plan, tail, tokens)
             else:
                 await asyncio.to_thread(os.truncate, tail, size)
                 if not plan.forgotten:
@@ -327,7 +330,7 @@ class Spill:
                     self.counters["saves"] += 1
             await self._keep_opening(plan, tokens)
 
-    async def _extend(self, plan: Plan, tail: Path, tokens: array.array[int], size: int) -> None:
+    async def _extend(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the old one's beginning and the run's own blocks."""
         base_bytes = plan.base_blocks * self.block_bytes
         base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
@@ -336,7 +339,7 @@ class Spill:
             return
         try:
             async with self.tiers.held(base) as held:
-                await self._adopt_copy(plan, plan.key, tokens, [(held.path, 0, base_bytes), (tail, base_bytes, size)])
+                await self._adopt_copy(plan, plan.key, tokens, held, base_bytes, tail)
         except Refused as exc:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
@@ -354,20 +357,33 @@ class Spill:
             return
         with contextlib.suppress(Refused):
             async with self.tiers.held(own) as held:
-                await self._adopt_copy(plan, key, opening, [(held.path, 0, whole * self.block_bytes)])
+                await self._adopt_copy(plan, key, opening, held, whole * self.block_bytes)
                 self.counters["openings_kept"] += 1
 
     async def _adopt_copy(
-        self, plan: Plan, key: SessionKey, tokens: array.array[int], parts: list[tuple[Path, int, int]]
+        self,
+        plan: Plan,
+        key: SessionKey,
+        tokens: array.array[int],
+        base: HostSnapshot,
+        base_bytes: int,
+        tail: Path | None = None,
     ) -> None:
-        """Puts bytes [start, end) of files together. A run's own file has a hole where its source has blocks."""
-        size = sum(end - start for _, start, end in parts)
+        """Makes a snapshot of another one's first bytes and the rest of a run's own file, which has a hole before.
+
+        Raises Refused, and a base that proves to be no good is dropped."""
+        assert base.manifest is not None
+        size = len(tokens) // self.block_tokens * self.block_bytes
         if not await self.tiers.reserve(size, key.tenant):
             self.counters["saves_without_room"] += 1
             return
         path = self.tiers.new_path()
         try:
-            await asyncio.to_thread(_concatenate, path, parts)
+            try:
+                await asyncio.to_thread(_concatenate, path, base.path, base.manifest, base_bytes, tail, size)
+            except Refused as exc:
+                await self.tiers.refuse(base, exc.reason)
+                raise
             if plan.forgotten:
                 raise Refused("no_snapshot")
         except BaseException as exc:
@@ -388,19 +404,19 @@ class Spill:
             self.tiers.unreserve(reserved)
 
 
-def _concatenate(path: Path, parts: list[tuple[Path, int, int]]) -> None:
-    """Blocking. The kernel copies; nothing of it passes through Python's memory."""
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        for source_path, at, end in parts:
-            source = os.open(source_path, os.O_RDONLY)
-            try:
-                while at < end:
-                    done = os.sendfile(target, source, at, min(_COPY_BYTES, end - at))
-                    if not done:
-                        raise OSError(f"{source_path.name} is shorter than it was")
-                    at += done
-            finally:
-                os.close(source)
-    finally:
-        os.close(target)
+def _concatenate(path: Path, base: Path, manifest: Manifest, base_bytes: int, tail: Path | None, size: int) -> None:
+    """Blocking. The base is checked as it is copied; of the run's own file, which has no tags yet, the kernel copies
+    bytes [base_bytes, size). Raises OSError, and Refused for a base that is not what its manifest says."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+        for chunk in checked_chunks(base, manifest, base_bytes):
+            target.write(chunk)
+        target.flush()
+        if tail is None:
+            return
+        with tail.open("rb", buffering=0) as source:
+            at = base_bytes
+            while at < size:
+                done = os.sendfile(target.fileno(), source.fileno(), at, min(_COPY_BYTES, size - at))
+                if not done:
+                    raise OSError(f"{tail.name} is shorter than it was")
+                at += done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
@@ -12,6 +12,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.errors import SessileError
 from sessions.events import ResponseCreated, SessionMigrated
 from sessions.ports import Member
+from sessions.types import SessionKey
 from tests.integration.cluster.harness import Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.support.scripted import LOOK, Scripted
@@ -53,6 +54,40 @@ async def test_an_idle_session_moves_with_its_kv_and_its_readers() -> None:
         await reader.reaches(await made.at_rest(key))
         after = simulated(target).stats().counters
         assert after["prefilled_tokens"] < 100, "the conversation was not computed again"
+
+
+@pytest.mark.parametrize("chunks_before", [None, 0, 1])
+def test_kv_that_cannot_be_sent_is_computed_by_the_target(chunks_before: int | None) -> None:
+    """The engine breaks at once, before the first chunk or after one: a hand-off is none of its business."""
+
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=2) as made:
+            key = await made.gateways["g1"].create("one")
+            await made.gateways["g1"].say(key, LONG, tokens=20)
+            await made.at_rest(key)
+            source = made.replicas[made.owner(key)]
+            target = other(made, source.name)
+
+            async def broken() -> AsyncGenerator[bytes, None]:
+                for _ in range(chunks_before or 0):
+                    yield b"the beginning of a snapshot"
+                raise OSError("the file has gone")
+
+            async def export_kv(key: SessionKey) -> AsyncGenerator[bytes, None]:
+                if chunks_before is None:
+                    raise OSError("the folder has gone")
+                return broken()
+
+            simulated(source).export_kv = export_kv  # type: ignore[method-assign]
+            await source.replica.migration.hand_off(key, member(target))
+            assert made.owner(key) == target.name
+            counters = simulated(target).stats().counters
+            assert counters["imports"] == 0 and counters["prefilled_tokens"] >= 100, "brought up all the same"
+            await made.gateways["g1"].say(key, "And then?", tokens=5)
+            await made.at_rest(key)
+
+    run()
 
 
 @virtual

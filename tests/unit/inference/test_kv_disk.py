@@ -261,6 +261,54 @@ async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Pa
             await opened(locked)
 
 
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder lets go of no file any more, and takes no times of modification."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+
+
+async def test_a_folder_that_lets_go_of_nothing_keeps_what_it_has_and_takes_no_more(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bound = 3 * (SIZE + 2000)
+    tier = await opened(folder, bound)
+    for number in range(3):
+        assert await put(tier, staging, f"s{number}", salt=str(number))
+    with monkeypatch.context() as failing:
+        stuck(failing)
+        for number in range(3, 9):
+            assert not await put(tier, staging, f"s{number}", salt=str(number))
+        assert tier.num_snapshots == 3 and tier.bytes == on_disk(folder) <= bound
+        for number in range(3):
+            (entry,) = tier.of(key(f"s{number}"))
+            await tier.fetch(entry, staging / "back")
+        await tier.erase(key("s0"))
+        assert tier.of(key("s0")) == [] and tier.bytes == on_disk(folder)
+    assert tier.counters["disk_remove_failed"] >= 6 and tier.counters["disk_evictions"] == 0
+    assert len([record for record in caplog.records if "removed" in record.message]) == 1
+    assert await put(tier, staging, "new", salt="new")  # the folder is well again: what was erased goes first
+    assert tier.num_snapshots == 3 and tier.bytes == on_disk(folder) <= bound and not tier.of(key("s0"))
+
+
+async def test_half_a_file_that_cannot_be_removed_still_counts(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = await opened(folder)
+    manifest, payload = snapshot(key("a"), 10, SIZE)
+    short = staging / "short"
+    short.write_bytes(payload[:-1])
+    with monkeypatch.context() as failing:
+        stuck(failing)
+        assert not await tier.put(manifest, short)
+        assert tier.bytes >= on_disk(folder) > 0
+    assert await put(tier, staging, "b")
+    assert tier.bytes == on_disk(folder) and [path.suffix for path in folder.iterdir()] == [".kv"]
+
+
 async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     await put(tier, staging, "a")

@@ -14,6 +14,7 @@ from inference.kv.envelope import Identity, Refused
 from inference.kv.redis import RedisTier
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
+from inference.vllm.spill import Spill
 from persistence.keys import MemoryKeys
 from tests.contract.directories import Server
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of, snapshot, write_payload
@@ -234,3 +235,91 @@ async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica
     assert two.place(key("a")).tier == "none"
     await one.close(0.0)
     await two.close(0.0)
+
+
+async def two_replicas(replica: Replica, tmp_path: Path) -> list[Tiers]:
+    """Tiers that have nothing in common but Redis."""
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shared = RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys)
+        made.append(Tiers(IDENTITY, tmp_path / name, 1 << 24, None, shared=shared))
+        await made[-1].open()
+    return made
+
+
+async def save(tiers: Tiers, num_tokens: int) -> None:
+    assert await tiers.reserve(SIZE)
+    path = tiers.new_path()
+    path.write_bytes(payload_of(f"{num_tokens}", SIZE))
+    tiers.adopt(key("a"), as_tokens(range(num_tokens)), path, SIZE, SIZE)
+    await tiers._settle()
+
+
+async def asked(redis: Redis) -> int:
+    """How often anybody has looked for a session."""
+    calls = await redis.info("commandstats")
+    return int(calls.get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+async def test_the_first_owner_finds_what_the_second_has_left(replica: Replica, redis: Redis, tmp_path: Path) -> None:
+    one, two = await two_replicas(replica, tmp_path)
+    await save(one, 50)
+    await one.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
+    await two.look(key("a"))
+    await save(two, 100)
+    prompt = as_tokens(range(120))
+    assert one.find(key("a"), prompt)[1] == 50
+    await one.look(key("a"), prompt)
+    found, shared = one.find(key("a"), prompt)
+    assert found is not None and shared == 100
+    async with one.payload(found) as host:
+        assert host.path.read_bytes() == payload_of("100", SIZE)
+    before = await asked(redis)
+    await one.look(key("a"), as_tokens(range(100)))  # nobody can have more of that
+    assert await asked(redis) == before
+    known = one.shared.of(key("a")) if one.shared is not None else []
+    await one.look(key("a"), prompt)
+    assert one.shared is not None and one.shared.of(key("a")) == known, "what is known already is not read again"
+    for tiers in (one, two):
+        await tiers.close(0.0)
+
+
+async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_it_for_a_while(tmp_path: Path) -> None:
+    server = Server()
+    server.start()
+    tier = RedisTier(server.unix_url, 1 << 24, IDENTITY)
+    await tier.open()
+    assert await put(tier, tmp_path, "a")
+    server.stop()
+    await tier.look(key("a"))
+    assert len(tier.of(key("a"))) == 1 and tier.counters["redis_away"] == 1
+    await tier.look(key("a"))
+    assert tier.counters["redis_away"] == 1
+    await tier.close()
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = await asyncio.start_unix_server(lambda reader, writer: None, tmp_path / "silent.sock")
+    monkeypatch.setattr("inference.kv.redis._LOOK_WAIT_S", 0.001)
+    tier = RedisTier(f"unix://{tmp_path / 'silent.sock'}", 1 << 24, IDENTITY)
+    await tier.look(key("a"))
+    assert tier.counters["redis_late"] == 1 and tier.counters["redis_away"] == 0, "it was not waited for to the end"
+    silent.close()
+    await tier.close()
+
+
+async def test_a_run_on_vllm_finds_what_another_replica_has_written(replica: Replica, tmp_path: Path) -> None:
+    one, two = (
+        Spill(tiers, block_tokens=10, block_bytes=SIZE // 5, ranks=1, answer_tokens=16, saves=True)
+        for tiers in await two_replicas(replica, tmp_path)
+    )
+    await save(one.tiers, 50)
+    prompt = as_tokens(range(75))
+    plan = await two.plan("r", key("a"), prompt, 0, 8)
+    assert plan.source is not None and plan.base_blocks == 5
+    assert plan.source.path.read_bytes() == payload_of("50", SIZE)
+    await two.abandon(plan)
+    for spill in (one, two):
+        await spill.stop()
+        await spill.tiers.close(0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,9 @@ from inference.kv.tiers import HostSnapshot, Tiers
 from inference.llama.engine import _staged
 from inference.llama.options import LlamaOptions
 from inference.tokens import as_tokens
-from sessions.errors import BadInput
+from persistence.keys import MemoryKeys
+from sessions.errors import BadInput, Unavailable
+from sessions.ports import DataKey
 from sessions.types import SessionKey
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
@@ -278,6 +281,124 @@ async def test_snapshots_travel_from_host_and_from_disk(folder: Path, tmp_path: 
     small = await opened(other, host=1000)
     assert await small.import_(key("a"), stream(from_disk, 1 << 20)) == 0
     await target.close(0.0)
+
+
+async def test_a_snapshot_that_is_replaced_during_its_export_leaves_nothing_behind(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None
+    first = await anext(chunks)
+    assert await save(tiers, key("a"), 20)
+    whole = b"".join([first, *[chunk async for chunk in chunks]])
+    assert whole.endswith(payload_of(f"{key('a')}10", 3_000_000))
+    await tiers._settle()
+    assert files(folder) == tiers.host_bytes == SIZE and len(list(folder.iterdir())) == 1
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None
+    await anext(chunks)
+    await tiers.erase(key("a"))
+    await chunks.aclose()  # whoever took it had enough
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
+async def test_an_export_of_what_is_gone_or_no_good_ends_early_and_is_an_answer(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None
+    await tiers.erase(key("a"))
+    assert [chunk async for chunk in chunks] == [] and tiers.counters["exports_cut"] == 1
+
+    assert await save(tiers, key("b"), size=3_000_000)
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert again.disk is not None
+    (path,) = (tmp_path / "kv").iterdir()
+    data = bytearray(path.read_bytes())
+    data[2_000_000] ^= 1
+    path.write_bytes(data)
+    chunks = await again.export(key("b"))
+    assert chunks is not None
+    sent = b"".join([chunk async for chunk in chunks])
+    assert len(sent) < 2_000_000 and again.counters["exports_cut"] == 1
+    assert again.disk.counters["refused_bad_chunk"] == 1
+    assert again.place(key("b")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
+    assert await again.export(key("b")) is None
+    await again.close(0.0)
+
+
+async def test_what_cannot_be_opened_for_want_of_keys_is_exported_another_time(folder: Path, tmp_path: Path) -> None:
+    class Away(MemoryKeys):
+        away = False
+
+        async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
+            if self.away:
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            return await super().find(key, key_id)
+
+    keys = Away()
+    disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY, keys)
+    tiers = Tiers(IDENTITY, folder, HOST, disk)
+    await tiers.open()
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    keys.away = True
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None and [chunk async for chunk in chunks] == []
+    keys.away = False
+    chunks = await tiers.export(key("a"))
+    assert chunks is not None and b"".join([chunk async for chunk in chunks]).endswith(
+        payload_of(f"{key('a')}10", SIZE)
+    )
+
+
+async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_memory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "kv"
+    tiers = await opened(folder, disk=disk, disk_max=20 * (SIZE + 2000))
+    for number in range(22):
+        assert await save(tiers, key(f"s{number}"))
+        await tiers._settle()
+    unlink = Path.unlink
+
+    def stuck(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == disk:
+            raise OSError(errno.EROFS, "Read-only file system")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", stuck)
+    async with asyncio.timeout(30):
+        for number in range(22, 40):
+            assert await save(tiers, key(f"s{number}"))
+            assert files(folder) <= tiers.host_bytes <= HOST
+            await tiers._settle()
+        await tiers.erase(key("s21"))
+    assert tiers.disk is not None and tiers.disk.counters["disk_remove_failed"] > 0
+    assert not tiers.counters["host_full"]
+    monkeypatch.undo()
+    for number in range(40, 50):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers._settle()
+    assert tiers.disk.bytes == files(disk) <= tiers.disk.bytes_max
+    await tiers.close(1.0)
+
+
+async def test_a_move_down_that_breaks_frees_its_room_and_does_not_hold_up_the_next(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv")
+
+    async def broken(self: DiskTier, manifest: object, payload: Path) -> bool:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(DiskTier, "put", broken)
+    for number in range(12):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers.close(1.0)
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
 
 
 async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:

@@ -203,6 +203,39 @@ async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
     await tiers.close(0.0)
 
 
+class LateDisk(HeldDisk):
+    """A disk that reads sooner than it erases."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.read = asyncio.Event()
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        try:
+            return await super().fetch(snapshot, payload, progress)
+        finally:
+            self.read.set()
+
+    async def erase(self, key: SessionKey) -> None:
+        await self.read.wait()
+        await super().erase(key)
+
+
+async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
+    first, _ = await cold(bed, key("a"))
+    await first.close(0.0)
+    disk = LateDisk(bed.disk.folder)
+    disk.keys = bed.disk.keys
+    tiers = Tiers(IDENTITY, bed.staging, 1 << 24, disk)
+    await tiers.open()
+    await tiers.prefetch(key("a"))
+    await tiers.erase(key("a"))  # the read has not had its first turn yet
+    await tiers._settle()
+    assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
 async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
     tiers, snapshot = await cold(bed, key("a"))
     for _ in range(5):

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from inference.kv.cold import ColdSnapshot, Progress
 from inference.kv.disk import DiskTier
-from inference.kv.envelope import Identity
-from inference.kv.tiers import Tiers
+from inference.kv.envelope import Identity, Manifest
+from inference.kv.tiers import HostSnapshot, Tiers
 from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Loaded, Report, Saved, Sender
 from inference.vllm.options import VllmOptions
@@ -122,10 +123,10 @@ def test_what_vllm_is_told_twice_is_refused() -> None:
 # -- a run's blocks --------------------------------------------------------------------------------------------
 
 
-def block_of(tokens: array.array[int], index: int) -> bytes:
+def block_of(tokens: array.array[int], index: int, size: int = BLOCK_BYTES) -> bytes:
     """What a device would hold: a function of all tokens up to the block's end."""
     seen = tokens[: (index + 1) * BLOCK_TOKENS].tobytes()
-    return hashlib.blake2b(seen, digest_size=BLOCK_BYTES).digest()
+    return (hashlib.blake2b(seen).digest() * (size // 64 + 1))[:size]
 
 
 class Device:
@@ -136,18 +137,18 @@ class Device:
 
     def load(self, plan: Plan, prompt: array.array[int]) -> None:
         if plan.source is not None:
-            data = plan.source.path.read_bytes()
+            data, size = plan.source.path.read_bytes(), self.spill.block_bytes
             for index in range(plan.base_blocks):
-                assert data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES] == block_of(prompt, index)
+                assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
 
     def save(self, plan: Plan, tokens: array.array[int], *, failed: bool = False) -> None:
         if plan.path is None:
             return
-        full = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks)
+        full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.spill.block_bytes
         with plan.path.open("wb") as file:
             for index in range(plan.base_blocks, full):
-                file.seek(index * BLOCK_BYTES)
-                file.write(block_of(tokens, index))
+                file.seek(index * size)
+                file.write(block_of(tokens, index, size))
         self.spill.heard(Saved(plan.name, 0, max(full, plan.base_blocks), True, failed))
 
 
@@ -262,6 +263,110 @@ async def test_what_failed_or_was_forgotten_is_not_kept(spill: Spill, fate: str)
     spill.settle(plan, tokens)
     await spill.settled()
     assert spill.tiers.place(key("a")).tokens == 0
+
+
+async def damaged(spill: Spill, who: SessionKey, tokens: array.array[int]) -> None:
+    """A bit of the session's snapshot in host memory flips, after it was tagged."""
+    found, _ = spill.tiers.find(who, tokens)
+    assert isinstance(found, HostSnapshot) and found.tagging is not None
+    await found.tagging
+    data = bytearray(found.path.read_bytes())
+    data[3] ^= 1
+    found.path.write_bytes(data)
+
+
+@pytest.mark.parametrize("shared_prefix", [0, 8])
+async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
+    spill: Spill, shared_prefix: int
+) -> None:
+    device = Device(spill)
+    tokens = array.array("I", range(21))
+    await kept(spill, key("a"), tokens)
+    await damaged(spill, key("a"), tokens)
+    longer = array.array("I", range(30))
+    plan = await spill.plan("r2", key("a"), longer, shared_prefix, 8)  # the device still has it all: nothing is loaded
+    device.save(plan, longer)
+    spill.settle(plan, longer)
+    await spill.settled()
+    for who in (key("a"), key("b")):
+        plan = await spill.plan("r3", who, longer, shared_prefix, 8)
+        device.load(plan, longer)
+        assert plan.source is None
+        await spill.abandon(plan)
+    assert spill.tiers.counters["refused_bad_chunk"] == spill.counters["saves_refused_bad_chunk"] == 1
+
+
+async def test_snapshots_of_many_chunks_grow_by_blocks_that_end_within_one(tmp_path: Path) -> None:
+    tiers = Tiers(IDENTITY, tmp_path, 1 << 26, None)
+    await tiers.open()
+    spill = Spill(tiers, block_tokens=BLOCK_TOKENS, block_bytes=300_000, ranks=1, answer_tokens=16, saves=True)
+    device = Device(spill)
+    for number, num_tokens in enumerate((21, 30, 47, 22)):
+        tokens = array.array("I", range(num_tokens)) + array.array("I", [number] * 8)
+        plan = await spill.plan(str(number), key("a"), tokens, 0, 8)
+        assert plan.base_blocks == (0, 5, 7, 5)[number]
+        device.load(plan, tokens)
+        device.save(plan, tokens)
+        spill.settle(plan, tokens)
+        await spill.settled()
+        plan = await spill.plan("again", key("a"), tokens, 0, 8)
+        assert plan.base_blocks == (len(tokens) - 1) // BLOCK_TOKENS
+        device.load(plan, tokens)
+        await spill.abandon(plan)
+    assert spill.counters["saves"] == 4
+    await spill.stop()
+    await tiers.close(0)
+
+
+class HeldDisk(DiskTier):
+    """A disk whose reads wait until they are let go."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 1 << 30, IDENTITY)
+        self.go, self.asked = asyncio.Event(), asyncio.Event()
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(snapshot, payload, progress)
+
+
+@pytest.mark.parametrize("fate", ["forgotten", "stopped"])
+async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tmp_path: Path, fate: str) -> None:
+    (tmp_path / "memory").mkdir()
+    tokens = array.array("I", range(400))
+
+    async def opened() -> tuple[Spill, HeldDisk]:
+        disk = HeldDisk(tmp_path / "kv")
+        tiers = Tiers(IDENTITY, tmp_path / "memory", 1 << 20, disk)
+        await tiers.open()
+        made = Spill(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+        return made, disk
+
+    spill, _ = await opened()
+    await kept(spill, key("a"), tokens)
+    await spill.stop()
+    await spill.tiers.close(5.0)
+    spill, disk = await opened()
+    planning = asyncio.create_task(spill.plan("typing", key("a"), tokens, 0, 8))
+    await disk.asked.wait()
+    if fate == "forgotten":
+        spill.forget(key("a"))
+        await spill.tiers.erase(key("a"))
+    else:
+        await spill.stop()
+    disk.go.set()
+    plan = await planning
+    Device(spill).save(plan, tokens)
+    spill.settle(plan, tokens)
+    await spill.settled()
+    if fate == "forgotten":
+        assert spill.tiers.place(key("a")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
+    assert plan.path is None and plan.source is None and "source" not in spill.transfer(plan, "tag", [], [])
+    assert not any(snapshot.users for snapshot in spill.tiers.host)
+    await spill.stop()
+    await spill.tiers.close(0.0)
+    assert spill.tiers.host_bytes == 0 and not list((tmp_path / "memory").iterdir())
 
 
 async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(spill: Spill) -> None:
