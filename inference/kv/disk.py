@@ -128,6 +128,10 @@ class DiskTier:
     async def close(self) -> None:
         """Nothing is held."""
 
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._shelf.sessions
+
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._shelf.of(key))
 
