@@ -40,7 +40,7 @@ class Leftovers:
     async def sweep(self) -> int:
         """Looks at the next page; returns of how many sessions KV went. Raises Unavailable."""
         if not self._unseen:
-            self._unseen = [key for key in self._engine.held_sessions() if not self._runtime.present(key)]
+            self._unseen = [key for key in sorted(self._engine.held_sessions()) if not self._runtime.present(key)]
         page, self._unseen = self._unseen[:PAGE], self._unseen[PAGE:]
         return sum([await self.look(key) for key in page])
 
