@@ -1,7 +1,8 @@
 """Erases everything of one end user, step by step, on whatever replicas there are.
 
     delete    each session, by its owner; one that nobody owns is woken for it
-    release   its KV on every tier of this replica; the erasure remembers which replicas have
+    release   its KV on every tier of this replica, and the openings of its tenant, which may tell of whoever they were
+              made for; the erasure remembers which replicas have
     when every live replica has: destroy the keys, purge the logs, take the name out of usage and keys, and say so
 
 Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
@@ -27,7 +28,7 @@ from sessions.errors import Gone, SessileError
 from sessions.personal import Erasure, PersonalData, heads_of
 from sessions.ports import Directory, Engine, Journal, Keys
 from sessions.stored import Due, Head
-from sessions.types import INTEGER_MAX, NEVER, SCOPES, CommandId, Principal, SessionKey, UnixMs
+from sessions.types import INTEGER_MAX, NEVER, OPENINGS, SCOPES, CommandId, Principal, SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -74,23 +75,24 @@ class Eraser:
         if not all([await self._deleted(head, erasure) for head in heads]):
             return False
         released = self._let_go.setdefault(_name(erasure), set())
-        for head in heads:
-            if head.key not in released:  # while others are waited for, this comes by at every sweep
-                await self._engine.release(head.key)
-                released.add(head.key)
+        keys = [*(head.key for head in heads), SessionKey(erasure.tenant, OPENINGS)]
+        for key in keys:
+            if key not in released:  # while others are waited for, this comes by at every sweep
+                await self._engine.release(key)
+                released.add(key)
         me = str(self._runtime.replica)
         if me not in erasure.released:
             erasure = await self._personal.released(erasure, me)
         there = {str(member.replica) for member in (await self._directory.view()).members}
         if not there <= {*erasure.released, me}:
             return False
-        for head in heads:
-            await self._destroy(head.key)
+        for key in keys:
+            await self._destroy(key)
         now, purged = self._now_ms(), 0
         due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
-        while keys := await self._journal.purge(due, commands_before=NEVER, limit=PURGED_AT_ONCE, at=now):
-            purged += len(keys)
-            for key in set(keys) - {head.key for head in heads}:  # deleted meanwhile
+        while gone := await self._journal.purge(due, commands_before=NEVER, limit=PURGED_AT_ONCE, at=now):
+            purged += len(gone)
+            for key in set(gone) - set(keys):  # deleted meanwhile
                 await self._engine.release(key)
                 await self._destroy(key)
         detail = {"sessions": purged, "asked_at": erasure.asked_at}

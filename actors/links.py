@@ -149,6 +149,10 @@ class PeerLink(Protocol):
         """The owner of a session that is in memory there, and certainly owned. Raises SessileError."""
         ...
 
+    def deleted(self, key: SessionKey) -> None:
+        """Says that a session is deleted, and waits for nothing. Raises Overloaded."""
+        ...
+
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
         """Begins a watch; its number ends it. What happens is told to `watcher`, unless the link goes down."""
         ...

@@ -329,6 +329,13 @@ class Holds(Frame, frozen=True, tag=45):
     key: SessionKey
 
 
+class Deleted(Frame, frozen=True, tag=46):
+    """`key` is deleted: what lies there of its KV goes, if the journal says so too. Answered only where that failed."""
+
+    id: int
+    key: SessionKey
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -363,6 +370,7 @@ AnyFrame = (
     | Surveyed
     | Move
     | Holds
+    | Deleted
 )
 
 HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort

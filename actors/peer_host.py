@@ -74,6 +74,12 @@ class Mover(Protocol):
     async def move(self, key: SessionKey, to: str) -> Owner: ...
 
 
+class Looker(Protocol):
+    """Lets go of what lies here of deleted sessions (`actors.leftovers`)."""
+
+    async def look(self, key: SessionKey) -> bool: ...
+
+
 class PeerHost:
     """What a replica's peer server hands its carriers to."""
 
@@ -86,6 +92,7 @@ class PeerHost:
         drainer: Drainer | None = None,
         surveyor: Surveyor | None = None,
         mover: Mover | None = None,
+        leftovers: Looker | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
@@ -94,6 +101,7 @@ class PeerHost:
         self.drainer = drainer
         self.surveyor = surveyor
         self.mover = mover
+        self.leftovers = leftovers
         self._fingerprint = fingerprint
         self._guests: dict[Guest, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
@@ -230,6 +238,8 @@ class Guest:
                     self.post(self.host.surveyor.answer(frame))
                 case pf.Move() if self.host.mover is not None:
                     self._request(frame.id, self._move(frame, self.host.mover))
+                case pf.Deleted() if self.host.leftovers is not None:
+                    self._request(frame.id, self._look(frame.key, self.host.leftovers))
                 case pf.Beat():
                     pass
                 case _:
@@ -281,6 +291,9 @@ class Guest:
 
     async def _move(self, frame: pf.Move, mover: Mover) -> None:
         self.post(pf.Taken(frame.id, await mover.move(frame.key, frame.to)))
+
+    async def _look(self, key: SessionKey, leftovers: Looker) -> None:
+        await leftovers.look(key)
 
     def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
         self.post(pf.Drained(number, handed_off, parked, left))

@@ -100,6 +100,10 @@ class Link:
         assert isinstance(answer, pf.Taken)
         return answer.owner
 
+    def deleted(self, key: SessionKey) -> None:
+        self._check_room()
+        self._wire.post(pf.Deleted(self._number(), key))
+
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers

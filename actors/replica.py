@@ -23,6 +23,7 @@ from actors.drain import BY_SIGNAL, Drain, DrainLimits, Report
 from actors.evacuation import Evacuation
 from actors.keepers import Keepers
 from actors.kinship import check_kinship
+from actors.leftovers import tell_deleted
 from actors.links import Connect, LinkLimits, Links
 from actors.membership import Change, Membership
 from actors.migration import HandoffLimits, Migration
@@ -43,7 +44,7 @@ from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 from sessions.prices import PriceBook
 from sessions.retention import Retention
 from sessions.reviews import ReviewBooks
-from sessions.types import UnixMs
+from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +115,7 @@ class Replica:
         self.links = Links(connect, spawn=self._spawn, limits=limits.links)
         self.keepers = Keepers(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
         self.links.tell(self.keepers)
+        self.runtime.tell_deleted = self._tell_deleted
         self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)
         self._drain = Drain(
             self.runtime,
@@ -136,15 +138,6 @@ class Replica:
         )
         moving = Moving(self.runtime, engine, self.membership, self.migration, placement)
         self.evacuation = Evacuation(self.runtime, engine, self.membership, moving)
-        self.host = PeerHost(
-            self.runtime,
-            fingerprint=member.fingerprint,
-            reception=Reception(self.runtime, engine),
-            drainer=self._drain,
-            mover=moving,
-            surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
-            limits=limits.links,
-        )
         self.upkeep = Upkeep(
             self.runtime,
             journal=journal,
@@ -157,6 +150,16 @@ class Replica:
             personal=personal,
             retention=retention,
             audit=audit,
+        )
+        self.host = PeerHost(
+            self.runtime,
+            fingerprint=member.fingerprint,
+            reception=Reception(self.runtime, engine),
+            drainer=self._drain,
+            mover=moving,
+            leftovers=self.upkeep.leftovers,
+            surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
+            limits=limits.links,
         )
         self._listen = listen
         self._tasks = asyncio.TaskGroup()
@@ -213,6 +216,15 @@ class Replica:
             except SessileError as failure:  # the lease ends by itself
                 log.warning("lease_not_given_back", error=failure.code)
             await self.runtime.__aexit__(None, None, None)
+
+    async def _tell_deleted(self, key: SessionKey) -> None:
+        mine = self._member
+        others = [
+            member
+            for member in self.membership.view.members
+            if member.replica != mine.replica and member.fingerprint == mine.fingerprint  # others never had its KV
+        ]
+        await tell_deleted(key, others, self.links)
 
     def _changed(self, change: Change) -> None:
         self.keepers.update(change.view)

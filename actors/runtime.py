@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Publish
 from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
-from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
+from sessions.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
@@ -85,6 +85,7 @@ class Runtime:
         self._filters = filters
         self._now_ms = now_ms
         self.told: Callable[[Published], None] = lambda published: None  # all that becomes durable; must not block
+        self.tell_deleted: Callable[[SessionKey], Awaitable[None]] = _nobody_else  # whoever may hold KV of it, too
         self.draining = False  # sessions that are here go on, others do not come
         self.ownership = Ownership(
             replica=replica,
@@ -118,6 +119,7 @@ class Runtime:
             now_ms=self._now_ms,
             spawn=self._spawn,
             publish=self._publish,
+            erase=self.erase,
             limits=self.limits.actor,
             measures=self.measures,
         )
@@ -445,6 +447,13 @@ class Runtime:
             await actor.passivate()
             await self._engine.park(key)
 
+    async def erase(self, key: SessionKey) -> None:
+        """The KV of a session that is deleted goes from here, and others are told."""
+        try:
+            await self._engine.release(key)
+        finally:
+            await self.tell_deleted(key)
+
     def _ended(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
@@ -458,6 +467,10 @@ class Runtime:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
+
+
+async def _nobody_else(key: SessionKey) -> None:
+    return
 
 
 def _not_activated(key: SessionKey, error: Exception) -> None:

@@ -1,5 +1,5 @@
-"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, trim the
-audit log, tell sessions what reviewers decided.
+"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, look for what
+is left of their KV, trim the audit log, tell sessions what reviewers decided.
 
 Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
 indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from actors.erasure import Eraser
+from actors.leftovers import Leftovers
 from actors.runtime import Moved, Runtime
 from sessions.audit import AuditLog
 from sessions.audit_trim import trim
@@ -67,6 +68,7 @@ class Upkeep:
         self._reviews = reviews
         self._retention = retention
         self._audit = audit
+        self.leftovers = Leftovers(runtime, journal, engine)
         self.eraser: Eraser | None = None
         if personal is not None:
             self.eraser = Eraser(
@@ -100,6 +102,7 @@ class Upkeep:
                 await self._attempt("trim_audit", self.trim_audit())
                 await self._attempt("tidy_reviews", self.tidy_reviews())
             await self._attempt("tell_reviews", self.tell_reviews())
+            await self._attempt("leftovers", self.leftovers.sweep())
             await asyncio.sleep(self._limits.sweep_s)
 
     async def _attempt(self, sweep: str, work: object) -> None:
@@ -160,7 +163,7 @@ class Upkeep:
             purged += await self._journal.purge(due, commands_before=commands_before, limit=self._limits.page, at=now)
         self._erased.update(dict.fromkeys(purged))
         for key in tuple(self._erased):  # nobody names them again: one that fails is kept for the next time
-            await self._engine.release(key)
+            await self._runtime.erase(key)
             if self._keys is not None:
                 await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
             del self._erased[key]

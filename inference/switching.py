@@ -59,6 +59,9 @@ class SwitchingEngine:
     def place(self, key: SessionKey) -> KVPlace:
         return self.main.place(key)
 
+    def held_sessions(self) -> set[SessionKey]:
+        return self.main.held_sessions() | self.smaller.held_sessions()
+
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:

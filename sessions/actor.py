@@ -335,7 +335,7 @@ class Actor:
 
     async def _erase(self) -> None:
         try:
-            await self._world.engine.release(self.key)
+            await self._world.erase(self.key)
         except Exception:  # noqa: BLE001 - the purge asks again
             self._log.exception("kv_not_erased")
 

@@ -72,8 +72,7 @@ class Journal(Protocol):
 
         `expected_fence` None means that no head existed: it is made with fence 1, top 0 and `new_epoch`.
         Otherwise the epoch stays, except when the journal's incarnation is not the head's: then `new_epoch` is
-        taken. Raises Fenced when the fence is not the expected one (an ordinary answer: read again).
-        """
+        taken. Raises Fenced when the fence is not the expected one (an ordinary answer: read again)."""
         ...
 
     async def append(self, append: Append) -> None:
@@ -101,8 +100,7 @@ class Journal(Protocol):
     ) -> list[Head]:
         """Listed, not deleted, top > 0; newest `updated_at` first (ties: session id); `after` is exclusive.
 
-        `user` None lists every user's. An `after` that is unknown raises NotFound.
-        """
+        `user` None lists every user's. An `after` that is unknown raises NotFound."""
         ...
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
@@ -260,8 +258,7 @@ class Engine(Protocol):
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         """Yields chunks, then exactly one Finish. `aclose()` (or cancellation) aborts it: the slot is
         free within one step. A session's KV stays with it afterwards. One session may run several at once
-        (branches). End-of-sequence tokens are not yielded. Stop strings are not the engine's concern.
-        """
+        (branches). End-of-sequence tokens are not yielded. Stop strings are not the engine's concern."""
         ...
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
@@ -269,7 +266,7 @@ class Engine(Protocol):
         ...
 
     async def release(self, key: SessionKey) -> None:
-        """The session is deleted: erase its KV from every tier now."""
+        """The session is deleted: erase its KV from every tier now. `OPENINGS` stands for what is its tenant's."""
         ...
 
     async def park(self, key: SessionKey) -> None:
@@ -277,6 +274,10 @@ class Engine(Protocol):
         ...
 
     def place(self, key: SessionKey) -> KVPlace: ...
+
+    def held_sessions(self) -> set[SessionKey]:
+        """Whose KV lies here in any tier, as far as is known without waiting. Between `start` and `close`."""
+        ...
 
     async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
         """The session's KV in the snapshot format, in chunks of at most 1 MiB; None where there is none. Nothing is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from sessions.limits import Share
 from sessions.measures import Measures
 from sessions.ports import Engine, FilterSet, Journal, Published
 from sessions.turn import TurnLimits
-from sessions.types import Principal, UnixMs
+from sessions.types import Principal, SessionKey, UnixMs
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -39,5 +39,6 @@ class World(msgspec.Struct, frozen=True):
     now_ms: Callable[[], UnixMs]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     publish: Callable[[Published], None]
+    erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
     limits: ActorLimits
     measures: Measures

@@ -107,6 +107,11 @@ class ColdTier(Protocol):
 
     async def close(self) -> None: ...
 
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        """Whose snapshots are known here; to be read before the next `await`."""
+        ...
+
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         """The session's snapshots, as far as they are known here without waiting."""
         ...

@@ -136,6 +136,10 @@ class DiskTier:
     async def close(self) -> None:
         """Nothing is held."""
 
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._shelf.sessions
+
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._shelf.of(key))
 
@@ -348,7 +352,7 @@ def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
     try:
         probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is told now, not at the first spill
     finally:
-        _remove(probe)
+        probe.unlink(missing_ok=True)
     room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
     if room < bytes_max:
         log.warning(

@@ -151,6 +151,10 @@ class RedisTier:
 
     # -- finding -----------------------------------------------------------------------------------------
 
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._known.sessions
+
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._known.of(key))
 

@@ -41,7 +41,7 @@ from inference.kv.retention import Returns
 from inference.kv.shelf import Shelf, least
 from inference.tokens import common_prefix
 from sessions.ports import KVPlace
-from sessions.types import SessionKey, TenantId
+from sessions.types import OPENINGS, SHARED, SessionKey, TenantId
 
 if TYPE_CHECKING:
     from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it
@@ -51,7 +51,7 @@ __all__ = ["ColdSnapshot", "HostSnapshot", "Tiers"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SHARED: Final = "~"  # no session's id begins so: names of snapshots that are no session's own
+_OPENING_IDLE_S: Final = 30 * 86_400.0  # what no session of its tenant has begun with for so long goes
 _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is given up
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is wanted
 
@@ -136,6 +136,11 @@ class Tiers:
         if best is None:
             return KVPlace("none", 0)
         return KVPlace(best.tier, len(best.tokens))
+
+    def held_sessions(self) -> set[SessionKey]:
+        """Those that have a snapshot in some tier, as far as is known here."""
+        tiers = (self.host.sessions, *(tier.sessions for tier in self.cold))
+        return {key for sessions in tiers for key in sessions if not key.session.startswith(SHARED)}
 
     def choose(
         self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int, *, needed_bytes: int | None = None
@@ -320,6 +325,10 @@ class Tiers:
     # -- inside: the index -----------------------------------------------------------------------------
 
     def trim(self, tenant: TenantId) -> None:
+        """After each run of a tenant: brings it below its ceiling, and lets go of openings that are out of use."""
+        for opening in self._of(SessionKey(tenant, OPENINGS)):
+            if time.monotonic() - opening.used_s > _OPENING_IDLE_S:
+                self.spawn(self.drop(opening))
         if self.holdings.over(tenant) > 0:
             self.spawn(self.holdings.make_room(tenant, 0))
 

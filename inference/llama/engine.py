@@ -127,6 +127,10 @@ class LlamaEngine:
         tokens = max((len(slot.tokens) for slot in self._table.of(key)), default=0)
         return KVPlace("device", tokens) if tokens else self._residency.tiers.place(key)
 
+    def held_sessions(self) -> set[SessionKey]:
+        slots = {slot.key for slot in self._table if slot.key is not None}
+        return slots | self._residency.tiers.held_sessions()
+
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:

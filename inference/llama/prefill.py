@@ -81,11 +81,13 @@ class Prefill:
         slot, key = turn.slot, turn.claim.key
         turn.preparing = asyncio.create_task(self._prepare(turn, prompt, shared_prefix))
         resident = await asyncio.shield(turn.preparing)
-        if shared_prefix - resident >= WORTH_TOKENS and slot.key == key:
-            if await self._fill(turn, prompt[:shared_prefix], resident, leave=0) is None:
+        opening = prompt[:shared_prefix]
+        alone = shared_prefix - resident >= WORTH_TOKENS and slot.key == key
+        if alone and self._openings.common(key, opening):
+            if await self._fill(turn, opening, resident, leave=0) is None:
                 return None
             resident = shared_prefix
-            turn.preparing = asyncio.create_task(self._openings.keep(slot, key.tenant, prompt[:shared_prefix]))
+            turn.preparing = asyncio.create_task(self._openings.keep(slot, key, opening))
             await asyncio.shield(turn.preparing)
         filled = await self._fill(turn, prompt, resident, leave=self._piece_tokens)
         if filled is None:

@@ -26,12 +26,12 @@ import msgspec
 from inference.kv.cold import ColdSnapshot
 from inference.kv.cost import Choice
 from inference.kv.envelope import Refused
-from inference.kv.tiers import SHARED, HostSnapshot, Tiers
+from inference.kv.tiers import HostSnapshot, Tiers
 from inference.llama.http import HttpClient
 from inference.llama.slots import Slot
 from inference.tokens import common_prefix
 from sessions.errors import SessileError
-from sessions.types import SessionKey
+from sessions.types import SHARED, SessionKey
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -163,10 +163,7 @@ class SimulatedEngine:
             slots=self.options.slots,
             running=len(self._running),
             waiting=len(self._waiting),
-            counters={
-                **self._counters,
-                "evictions": float(self._memory.evictions),
-            },
+            counters={**self._counters, "evictions": float(self._memory.evictions)},
             away=None if self._away is None else self._away.public_message,
         )
 
@@ -182,6 +179,9 @@ class SimulatedEngine:
         running = max((len(s.tokens) - s.prefill_left for s in self._of(key)), default=0)
         tokens = max(running, len(held) if held is not None else 0)
         return KVPlace("device" if tokens else "none", tokens)
+
+    def held_sessions(self) -> set[SessionKey]:
+        return {*self._memory.sessions, *(stream.key for stream in self._running)}
 
     # -- life --------------------------------------------------------------------------------------
 

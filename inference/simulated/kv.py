@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 from collections import OrderedDict
+from collections.abc import Collection
 
 from inference.tokens import common_prefix
 from sessions.types import SessionKey
@@ -24,6 +25,10 @@ class DeviceMemory:
         self._sequences: OrderedDict[tuple[SessionKey, int], array.array[int]] = OrderedDict()
         self._of_session: dict[SessionKey, list[int]] = {}
         self._next = 0
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._of_session.keys()
 
     def longest(self, key: SessionKey) -> array.array[int] | None:
         """The longest sequence of a session; not a copy."""

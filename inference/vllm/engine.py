@@ -2,8 +2,8 @@
 
 It decides who runs (`Gate`), what a session's blocks are called on the device (a random tag, which is the cache salt:
 two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be restored
-from (`Spill`). vLLM batches, pages and evicts. A registered opening is shared through the tiers: kept once for its
-tenant in host memory and on disk, copied to the device for each session that begins with it.
+from (`Spill`). vLLM batches, pages and evicts. An opening that sessions of a tenant have in common is shared through
+the tiers: kept once in host memory and on disk, copied to the device for each session that begins with it.
 
 Without the connector (an unknown version of vLLM, a model whose KV is not plain blocks, no room in memory) it serves
 all the same and says so: KV then lives on the device alone. It does not know stop strings, filters or the log.
@@ -147,6 +147,10 @@ class VllmEngine:
         kept = self._spill.tiers.place(key) if self._spill is not None else KVPlace("none", 0)
         resident = self._resident.tokens(key)
         return KVPlace("device", resident) if resident and resident >= kept.tokens else kept
+
+    def held_sessions(self) -> set[SessionKey]:
+        kept = self._spill.tiers.held_sessions() if self._spill is not None else set()
+        return kept.union(self._resident.sessions)
 
     # -- life ----------------------------------------------------------------------------------------
 

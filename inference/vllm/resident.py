@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from inference.kv.holdings import Holdings
 from sessions.types import SessionKey, TenantId
-
 
 TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
 
@@ -34,6 +33,10 @@ class Resident:
         self._retire: list[str] = []
         self._token_bytes = 0.0
         self._covered: Callable[[SessionKey], int] = lambda key: 0
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._tokens.keys()
 
     def tokens(self, key: SessionKey) -> int:
         return self._tokens.get(key, 0)

@@ -1,7 +1,7 @@
 """The front half of the KV connector: which snapshot a request may be restored from, and what becomes of its blocks.
 
-    before a run   the best snapshot of the session (or of a registered opening of its tenant) is held and named as the
-                   request's source; a file in the staging folder is opened for the blocks that the snapshot lacks
+    before a run   the best snapshot of the session (or of an opening that it has in common with others) is held and
+                   named as the request's source; a file in the staging folder is opened for the blocks that it lacks
     during it      full blocks are written into that file as they fill
     after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import time
@@ -23,11 +22,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from inference.beginnings import Beginnings
 from inference.kv.disk import DiskSnapshot
 from inference.kv.envelope import Manifest, Refused, checked_chunks
-from inference.kv.tiers import SHARED, HostSnapshot, Tiers
+from inference.kv.tiers import HostSnapshot, Tiers
 from inference.vllm.link import Loaded, Report, Saved
-from sessions.types import Json, SessionId, SessionKey, pack_tokens
+from sessions.types import OPENINGS, Json, SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class Spill:
         self.saves = saves
         self.counters: Counter[str] = Counter()
         self._stopped = False
+        self._beginnings = Beginnings()
         self._answer_tokens = answer_tokens
         self._plans: dict[str, Plan] = {}
         self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
@@ -278,14 +279,10 @@ class Spill:
         whole = shared_prefix // self.block_tokens
         if whole > blocks:
             opening = prompt[: whole * self.block_tokens]
-            shared, tokens = self.tiers.find(self._shared_key(key, opening), opening)
-            if tokens // self.block_tokens > blocks:
-                return shared, tokens // self.block_tokens
+            shared, tokens = self.tiers.find(SessionKey(key.tenant, OPENINGS), opening)
+            if tokens == len(opening):  # less is another opening, which this session does not share
+                return shared, whole
         return found, blocks
-
-    def _shared_key(self, key: SessionKey, opening: array.array[int]) -> SessionKey:
-        digest = hashlib.blake2b(pack_tokens(opening), digest_size=16).hexdigest()
-        return SessionKey(key.tenant, SessionId(SHARED + digest))
 
     async def _make_file(self, plan: Plan, prompt_tokens: int, max_tokens: int) -> None:
         limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens
@@ -344,13 +341,13 @@ class Spill:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
     async def _keep_opening(self, plan: Plan, tokens: array.array[int]) -> None:
-        """A registered opening is kept once for its tenant, beside the sessions that begin with it."""
+        """An opening that sessions have in common is kept once for their tenant, beside them."""
         whole = plan.shared_prefix // self.block_tokens
         opening = tokens[: whole * self.block_tokens]
         if not whole or len(tokens) < len(opening):
             return
-        key = self._shared_key(plan.key, opening)
-        if self.tiers.find(key, opening)[1] == len(opening):
+        key = SessionKey(plan.key.tenant, OPENINGS)
+        if not self._beginnings.common(plan.key, opening) or self.tiers.find(key, opening)[1] == len(opening):
             return
         own, blocks = self._best(plan.key, tokens, 0)
         if own is None or blocks < whole:

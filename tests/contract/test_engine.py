@@ -270,6 +270,18 @@ async def test_release_erases(engine: Engine) -> None:
     assert (await ask(engine, key("a"), prompt)).finish.cached_tokens == 0
 
 
+async def test_it_tells_whose_kv_it_holds(engine: Engine) -> None:
+    assert engine.held_sessions() == set()
+    prompt = await prompt_of(engine, "Name a river.")
+    for name in ("a", "b"):
+        await ask(engine, key(name), prompt, shared_prefix=len(prompt) // 2)
+    await ask(engine, key("a", "u"), prompt)
+    await engine.park(key("b"))
+    assert engine.held_sessions() == {key("a"), key("b"), key("a", "u")}, "what is shared is no session's"
+    await engine.release(key("a"))
+    assert engine.held_sessions() == {key("b"), key("a", "u")}
+
+
 async def test_release_in_mid_answer_keeps_nothing(engine: Engine) -> None:
     prompt = await prompt_of(engine, "Tell me a long story.")
     stream = await open_stream(engine, key("a"), prompt)

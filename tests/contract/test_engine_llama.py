@@ -16,7 +16,7 @@ import pytest
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.errors import BadInput
 from sessions.ports import ChatMessage, Chunk, KVPlace
-from sessions.types import Sampling, TextOptions
+from sessions.types import OPENINGS, Sampling, SessionKey, TextOptions
 from tests.contract.engines import (
     SLOTS,
     WINDOW,
@@ -200,26 +200,34 @@ async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> No
     assert engine.stats().counters["refused_other_session"] == 2
 
 
-async def test_a_registered_opening_is_computed_once_for_its_tenant_and_for_nobody_else(start: Start) -> None:
+async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_and_for_nobody_else(start: Start) -> None:
     engine = await start(slots=1)
     opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea.", ()))
     prompts = [await prompt_of(engine, f"{n} is my name. Who are you?", before=opening) for n in ("Ada", "Bob", "Cy")]
     shared = {"shared_prefix": len(opening), "max_tokens": 4}
+    kept = SessionKey(key("a").tenant, OPENINGS)
     first = await ask(engine, key("a"), prompts[0], **shared)
     assert first.finish.cached_tokens == 0  # it had to be computed, so nothing was there
-    second = await ask(engine, key("b"), prompts[1], **shared)
+    second = await ask(engine, key("b"), prompts[1], **shared)  # in the slot that has it
     turn_opening = len(engine.tokenizer.turn_opening)
     assert len(opening) <= second.finish.cached_tokens <= len(opening) + turn_opening
+    assert engine.place(kept).tier == "none", "what one session begins with may name a person"
     foreign = await ask(engine, key("c", tenant="other"), prompts[2], **shared)
     assert foreign.finish.cached_tokens == 0
     back = await ask(engine, key("d"), prompts[2], **shared)  # the slot was the other tenant's in between
-    assert back.finish.cached_tokens == len(opening)
+    assert back.finish.cached_tokens == 0 and engine.place(kept).tokens == len(opening)
     assert back.tokens == foreign.tokens
     unasked = await ask(engine, key("e", tenant="third"), prompts[1], max_tokens=4)
     assert unasked.finish.cached_tokens == 0 and unasked.tokens == second.tokens
+    laid = await ask(engine, key("f"), prompts[1], **shared)
+    assert laid.finish.cached_tokens == len(opening) and laid.tokens == second.tokens
     counters = engine.stats().counters
     assert counters["openings_laid"] == 1
-    assert counters["prefilled_tokens"] + counters["reused_tokens"] == sum(len(p) for p in (*prompts, *prompts[1:]))
+    computed = (*prompts, *prompts[1:], prompts[1])
+    assert counters["prefilled_tokens"] + counters["reused_tokens"] == sum(len(p) for p in computed)
+    assert kept not in engine.held_sessions()
+    await engine.release(kept)
+    assert engine.place(kept).tier == "none"
 
 
 @pytest.mark.slow

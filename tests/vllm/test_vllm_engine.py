@@ -15,7 +15,7 @@ from inference.vllm.connector import SessileConnector, contained
 from inference.vllm.engine import VllmEngine
 from sessions.errors import BadInput
 from sessions.ports import Chunk
-from sessions.types import Sampling, TextOptions
+from sessions.types import OPENINGS, Sampling, TextOptions
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
 
@@ -159,7 +159,9 @@ async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWo
     assert (await ask(engine, key("s0", "small"), prompt, max_tokens=4)).finish.cached_tokens == 0
 
 
-async def test_a_registered_opening_is_kept_once_for_its_tenant_and_for_nobody_else(world: VllmWorld) -> None:
+async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_and_for_nobody_else(
+    world: VllmWorld,
+) -> None:
     engine = await start(world)
     opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea. " * 6, ()))
     whole = world.whole(len(opening))
@@ -168,14 +170,19 @@ async def test_a_registered_opening_is_kept_once_for_its_tenant_and_for_nobody_e
     first = await ask(engine, key("a"), prompts[0], **shared)
     assert first.finish.cached_tokens == 0
     await settled(engine)
+    assert engine.stats().counters.get("openings_kept") is None, "what one session begins with may name a person"
     second = await ask(engine, key("b"), prompts[1], **shared)
-    assert second.finish.cached_tokens == whole > 0
+    assert second.finish.cached_tokens == 0 < whole
+    await settled(engine)
     third = await ask(engine, key("c"), prompts[2], **shared)
     assert third.finish.cached_tokens == whole
     foreign = await ask(engine, key("c", tenant="other"), prompts[1], **shared)
     assert foreign.finish.cached_tokens == 0 and foreign.tokens == second.tokens
     await settled(engine)
-    assert engine.stats().counters["openings_kept"] == 2  # one of each tenant
+    assert engine.stats().counters["openings_kept"] == 1
+    await engine.release(key(OPENINGS))
+    fourth = await ask(engine, key("d"), prompts[0], **shared)
+    assert fourth.finish.cached_tokens == 0 and fourth.tokens == first.tokens
 
 
 async def test_a_prompt_that_takes_several_steps_draws_as_one_that_takes_one(world: VllmWorld) -> None:

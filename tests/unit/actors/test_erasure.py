@@ -17,7 +17,7 @@ from sessions.audit import Audited, public
 from sessions.audit_check import verify
 from sessions.metering import UsageQuery
 from sessions.personal import Erasure, exported
-from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId
+from sessions.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
 from tests.support.replicas import Place, Replica
 from tests.support.virtual_time import virtual
 
@@ -25,6 +25,7 @@ LOCAL = TenantId("local")
 MARY = Principal(tenant=LOCAL, key_id="mary", user="mary")
 BEN = Principal(tenant=LOCAL, key_id="app", user="ben")
 OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("open", "ended", "gone", "others"))
+BEGINNINGS = SessionKey(LOCAL, OPENINGS)
 
 
 class Crash(Exception):
@@ -85,6 +86,8 @@ async def populated(place: Place, replica: Replica, keys: MemoryKeys) -> None:
         said = await replica.do(cm.MessageCreate(id=place.name(), session=key.session, content="my secret"), who)
         await (reader.delta(said.response_id, 3) if key == OPEN else reader.ended(said.response_id))
         await keys.current(key)
+    await replica.engine.warm(BEGINNINGS, [1, 2, 3])  # instructions that several sessions had
+    await keys.current(BEGINNINGS)
     await replica.do(cm.SessionDelete(id=place.name(), session=GONE.session), MARY)
     assert place.head(OPEN).open and not place.head(ENDED).open
 
@@ -97,7 +100,7 @@ async def ask(place: Place, replica: Replica) -> Erasure:
 
 
 async def check_erased(place: Place, replica: Replica, keys: MemoryKeys) -> None:
-    for key in (OPEN, ENDED, GONE):
+    for key in (OPEN, ENDED, GONE, BEGINNINGS):
         assert place.store.head(key) is None and replica.engine.place(key).tokens == 0
         assert keys._keys.get(key) is None, "its key is destroyed"
     assert place.store.head(OTHERS) is not None and keys._keys.get(OTHERS) is not None

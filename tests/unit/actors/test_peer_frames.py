@@ -56,6 +56,7 @@ FRAMES = [
     pf.Done(4, cm.Ok(id=CommandId("c"), noop=True), None),
     pf.MovedTo(5, None),
     pf.Holds(5, KEY),
+    pf.Deleted(5, KEY),
     pf.Taken(6, OWNER),
     pf.Attach(7, KEY),
     pf.Detach(7),

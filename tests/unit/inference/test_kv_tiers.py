@@ -23,7 +23,7 @@ from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
 from sessions.errors import BadInput, Unavailable
 from sessions.ports import DataKey
-from sessions.types import SessionKey
+from sessions.types import OPENINGS, SessionKey
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
 SIZE = 40_000
@@ -78,6 +78,28 @@ async def test_saved_comes_back_from_host(folder: Path) -> None:
     assert await load(tiers, key("b")) is None
     await tiers.close(1.0)
     assert list(folder.iterdir()) == []
+
+
+async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=10 * SIZE)
+    assert tiers.disk is not None
+    for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
+        assert await save(tiers, who)
+        await tiers._settle()
+        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+            snapshot.used_s -= 29 * 86_400
+    assert await save(tiers, key("b"))
+    await tiers._settle()
+    assert len(tiers.host.of(key(OPENINGS))) == len(tiers.disk.of(key(OPENINGS))) == 1
+    for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
+        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+            snapshot.used_s -= 2 * 86_400
+    assert await save(tiers, key("c"))
+    await tiers._settle()
+    assert tiers.place(key(OPENINGS)).tier == "none"
+    assert tiers.place(key("a")).tokens == tiers.place(key(OPENINGS, "other")).tokens == 10
+    assert tiers.held_sessions() == {key("a"), key("b"), key("c")}
+    await tiers.close(1.0)
 
 
 async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(folder: Path, tmp_path: Path) -> None:

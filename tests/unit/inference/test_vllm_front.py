@@ -21,8 +21,9 @@ from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Loaded, Report, Saved, Sender
 from inference.vllm.options import VllmOptions
 from inference.vllm.spill import Plan, Spill
+from persistence.keys import MemoryKeys
 from sessions.errors import BadInput, Overloaded, Unavailable
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.types import OPENINGS, SessionId, SessionKey, TenantId
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 64
@@ -367,6 +368,62 @@ async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tm
     await spill.stop()
     await spill.tiers.close(0.0)
     assert spill.tiers.host_bytes == 0 and not list((tmp_path / "memory").iterdir())
+
+
+async def test_an_opening_is_kept_for_a_tenant_once_a_second_session_begins_with_it(spill: Spill) -> None:
+    """What one session alone begins with may name a person: it goes with that session."""
+    opening = array.array("I", range(500, 512))
+    prompts = {name: opening + array.array("I", [number] * 8) for number, name in enumerate("abcd")}
+    for who in (key("a"), key("a"), key("b", "u")):
+        plan = await spill.plan("r", who, prompts[who.session], len(opening), 8)
+        Device(spill).save(plan, prompts[who.session])
+        spill.settle(plan, prompts[who.session])
+        await spill.settled()
+        assert not spill.tiers.host.of(key(OPENINGS, who.tenant))
+    for name, base in (("b", 0), ("c", 3)):
+        plan = await spill.plan("r", key(name), prompts[name], len(opening), 8)
+        assert plan.base_blocks == base
+        Device(spill).load(plan, prompts[name])
+        Device(spill).save(plan, prompts[name])
+        spill.settle(plan, prompts[name])
+        await spill.settled()
+    assert [list(kept.tokens) for kept in spill.tiers.host.of(key(OPENINGS))] == [list(opening)]
+    other = opening[:8] + array.array("I", range(4))  # it begins alike, and is another
+    plan = await spill.plan("r", key("d"), other, len(other), 8)
+    assert plan.source is None
+    await spill.abandon(plan)
+    await spill.tiers.erase(key(OPENINGS))
+    plan = await spill.plan("r", key("d"), prompts["d"], len(opening), 8)
+    assert plan.source is None
+    await spill.abandon(plan)
+
+
+async def test_openings_are_encrypted_under_one_key_of_their_tenant_and_unreadable_without_it(tmp_path: Path) -> None:
+    keys, folder = MemoryKeys(), tmp_path / "kv"
+    (tmp_path / "memory").mkdir()
+    openings = [array.array("I", range(start, start + 12)) for start in (500, 600)]
+
+    async def opened() -> Spill:
+        tiers = Tiers(IDENTITY, tmp_path / "memory", 1 << 20, DiskTier(folder, 1 << 30, IDENTITY, keys))
+        await tiers.open()
+        return Spill(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+
+    spill = await opened()
+    for number, opening in enumerate(openings * 2):
+        prompt = opening + array.array("I", [number] * 8)
+        plan = await spill.plan("r", key(f"s{number}"), prompt, len(opening), 8)
+        Device(spill).save(plan, prompt)
+        spill.settle(plan, prompt)
+        await spill.settled()
+    await spill.stop()
+    await spill.tiers.close(5.0)
+    assert len(list(folder.iterdir())) == 6
+    assert {each.session for each in keys._keys} == {"s0", "s1", "s2", "s3", OPENINGS}
+    await keys.destroy(key(OPENINGS))
+    spill = await opened()
+    assert len(list(folder.iterdir())) == 4 and not spill.tiers.place(key(OPENINGS)).tokens
+    await spill.stop()
+    await spill.tiers.close(0.0)
 
 
 async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(spill: Spill) -> None:

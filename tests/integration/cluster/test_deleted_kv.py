@@ -1,0 +1,67 @@
+"""A session that moved leaves KV where it came from; when it is deleted, that goes too, told or not."""
+
+from __future__ import annotations
+
+from sessions import commands as cm
+from sessions.stored import Due
+from sessions.types import INTEGER_MAX, NEVER, SessionKey, UnixMs
+from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
+from tests.integration.cluster.test_handoff import member, other
+from tests.support.virtual_time import virtual
+
+
+def holders(made: Cluster, key: SessionKey) -> set[str]:
+    return {name for name, node in made.replicas.items() if node.engine.place(key).tier != "none"}
+
+
+async def moved(made: Cluster, session: str = "one") -> tuple[SessionKey, str, str]:
+    """A session that two replicas hold KV of: where it was, and where it is."""
+    key = await made.gateways["g1"].create(session)
+    await made.gateways["g1"].say(key, tokens=20)
+    await made.at_rest(key)
+    source = made.replicas[made.owner(key)]
+    target = other(made, source.name)
+    await source.replica.migration.hand_off(key, member(target))
+    assert holders(made, key) == {source.name, target.name}
+    return key, source.name, target.name
+
+
+async def delete(made: Cluster, key: SessionKey) -> None:
+    command = cm.SessionDelete(id=made.command_id(), session=key.session)
+    await made.gateways["g1"].router.execute(ALICE, command)
+
+
+@virtual
+async def test_a_deleted_session_leaves_every_replica_at_once() -> None:
+    async with cluster(replicas=3) as made:
+        key, _, _ = await moved(made)
+        stays, *_ = await moved(made, "two")
+        await delete(made, key)
+        await until(lambda: not holders(made, key), limit_s=0.5)
+        assert len(holders(made, stays)) == 2
+
+
+@virtual
+async def test_a_replica_that_could_not_be_told_finds_out_by_itself() -> None:
+    async with cluster(replicas=2) as made:
+        key, source, target = await moved(made)
+        stays, *_ = await moved(made, "two")
+        for lane in (made.lane(source, target), made.lane(target, source)):
+            lane.hold()
+        await delete(made, key)
+        await advance(1.0)
+        assert holders(made, key) == {source}
+        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.upkeep.sweep_s)
+        assert len(holders(made, stays)) == 2
+
+
+@virtual
+async def test_what_is_purged_without_having_been_deleted_goes_from_everywhere() -> None:
+    async with cluster(replicas=2) as made:
+        key, source, target = await moved(made)
+        for lane in (made.lane(source, target), made.lane(target, source)):
+            lane.hold()
+        await made.replicas[target].replica.runtime.passivate(key)
+        due = Due(deleted_before=NEVER, idle_before=UnixMs(INTEGER_MAX))
+        assert made.store.purge(due, NEVER, 10, NEVER) == [key]
+        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.upkeep.sweep_s)
