@@ -88,11 +88,11 @@ class Eraser:
             await self._destroy(head.key)
         now, purged = self._now_ms(), 0
         due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
-        while keys := await self._journal.purge(due, commands_before=NEVER, limit=PURGED_AT_ONCE, at=now):
-            purged += len(keys)
+        while keys := await self._journal.purgeable(due, limit=PURGED_AT_ONCE):
             for key in set(keys) - {head.key for head in heads}:  # deleted meanwhile
                 await self._engine.release(key)
                 await self._destroy(key)
+            purged += len(await self._journal.purge(keys, due, commands_before=NEVER, at=now))
         detail = {"sessions": purged, "asked_at": erasure.asked_at}
         row = Audited(action="user.erased", at=now, user=erasure.user, detail=detail)
         await self._personal.finish(erasure, row)
