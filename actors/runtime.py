@@ -38,7 +38,7 @@ from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Publish
 from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
-from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
+from sessions.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
@@ -101,6 +101,7 @@ class Runtime:
         self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
         self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
+        self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
@@ -440,10 +441,11 @@ class Runtime:
 
     async def passivate(self, key: SessionKey) -> None:
         """Takes one session out of memory with everything durable; its KV may be spilled."""
-        actor = self._actors.get(key)
-        if actor is not None:
-            await actor.passivate()
-            await self._engine.park(key)
+        async with self._passivation_slots:
+            actor = self._actors.get(key)
+            if actor is not None:
+                await actor.passivate()
+                await self._engine.park(key)
 
     def _ended(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
