@@ -90,11 +90,11 @@ class Eraser:
             await self._destroy(key)
         now, purged = self._now_ms(), 0
         due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
-        while gone := await self._journal.purge(due, commands_before=NEVER, limit=PURGED_AT_ONCE, at=now):
-            purged += len(gone)
-            for key in set(gone) - set(keys):  # deleted meanwhile
+        while left := await self._journal.purgeable(due, limit=PURGED_AT_ONCE):
+            for key in set(left) - set(keys):  # deleted meanwhile
                 await self._engine.release(key)
                 await self._destroy(key)
+            purged += len(await self._journal.purge(left, due, commands_before=NEVER, at=now))
         detail = {"sessions": purged, "asked_at": erasure.asked_at}
         row = Audited(action="user.erased", at=now, user=erasure.user, detail=detail)
         await self._personal.finish(erasure, row)

@@ -102,6 +102,7 @@ class Runtime:
         self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
         self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
+        self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
@@ -442,10 +443,11 @@ class Runtime:
 
     async def passivate(self, key: SessionKey) -> None:
         """Takes one session out of memory with everything durable; its KV may be spilled."""
-        actor = self._actors.get(key)
-        if actor is not None:
-            await actor.passivate()
-            await self._engine.park(key)
+        async with self._passivation_slots:
+            actor = self._actors.get(key)
+            if actor is not None:
+                await actor.passivate()
+                await self._engine.park(key)
 
     async def erase(self, key: SessionKey) -> None:
         """The KV of a session that is deleted goes from here, and others are told."""

@@ -12,6 +12,7 @@ from sessions.world import ActorLimits
 class RuntimeLimits(msgspec.Struct, frozen=True):
     actors_max: int = 20_000
     activations_max: int = 64
+    passivations_max: int = 64  # at once; each may leave a snapshot with the journal
     recoveries_max: int = 8
     recovery_patience_s: float = 30.0  # a recovered session that says nothing for so long gives its slot to the next
     idle_s: float = 600.0

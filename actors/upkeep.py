@@ -80,7 +80,6 @@ class Upkeep:
                 keys=keys,
                 now_ms=now_ms,
             )
-        self._erased: dict[SessionKey, None] = {}  # purged from the journal; their KV and keys are still to go
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -156,18 +155,19 @@ class Upkeep:
         return left
 
     async def purge(self) -> int:
-        """Erases what is not kept any longer (`sessions.retention`); returns how many sessions."""
-        now, purged = self._now_ms(), list[SessionKey]()
+        """Erases what is not kept any longer (`sessions.retention`); returns how many sessions.
+
+        Their keys go first: when their rows are gone, nobody names them again."""
+        now, purged = self._now_ms(), 0
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
-            purged += await self._journal.purge(due, commands_before=commands_before, limit=self._limits.page, at=now)
-        self._erased.update(dict.fromkeys(purged))
-        for key in tuple(self._erased):  # nobody names them again: one that fails is kept for the next time
-            await self._runtime.erase(key)
-            if self._keys is not None:
-                await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy may lie
-            del self._erased[key]
-        return len(purged)
+            keys = await self._journal.purgeable(due, limit=self._limits.page)
+            for key in keys:
+                await self._runtime.erase(key)
+                if self._keys is not None:
+                    await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
+            purged += len(await self._journal.purge(keys, due, commands_before=commands_before, at=now))
+        return purged
 
     async def trim_audit(self) -> int:
         """Takes rows away from the audit log that are not kept any longer (`sessions.audit_trim`); returns how many."""

@@ -16,25 +16,25 @@ the caller hears of it:
         return result
 
 An effect is a plain function and atomic. No threads, no clock, no chance of its own. Records are kept as objects: they
-are immutable, and encoding them is what the other stores' tests are for.
+are immutable. An append is encoded once, to be refused where the other stores would.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
 
-from persistence.codec import encode_record
+from persistence.codec import PlainCodec, encode_record
+from persistence.group import GroupLimits
 from persistence.rules import (
     COMMANDS_KEPT_MS,
     FENCES_OF_AN_INCARNATION,
     FIRST_KEY,
-    check_append,
     check_key,
     check_text,
     closed,
@@ -42,6 +42,7 @@ from persistence.rules import (
     purged_row,
     unknown_place,
 )
+from persistence.writes import AppendWrite
 from sessions.api_keys import ApiKey
 from sessions.audit import AuditFloor, AuditHead, AuditRow, Entry, Sealer
 from sessions.events import Record, ResponseCreated, ResponseQueued
@@ -60,9 +61,11 @@ from sessions.stored import (
     Snapshot,
     UsageRow,
 )
-from sessions.types import NEVER, CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+from sessions.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
+
+_PLAIN: Final = PlainCodec()
 
 
 class Medium(Protocol):
@@ -103,6 +106,7 @@ class MemoryStore:
 
     def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
         self._new_id = new_id
+        self.write_bytes_max = GroupLimits().write_bytes_max
         self.incarnation = new_id()
         self._logs: dict[SessionKey, _Log] = {}
         self.usage_rows: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
@@ -273,21 +277,24 @@ class MemoryStore:
         behind = after or FIRST_KEY
         return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
 
-    def purge(self, due: Due, commands_before: UnixMs, limit: int, at: UnixMs) -> list[SessionKey]:
+    def purgeable(self, due: Due, limit: int) -> list[SessionKey]:
+        meant = [
+            (key, head)
+            for key, head in self._heads()
+            if key.tenant not in due.besides and due.tenant in (None, key.tenant)
+        ]
+        return [key for key, head in meant if _reason(due, head) is not None][:limit]
+
+    def purge(self, keys: Sequence[SessionKey], due: Due, commands_before: UnixMs, at: UnixMs) -> list[SessionKey]:
         purged: list[SessionKey] = []
-        for key, h in self._heads():
-            if len(purged) == limit or key.tenant in due.besides or due.tenant not in (None, key.tenant):
-                continue
-            if due.user not in (None, h.user):
-                continue
-            reason = due.reason(
-                top=h.top, listed=h.listed, open=h.open, updated_at=h.updated_at, deleted_at=h.deleted_at
-            )
-            if reason is not None:
+        for key in keys:
+            head = self.head(key)
+            reason = None if head is None else _reason(due, head)
+            if head is not None and reason is not None:
                 purged.append(key)
                 del self._logs[key]
-                if h.top:
-                    self.chain([self.sealer.entry(key.tenant, purged_row(key, h.user, reason, at))])
+                if head.top:
+                    self.chain([self.sealer.entry(key.tenant, purged_row(key, head.user, reason, at))])
         gone = set(purged)
         self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
@@ -341,7 +348,7 @@ class MemoryJournal:
         return await self._call("grant", key, lambda: self.store.grant(key, expected_fence, owner, new_epoch, now_ms))
 
     async def append(self, append: Append) -> None:
-        check_append(append)
+        AppendWrite(_PLAIN, append, sealer=self.store.sealer, bytes_max=self.store.write_bytes_max)
         await self._call("append", append.key, lambda: self.store.append(append))
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
@@ -374,11 +381,27 @@ class MemoryJournal:
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))
 
-    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
-        return await self._call("purge", None, lambda: self.store.purge(due, commands_before, limit, at))
+    async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
+        return await self._call("purgeable", None, lambda: self.store.purgeable(due, limit))
+
+    async def purge(
+        self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
+    ) -> list[SessionKey]:
+        return await self._call("purge", None, lambda: self.store.purge(keys, due, commands_before, at))
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
         return await self._call("read_usage", None, lambda: self.store.read_usage(tenant, since, limit))
+
+
+def _reason(due: Due, head: Head) -> str | None:
+    return due.reason(
+        user=head.user,
+        top=head.top,
+        listed=head.listed,
+        open=head.open,
+        updated_at=head.updated_at,
+        deleted_at=head.deleted_at,
+    )
 
 
 def _newest_first(head: Head) -> tuple[int, str]:

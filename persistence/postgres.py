@@ -456,9 +456,17 @@ class PostgresJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
+    async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
+        statement = sql.purgeable(idle=due.idle_before > NEVER, of_one=due.tenant is not None)
+        times = (due.deleted_before, limit, due.unlisted_before, due.idle_before)
+        rows = await self._fetch(statement, *times, due.tenant, list(due.besides), due.user)
+        return [SessionKey(TenantId(tenant), SessionId(session)) for tenant, session in rows]
+
+    async def purge(
+        self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
+    ) -> list[SessionKey]:
         purged = []
-        for key in await self._due(due, limit):
+        for key in keys:
             async with self._connection() as connection:
                 try:
                     if await purge_session(connection, key, due, self.sealer, at):
@@ -471,9 +479,3 @@ class PostgresJournal:
             except FAILURES as exc:
                 raise translate(exc) from exc
         return purged
-
-    async def _due(self, due: Due, limit: int) -> list[SessionKey]:
-        statement = sql.purgeable(idle=due.idle_before > NEVER, of_one=due.tenant is not None)
-        times = (due.deleted_before, limit, due.unlisted_before, due.idle_before)
-        rows = await self._fetch(statement, *times, due.tenant, list(due.besides), due.user)
-        return [SessionKey(TenantId(tenant), SessionId(session)) for tenant, session in rows]

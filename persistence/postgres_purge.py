@@ -45,7 +45,7 @@ async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str 
     if row is None:
         return None
     names = ("top", "listed", "open", "updated_at", "deleted_at")
-    reason = due.reason(**{name: row[name] for name in names})
+    reason = due.reason(user=row["end_user"], **{name: row[name] for name in names})
     return None if reason is None else (reason, row["end_user"])
 
 

@@ -418,15 +418,19 @@ class SqliteJournal:
 
     # -- purge ------------------------------------------------------------------------------------------------------
 
-    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
-        """In transactions of a few thousand rows, so that appends get their turn in between."""
+    async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
         others = msgspec.json.encode(due.besides).decode()
         values = (due.deleted_before, limit, due.unlisted_before, due.idle_before, due.tenant, others, due.user)
         async with self._reader() as reader:
             rows = await reader.execute_fetchall(sql.purgeable(idle=due.idle_before > NEVER), values)
+        return [SessionKey(TenantId(tenant), SessionId(session)) for tenant, session in rows]
+
+    async def purge(
+        self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
+    ) -> list[SessionKey]:
+        """In transactions of a few thousand rows, so that appends get their turn in between."""
         purged = []
-        for tenant, session in rows:
-            key = SessionKey(TenantId(tenant), SessionId(session))
+        for key in keys:
             step = purge_step(key, due, self.sealer, at)
             while (done := await self._group.submit(JobWrite(key, step))) is None:
                 pass

@@ -194,7 +194,7 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
             return False
         top, listed, open_, updated_at, deleted_at, user = found[0]
         reason = due.reason(
-            top=top, listed=bool(listed), open=bool(open_), updated_at=updated_at, deleted_at=deleted_at
+            user=user, top=top, listed=bool(listed), open=bool(open_), updated_at=updated_at, deleted_at=deleted_at
         )
         if reason is None:
             return False

@@ -6,7 +6,7 @@
 
 Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
 When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
-away, emission stops; what was stepped is tried again after (fence, top) were read, and commands are told so.
+away, emission stops; what was stepped is tried again (`sessions.appending`), and commands are told so.
 
 States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
 
@@ -26,7 +26,8 @@ import structlog
 from sessions import commands as cm
 from sessions import steps
 from sessions.admission import admitted
-from sessions.errors import Fenced, Overloaded, SessileError, Unavailable
+from sessions.appending import Appending
+from sessions.errors import Fenced, Overloaded, Unavailable
 from sessions.ledger import Ledger
 from sessions.letters import ActorGone, Letter, journal_away, told_instead
 from sessions.machine import Machine
@@ -34,9 +35,8 @@ from sessions.noted import note_cases, noted_step
 from sessions.pace import count_ended
 from sessions.ports import Published
 from sessions.prepare import prepare_input
-from sessions.snapshots import Snapshots
 from sessions.steps import Step
-from sessions.stored import Append, Head, Snapshot
+from sessions.stored import Head
 from sessions.turn import Turn
 from sessions.types import Principal, ResponseId, SessionKey
 from sessions.world import World
@@ -69,8 +69,6 @@ class Actor:
         self._world = world
         self._on_end = on_end
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
-        self._durable = machine.state.top
-        self._snapshots = Snapshots(snapshot_at, world.limits.snapshot_events)
         self._control: deque[Letter] = deque()
         self._data: deque[Letter] = deque()
         self._engine_lane: deque[Turn | steps.Input] = deque()
@@ -81,8 +79,8 @@ class Actor:
         self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
         self._warming = False
         self._sealed_off: list[asyncio.Future[None]] = []
-        self._journal_away = False
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
+        self._appending = Appending(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
     # -- what the runtime asks -----------------------------------------------------------------------------------
 
@@ -94,7 +92,7 @@ class Actor:
     @property
     def top(self) -> int:
         """The last durable offset."""
-        return self._durable
+        return self._appending.top
 
     @property
     def open(self) -> tuple[ResponseId, ...]:
@@ -130,7 +128,7 @@ class Actor:
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
             raise ActorGone
-        if self._journal_away:
+        if self._appending.away:
             raise journal_away()
         lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
@@ -200,18 +198,13 @@ class Actor:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
         promised = self.phase is Phase.SEALED  # to somebody who was told where the log ends: nothing more is written
         await self.seal()
-        state = self._machine.state
-        grown = self._durable > self._snapshots.at and self._durable == state.top
-        if grown and self.phase is Phase.SEALED and not promised:
-            try:
-                await self._world.journal.append(self._append(Step(), self._snapshots.take(state)))
-            except SessileError as error:  # a snapshot is derived: the log is whole without it
-                self._log.warning("snapshot_not_written", error=error.code)
+        if self.phase is Phase.SEALED and not promised:
+            await self._appending.leave(self._machine.state)
         self._end(Phase.GONE)
 
     def leaves_soon(self) -> None:
         """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
-        self._snapshots.soon()
+        self._appending.snapshots.soon()
 
     def readers_gone(self, *, cancel: bool) -> None:
         """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
@@ -266,7 +259,7 @@ class Actor:
         except Fenced as error:
             self._log.warning("fenced", error=error.public_message)
             self._end(Phase.FENCED)
-        except Unavailable as error:
+        except (Unavailable, Overloaded) as error:
             self._log.error("journal_lost", error=error.public_message)
             self._end(Phase.FENCED)
         except asyncio.CancelledError:
@@ -297,7 +290,7 @@ class Actor:
             await self._commit(step, letter)
         except BaseException as error:
             letter.tell(told_instead(error))
-            if step is None and isinstance(error, Unavailable):
+            if step is None and isinstance(error, Unavailable | Overloaded):
                 return  # nothing was decided yet
             raise
         if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok) and not self._warming:
@@ -352,8 +345,7 @@ class Actor:
             effects = []
         if step.durable:
             begun_at = self._loop.time()
-            await self._persist(self._append(step, self._snapshots.due(step, self._machine.state)), letter)
-            self._durable += len(step.records)
+            await self._appending.step(step, self._machine.state, on_away=lambda: self._tell_away(letter))
             note_cases(step.reviews, self._world.measures, self._log)
             if step.usage:
                 count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
@@ -361,58 +353,12 @@ class Actor:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
 
-    def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
-        return Append(
-            key=self.key,
-            fence=self.fence,
-            top=self._durable,
-            records=tuple(step.records),
-            commands=tuple(step.commands),
-            head=step.head,
-            usage=tuple(step.usage),
-            reviews=tuple(step.reviews),
-            snapshot=snapshot,
-            audit=tuple(step.audit),
-            at=self._world.now_ms(),
-        )
-
-    async def _persist(self, append: Append, letter: Letter | None) -> None:
-        """Appends until it is known to stand. Raises Fenced, or Unavailable when patience ends.
-
-        After a failure of unknown outcome (fence, top) decide: at the old top it is tried again, at the new one it
-        had been written, anything else means that the session has another owner.
-        """
-        give_up_at = self._loop.time() + self._world.limits.journal_patience_s
-        unknown, begun_at, measures = False, self._loop.time(), self._world.measures
-        while True:
-            try:
-                if unknown:
-                    head = await self._world.journal.head(self.key)
-                    if head is None or head.fence != self.fence:
-                        raise Fenced("fenced", "Another owner holds this session now.")
-                    unknown = False
-                    if head.top == append.top + len(append.records) and append.records:
-                        break
-                await self._world.journal.append(append)
-                break
-            except Unavailable as error:
-                unknown = True
-                measures.journal_lost.add()
-                if not self._journal_away:
-                    self._journal_away = True
-                    self._log.error("journal_away", error=str(error))
-                for waiting in (letter, *self._control, *self._data):
-                    if waiting is not None:
-                        waiting.tell(journal_away())
-                self._control.clear()
-                self._data.clear()
-                if self._loop.time() >= give_up_at:
-                    raise
-                await asyncio.sleep(self._world.limits.journal_retry_s)
-        measures.journal_s.observe(self._loop.time() - begun_at)
-        if self._journal_away:
-            self._journal_away = False
-            self._log.info("journal_back")
+    def _tell_away(self, letter: Letter | None) -> None:
+        for waiting in (letter, *self._control, *self._data):
+            if waiting is not None:
+                waiting.tell(journal_away())
+        self._control.clear()
+        self._data.clear()
 
     # -- effects -----------------------------------------------------------------------------------------------------
 

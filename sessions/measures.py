@@ -201,6 +201,7 @@ class Measures:
         # -- journal ---------------------------------------------------------------------------------------------
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)
         self.journal_lost = counter("journal_unavailable", "Appends that failed and were tried again.")
+        self.snapshots_left_out = counter("journal_snapshots_left_out", "Snapshots too large to be stored.")
 
     def activated(self, cause: str, seconds: float) -> None:
         self.activations.add(cause)

@@ -20,7 +20,6 @@ from sessions.events import Record
 from sessions.limits import Forecast, Share
 from sessions.stored import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
-    NEVER,
     ActivationId,
     CommandId,
     Epoch,
@@ -76,7 +75,7 @@ class Journal(Protocol):
         ...
 
     async def append(self, append: Append) -> None:
-        """Returns when everything in `append` is durable. Raises Fenced when (fence, top) do not match."""
+        """Returns when everything in `append` is durable. Raises Fenced when (fence, top) do not match, TooLarge."""
         ...
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
@@ -107,10 +106,15 @@ class Journal(Protocol):
         """Heads with an open turn, of all tenants, in key order: what a sweep looks at."""
         ...
 
-    async def purge(self, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NEVER) -> list[SessionKey]:
-        """Erases sessions that are `due`, at most `limit`, and commands older than a time; returns the sessions' keys.
+    async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
+        """Sessions that are `due`, at most `limit`. What hangs on their keys goes before their rows do."""
+        ...
 
-        That a session was purged stands in its tenant's audit log, in the same transaction, with `at`."""
+    async def purge(
+        self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
+    ) -> list[SessionKey]:
+        """Erases those of `keys` that are still `due`, and commands older than a time; returns the sessions' keys. That
+        one was purged stands in its tenant's audit log, in the same transaction, with `at`."""
         ...
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]: ...
@@ -317,8 +321,7 @@ class Keys(Protocol):
     """The key store: one data key per session, kept apart from what it encrypts, wrapped by a master key.
 
     A session may be one that only names something shared within a tenant. Every call raises Unavailable when the
-    store is away; what needs a key is not written then, and not read.
-    """
+    store is away; what needs a key is not written then, and not read."""
 
     async def current(self, key: SessionKey) -> DataKey:
         """The session's key, made durable before it is returned for the first time."""
@@ -348,8 +351,7 @@ class OutputFilter(Protocol):
     `feed` takes text as it is decoded and returns how many code points of everything fed so far may be released
     now, with the verdict on the rest; after `finish` nothing is held back any more. A verdict that is
     not `pass` names a span in the coordinates of everything fed. One that blocks or redacts is the filter's last
-    word: it has cleared all that stands before the span, and it is fed no more.
-    """
+    word: it has cleared all that stands before the span, and it is fed no more."""
 
     def feed(self, text: str) -> tuple[int, Verdict]: ...
 
@@ -424,8 +426,7 @@ class Claim(msgspec.Struct, frozen=True):
 class Directory(Protocol):
     """Who owns which session now. A hint, never the authority; losing a race is an ordinary answer.
 
-    Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened.
-    """
+    Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened."""
 
     async def open(self) -> None: ...
 
@@ -485,8 +486,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 class Sessions(Protocol):
     """The side that owns actors: routes a command to the session's actor, wherever it lives.
 
-    In one process the runtime implements it directly; between processes the router does, over peer links.
-    """
+    In one process the runtime implements it directly; between processes the router does, over peer links."""
 
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer. Raises the SessileError that is its answer otherwise."""

@@ -2,6 +2,7 @@
 
 It rides along with an append that is made anyway: with the end of a response once the log has grown by so many events,
 and with the next append of any kind when somebody is about to load the log. It is derived: the log is whole without it.
+Where one was too large to be stored, the log has to grow by twice as much until the next is tried, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -17,28 +18,41 @@ _ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 class Snapshots:
-    """Of one session: `at` is the offset of the last one, `events` how much the log grows between two."""
+    """Of one session: `_at` is the offset of the last one, `_events` how much the log grows between two."""
 
-    __slots__ = ("_events", "_soon", "at")
+    __slots__ = ("_at", "_events", "_fit", "_soon")
 
     def __init__(self, at: int, events: int) -> None:
-        self.at = at
+        self._at = at
         self._events = events
         self._soon = False
+        self._fit = True
 
     def soon(self) -> None:
         """The next append is to carry one, whatever it is."""
-        self._soon = True
+        self._soon = self._fit
 
     def due(self, step: Step, state: State) -> Snapshot | None:
         """What rides along with the append of `step`, after which the state is `state`."""
         ended = any(isinstance(record.event, _ENDS) for record in step.records)
-        if not self._soon and not (ended and state.top - self.at >= self._events):
+        if not self._soon and not (ended and self._grown(state)):
             return None
         self._soon = False
         return self.take(state)
 
+    def worth(self, state: State) -> bool:
+        """Whether one is to be left behind by an actor that leaves memory."""
+        return state.top > self._at and (self._fit or self._grown(state))
+
     def take(self, state: State) -> Snapshot:
         """One of now."""
-        self.at = state.top
+        self._at = state.top
         return Snapshot(state.top, pack_state(state))
+
+    def left_out(self) -> None:
+        """The one that was taken last was too large to be stored."""
+        self._fit = False
+        self._events *= 2
+
+    def _grown(self, state: State) -> bool:
+        return state.top - self._at >= self._events

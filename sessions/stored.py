@@ -115,9 +115,11 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     besides: tuple[TenantId, ...] = ()
 
     def reason(
-        self, *, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
+        self, *, user: str | None, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
     ) -> Literal["empty", "deleted", "unlisted", "idle"] | None:
         """Why a session of the tenants meant is due; None: it is not. Deleting one never makes it stay for longer."""
+        if self.user not in (None, user):
+            return None
         if top == 0:
             return "empty" if updated_at < self.deleted_before else None
         if deleted_at is not None and deleted_at < self.deleted_before:

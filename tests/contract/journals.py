@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from persistence.group import GroupLimits
 from persistence.memory import MemoryJournal, MemoryStore
 from persistence.postgres import PostgresJournal
 from persistence.sqlite import SqliteJournal
 from sessions.commands import Ok
 from sessions.events import OutputTextDelta, Private, Record
 from sessions.ports import Journal
-from sessions.stored import Append, CommandRecord, Head, HeadPatch, UsageRow
+from sessions.stored import Append, CommandRecord, Due, Head, HeadPatch, UsageRow
 from sessions.types import (
     CommandId,
     Epoch,
@@ -46,7 +47,7 @@ ACME = TenantId("acme")
 
 
 class Bed(Protocol):
-    async def open(self) -> Journal: ...
+    async def open(self, limits: GroupLimits | None = None) -> Journal: ...
 
     async def backup(self) -> None: ...
 
@@ -58,7 +59,8 @@ class MemoryBed:
         self.store = MemoryStore()
         self._kept: MemoryStore | None = None
 
-    async def open(self) -> Journal:
+    async def open(self, limits: GroupLimits | None = None) -> Journal:
+        self.store.write_bytes_max = (limits or GroupLimits()).write_bytes_max
         journal = MemoryJournal(self.store)
         await journal.open()
         return journal
@@ -76,8 +78,8 @@ class SqliteBed:
         self.folder = folder / "data"
         self._kept = folder / "kept.db"
 
-    async def open(self) -> Journal:
-        journal = SqliteJournal(self.folder)
+    async def open(self, limits: GroupLimits | None = None) -> Journal:
+        journal = SqliteJournal(self.folder, limits=limits)
         await journal.open()
         return journal
 
@@ -98,8 +100,8 @@ class PostgresBed:
         self._folder = folder
         self._schema = f"bed_{next(self._numbers)}"
 
-    async def open(self) -> Journal:
-        journal = PostgresJournal(self._server.dsn, schema=self._schema, marker_folder=self._folder)
+    async def open(self, limits: GroupLimits | None = None) -> Journal:
+        journal = PostgresJournal(self._server.dsn, schema=self._schema, marker_folder=self._folder, limits=limits)
         await journal.open()
         return journal
 
@@ -199,6 +201,14 @@ def a_usage(response: str, *, at: int = NOW, tenant: str = ACME, output: int = 7
         withheld_tokens=4,
         at=UnixMs(at),
     )
+
+
+async def purge(
+    journal: Journal, due: Due, *, commands_before: UnixMs, limit: int, at: UnixMs = NOW
+) -> list[SessionKey]:
+    """Whatever is due, at most `limit`."""
+    keys = await journal.purgeable(due, limit=limit)
+    return await journal.purge(keys, due, commands_before=commands_before, at=at)
 
 
 async def grant(

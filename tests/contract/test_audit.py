@@ -20,7 +20,7 @@ from sessions.stored import Due
 from sessions.types import Principal, TenantId, UnixMs
 from sessions.verdicts import Finding
 from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
-from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch
+from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_purging_is_written_down_and_an_empty_head_is_not(journal: Journal
     await a_log(journal, "gone", 2, head=patch(user="mary", deleted_at=UnixMs(NOW - 9)))
     await grant(journal, key("empty"), now=NOW - 9)
     due = Due(deleted_before=NOW)
-    assert len(await journal.purge(due, commands_before=NOW, limit=9, at=NOW)) == 2
+    assert len(await purge(journal, due, commands_before=NOW, limit=9, at=NOW)) == 2
     (row,) = await bodies(audit)
     assert (row["action"], row["session"], row["at"], row["detail"]) == (
         "session.purged",

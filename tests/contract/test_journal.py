@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
+from persistence.group import GroupLimits
 from sessions.commands import Ok
-from sessions.errors import BadInput, Fenced, Unavailable
+from sessions.errors import BadInput, Fenced, TooLarge, Unavailable
 from sessions.events import (
     ContextFitted,
     ItemCreated,
@@ -42,6 +44,7 @@ from tests.contract.journals import (
     grant,
     key,
     patch,
+    purge,
 )
 
 # -- grants -------------------------------------------------------------------------------------------------------
@@ -197,6 +200,24 @@ async def test_a_head_patch_replaces_every_descriptive_field(journal: Journal) -
     assert (stored.open, stored.listed, stored.deleted_at) == (False, True, NOW)
 
 
+async def test_an_append_that_is_too_large_is_refused_whole(bed: Bed) -> None:
+    journal = await bed.open(GroupLimits(write_bytes_max=10_000))
+    try:
+        head = await grant(journal, key("s"))
+        large = an_append(head, 2, commands=(a_command(1),), snapshot=Snapshot(2, b"s" * 20_000))
+        with pytest.raises(TooLarge):
+            await journal.append(large)
+        with pytest.raises(TooLarge):
+            await journal.append(an_append(head, records=(delta(1, "x" * 20_000),)))
+        assert await journal.head(head.key) == head, "nothing happened"
+        await journal.append(msgspec.structs.replace(large, snapshot=None))
+        loaded = await journal.load(head.key, now_ms=NOW)
+        assert loaded is not None and loaded.snapshot is None
+        assert loaded.records == large.records and loaded.commands == large.commands
+    finally:
+        await journal.close()
+
+
 async def test_appends_of_many_sessions_are_answered_each_by_itself(journal: Journal) -> None:
     heads = [await a_log(journal, f"s{n:03}", 1) for n in range(60)]
     for stale in heads[::3]:
@@ -316,7 +337,7 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
         journal.list_heads(ACME, user=None, limit=1, after=None),
         journal.open_heads(limit=1, after=None),
         journal.read_usage(ACME, since=NOW, limit=1),
-        journal.purge(Due(deleted_before=NOW), commands_before=NOW, limit=1),
+        purge(journal, Due(deleted_before=NOW), commands_before=NOW, limit=1),
         grant(journal, key("s"), 1),
     ):
         with pytest.raises(Unavailable):

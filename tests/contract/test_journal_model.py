@@ -24,7 +24,7 @@ from sessions.errors import SessileError
 from sessions.ports import Journal
 from sessions.stored import Append, Due, Snapshot
 from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
-from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch
+from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
 SESSIONS = ("b", "B", "é")
@@ -120,7 +120,7 @@ class Player:
                 return await journal.list_heads(at.tenant, user=None, limit=op.count + 1, after=after)
             case _:
                 before = UnixMs(self.now - 4 * op.number)
-                purged = await journal.purge(Due(deleted_before=before), commands_before=before, limit=1000)
+                purged = await purge(journal, Due(deleted_before=before), commands_before=before, limit=1000)
                 return sorted(key for key in purged if key.tenant in self.tenants)
 
     def _append(self, op: Op, at: SessionKey, fence: int, top: int) -> Append:

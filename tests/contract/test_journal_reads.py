@@ -28,6 +28,7 @@ from tests.contract.journals import (
     grant,
     key,
     patch,
+    purge,
 )
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ async def test_purge_erases_what_was_deleted_long_ago(journal: Journal) -> None:
     await a_log(journal, "alive", 1)
     await grant(journal, key("empty"), now=NOW)
     await grant(journal, key("claimed"), now=NOW + 10)
-    purged = await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=10)
+    purged = await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=10)
     assert sorted(purged) == [key("empty"), key("gone")]
     for session in ("gone", "empty"):
         assert await journal.head(key(session)) is None
@@ -225,12 +226,12 @@ async def test_purge_erases_unlisted_sessions_that_fell_silent(journal: Journal)
     for name, listed, turn_open in (("silent", False, False), ("busy", False, True), ("listed", True, False)):
         await a_log(journal, name, 3, head=patch(listed=listed, open=turn_open))
     before = UnixMs(NOW - 1_000_000)
-    assert await journal.purge(Due(deleted_before=before), commands_before=before, limit=9) == []
+    assert await purge(journal, Due(deleted_before=before), commands_before=before, limit=9) == []
     assert (
-        await journal.purge(Due(deleted_before=before, unlisted_before=before), commands_before=before, limit=9) == []
+        await purge(journal, Due(deleted_before=before, unlisted_before=before), commands_before=before, limit=9) == []
     )
     later = UnixMs(NOW + 1_000_000)
-    purged = await journal.purge(Due(deleted_before=before, unlisted_before=later), commands_before=before, limit=9)
+    purged = await purge(journal, Due(deleted_before=before, unlisted_before=later), commands_before=before, limit=9)
     assert purged == [key("silent")] and await journal.head(key("silent")) is None
     for name in ("busy", "listed"):
         assert await journal.head(key(name)) is not None
@@ -244,39 +245,59 @@ async def test_deleting_a_session_never_makes_it_stay_for_longer(journal: Journa
         about = patch(listed=listed, deleted_at=UnixMs(NOW - 2 * DAY_MS))
         await journal.append(an_append(head, 1, head=about, at=UnixMs(NOW - 2 * DAY_MS)))
     due = Due(deleted_before=month_ago, unlisted_before=day_ago)
-    assert await journal.purge(due, commands_before=day_ago, limit=9) == [key("unlisted")]
+    assert await purge(journal, due, commands_before=day_ago, limit=9) == [key("unlisted")]
 
 
 async def test_idle_sessions_go_where_that_is_asked_for(journal: Journal) -> None:
     for name, turn_open, at in (("idle", False, NOW - 9), ("busy", True, NOW - 9), ("fresh", False, NOW)):
         await a_log(journal, name, 1, head=patch(open=turn_open), at=UnixMs(at))
     none_deleted = UnixMs(0)
-    assert await journal.purge(Due(deleted_before=none_deleted), commands_before=NOW, limit=9) == []
+    assert await purge(journal, Due(deleted_before=none_deleted), commands_before=NOW, limit=9) == []
     due = Due(deleted_before=none_deleted, idle_before=UnixMs(NOW - 5))
-    assert await journal.purge(due, commands_before=NOW, limit=9) == [key("idle")]
+    assert await purge(journal, due, commands_before=NOW, limit=9) == [key("idle")]
 
 
 async def test_purge_is_of_one_tenant_or_of_all_but_some(journal: Journal) -> None:
     for tenant in ("acme", "beta", "gamma"):
         await a_log(journal, "s", 1, tenant=tenant, head=patch(deleted_at=UnixMs(NOW - 1)), at=UnixMs(NOW - 1))
     one = Due(deleted_before=NOW, idle_before=NOW, tenant=TenantId("beta"))
-    assert await journal.purge(one, commands_before=NOW, limit=9) == [key("s", "beta")]
+    assert await purge(journal, one, commands_before=NOW, limit=9) == [key("s", "beta")]
     others = Due(deleted_before=NOW, idle_before=NOW, besides=(ACME,))
-    assert await journal.purge(others, commands_before=NOW, limit=9) == [key("s", "gamma")]
+    assert await purge(journal, others, commands_before=NOW, limit=9) == [key("s", "gamma")]
     assert await journal.head(key("s")) is not None
+
+
+async def test_purge_takes_only_what_it_is_given_and_what_is_still_due(journal: Journal) -> None:
+    """Between the list and the purge another replica may have purged a session, and somebody made it anew."""
+    due = Due(deleted_before=UnixMs(NOW + 1), unlisted_before=UnixMs(NOW + 1))
+    for name in ("gone", "again", "later"):
+        await a_log(journal, name, 2, head=patch(deleted_at=NOW))
+    spoken = await a_log(journal, "spoken", 1, head=patch(listed=False))
+    listed = sorted(await journal.purgeable(due, limit=9))
+    assert listed == [key(name) for name in ("again", "gone", "later", "spoken")]
+    listed.remove(key("later"))
+    assert await journal.purge([key("again")], due, commands_before=NOW, at=NOW) == [key("again")]
+    await a_log(journal, "again", 1)
+    await journal.append(an_append(spoken, 1, head=patch(listed=False), at=UnixMs(NOW + 5)))
+    assert await journal.purge([*listed, key("unknown")], due, commands_before=NOW, at=NOW) == [key("gone")]
+    for name, top in (("again", 1), ("later", 2), ("spoken", 2)):
+        head = await journal.head(key(name))
+        assert head is not None and head.top == top
+    of_ann = Due(deleted_before=UnixMs(NOW + 1), tenant=ACME, user="ann")
+    assert await journal.purge([key("later")], of_ann, commands_before=NOW, at=NOW) == [], "it is somebody else's"
 
 
 async def test_purge_takes_no_more_than_its_limit(journal: Journal) -> None:
     for n in range(5):
         await a_log(journal, f"s{n}", 1, head=patch(deleted_at=NOW))
-    assert len(await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=2)) == 2
-    assert len(await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9)) == 3
-    assert await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9) == []
+    assert len(await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=2)) == 2
+    assert len(await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9)) == 3
+    assert await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9) == []
 
 
 async def test_purge_forgets_old_commands(journal: Journal) -> None:
     commands = tuple(a_command(n, at=NOW - n) for n in range(10))
     await a_log(journal, "s", 1, commands=commands)
-    await journal.purge(Due(deleted_before=UnixMs(0)), commands_before=UnixMs(NOW - 4), limit=1)
+    await purge(journal, Due(deleted_before=UnixMs(0)), commands_before=UnixMs(NOW - 4), limit=1)
     loaded = await journal.load(key("s"), now_ms=NOW)
     assert loaded is not None and loaded.commands == commands[4::-1]

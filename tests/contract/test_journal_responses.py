@@ -15,7 +15,7 @@ from sessions.events import Private, Record, ResponseBody, ResponseCreated, Resp
 from sessions.ports import Journal
 from sessions.stored import Due, ResponsePlace
 from sessions.types import ResponseId, Sampling, Status, TenantId, UnixMs
-from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch
+from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch, purge
 
 
 @pytest.fixture(params=KINDS)
@@ -68,7 +68,7 @@ async def test_what_was_refused_or_purged_is_not_found(journal: Journal) -> None
     assert await journal.find_response(ACME, ResponseId("resp_lost")) is None
     await journal.append(an_append(head, records=(begun(2, "resp_a"),)))
     assert await journal.find_response(ACME, ResponseId("resp_a")) is not None
-    await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=9)
+    await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=9)
     assert await journal.find_response(ACME, ResponseId("resp_a")) is None
 
 

@@ -16,7 +16,7 @@ from sessions.personal import Erasure, PersonalData
 from sessions.ports import Journal
 from sessions.stored import Due
 from sessions.types import INTEGER_MAX, TenantId, UnixMs
-from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, key, patch
+from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
 
 BETA = TenantId("beta")
 
@@ -51,7 +51,7 @@ async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, p
     assert [head.key.session for head in await personal.heads(ACME, "ü", after=key("b"), limit=1)] == ["c"]
     assert await personal.heads(ACME, "", after=None, limit=9) == []
     due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=ACME, user="ü")
-    assert await journal.purge(due, commands_before=UnixMs(0), limit=9) == [key("b")]
+    assert await purge(journal, due, commands_before=UnixMs(0), limit=9) == [key("b")]
 
 
 async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Journal, personal: PersonalData) -> None:

@@ -28,7 +28,7 @@ from sessions.reviews import (
 from sessions.stored import Append, Due
 from sessions.types import ItemId, ResponseId, TenantId, UnixMs
 from sessions.verdicts import Finding
-from tests.contract.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch
+from tests.contract.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
 
 FLAG = Finding(category="toxicity", action="flag", start=3, end=9, score=0.75, model="m/1", policy="p1", review=True)
 BLOCK = Finding(category="pii/email", action="block", start=0, end=4, model="patterns/1", policy="p1", review=True)
@@ -241,7 +241,7 @@ async def test_cases_go_with_their_session(journal: Journal, books: ReviewBooks)
     head = await journal.head(case.key)
     assert head is not None
     await journal.append(an_append(head, 1, head=patch(deleted_at=NOW)))
-    assert await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9) == [case.key]
+    assert await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=NOW, limit=9) == [case.key]
     assert await books.find(case.id) is None and await books.find(other.id) is not None
 
 

@@ -15,7 +15,7 @@ from sessions.ports import Journal
 from sessions.reconcile import reconcile
 from sessions.stored import Due, UsageRow
 from sessions.types import Principal, ResponseId, Sampling, TenantId, UnixMs, Usage, pack_tokens
-from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch
+from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch, purge
 
 HUGE = 9 * 10**18  # two of them leave 64 bits
 
@@ -130,7 +130,7 @@ async def test_every_session_with_a_log_is_named_and_rows_outlive_them(journal: 
     assert await books.session_keys(after=None, limit=100) == keys
     assert await books.session_keys(after=keys[0], limit=2) == keys[1:3]
     assert await books.without_log() == 0
-    await journal.purge(Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=9)
+    await purge(journal, Due(deleted_before=UnixMs(NOW + 1)), commands_before=UnixMs(0), limit=9)
     assert await books.session_keys(after=keys[1], limit=9) == [keys[3]]
     assert await books.without_log() == 1
 

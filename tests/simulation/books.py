@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors import peer_frames as pf
+from sessions.appending import MARK
 from sessions.events import Record
 from sessions.ports import Owner
 from sessions.stored import Append, Head
@@ -119,6 +120,8 @@ class Books:
         rules = account.rules
         for command in append.commands:
             name = command.principal_id, command.command_id
+            if name == MARK:  # of an append, and no command
+                continue
             again = account.applied.get(name)  # one without an effect on the log may be written twice, by its own actor
             same = (
                 again is not None

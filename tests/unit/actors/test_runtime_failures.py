@@ -21,7 +21,17 @@ from sessions.filters import KeywordFilterSet
 from sessions.retention import Kept, Retention
 from sessions.state import replay
 from sessions.stored import Loaded
-from sessions.types import LOCAL_PRINCIPAL, Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
+from sessions.types import (
+    LOCAL_PRINCIPAL,
+    SCOPES,
+    Epoch,
+    Principal,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    unpack_tokens,
+)
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
@@ -512,7 +522,14 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
 # -- upkeep --------------------------------------------------------------------------------------------------------
 
 
-def upkeep(replica: Replica, keys: MemoryKeys | None = None, *, deleted_days: float = 30.0, **more: object) -> Upkeep:
+def upkeep(
+    replica: Replica,
+    keys: MemoryKeys | None = None,
+    *,
+    deleted_days: float = 30.0,
+    retention: Retention | None = None,
+    **more: object,
+) -> Upkeep:
     return Upkeep(
         replica.runtime,
         journal=replica.journal,
@@ -521,7 +538,7 @@ def upkeep(replica: Replica, keys: MemoryKeys | None = None, *, deleted_days: fl
         limits=UpkeepLimits(**more),  # type: ignore[arg-type]
         now_ms=replica.place.now_ms,
         keys=keys,
-        retention=lambda: Retention(default=Kept(deleted_days=deleted_days)),
+        retention=lambda: retention or Retention(default=Kept(deleted_days=deleted_days)),
     )
 
 
@@ -640,9 +657,60 @@ async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -
         sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
         await advance(101.0)
         assert isinstance(await outcome(sweeps.purge()), Unavailable)
-        assert place.store.head(KEY) is None and await keys.find(KEY, data_key.id) == data_key
-        await sweeps.purge()
-        assert await keys.find(KEY, data_key.id) is None
+        assert place.store.head(KEY) is not None, "its rows say that there is a key to destroy"
+        assert await sweeps.purge() == 1
+        assert await keys.find(KEY, data_key.id) is None and place.store.head(KEY) is None
+
+
+DELETED = [SessionKey(TenantId(tenant), SessionId("s1")) for tenant in ("acme", "beta")]
+
+
+async def two_deleted(place: Place, replica: Replica, keys: MemoryKeys) -> None:
+    """A session of each of two tenants, both deleted long ago, and their keys."""
+    for key in DELETED:
+        who = Principal(tenant=key.tenant, key_id="k", scopes=SCOPES)
+        await replica.do(cm.SessionCreate(id=place.name(), session=key.session), who)
+        await replica.do(cm.SessionDelete(id=place.name(), session=key.session), who)
+        await keys.current(key)
+    await advance(10.0)
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
+@pytest.mark.parametrize("number", [0, 1])
+@virtual
+async def test_no_key_outlives_the_rows_of_its_session(number: int, fault: Fault) -> None:
+    """The journal fails at a purge, of the first tenant or of the second, and the replica is started anew."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        keys = MemoryKeys()
+        await two_deleted(place, replica, keys)
+        kept = Kept(deleted_days=0.0)
+        retention = Retention(default=kept, tenants={"acme": kept})
+        replica.faults.next("purge", *[done] * number, fault)
+        assert isinstance(await outcome(upkeep(replica, keys, retention=retention).purge()), Unavailable)
+        left = [key for key in DELETED if place.store.head(key) is None and key in keys._keys]
+        assert left == [], "nobody would ever look for these keys again"
+        await upkeep(replica, keys, retention=retention).purge()
+        assert not any(place.store.head(key) for key in DELETED) and not keys._keys
+
+
+@virtual
+async def test_a_purge_that_is_cut_short_behind_a_key_goes_on_at_the_next() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        keys = MemoryKeys()
+        await two_deleted(place, replica, keys)
+        stuck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        replica.faults.next("purge", lambda: stuck)
+        purging = asyncio.create_task(upkeep(replica, keys, deleted_days=0.0).purge())
+        await settled()
+        assert not keys._keys and all(place.store.head(key) for key in DELETED), "between the keys and the rows"
+        purging.cancel()
+        await asyncio.wait([purging])
+        assert await upkeep(replica, keys, deleted_days=0.0).purge() == 2
+        assert not any(place.store.head(key) for key in DELETED)
+        purged = [b'"session.purged"' in row.body for rows in place.store.audit_rows.values() for row in rows]
+        assert sum(purged) == 2, "each is written down once"
 
 
 # -- an engine that does not let go ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sessions.audit_trim import trim
 from sessions.errors import Fenced
 from sessions.stored import Due
 from sessions.types import UnixMs
-from tests.contract.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres
+from tests.contract.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres, purge
 
 pytestmark = pytest.mark.cluster
 _names = itertools.count()
@@ -60,8 +60,8 @@ async def test_replicas_keep_one_chain(replicas: list[PostgresJournal]) -> None:
         *(appends(number, head) for number, head in enumerate(heads)),
         *(api_keys_of(replicas[n % 3]).add(each, audit=a_row(n)) for n, each in enumerate(keys)),
         *(audit_of(journal).record(ACME, [a_row(0)]) for journal in replicas),
-        replicas[1].purge(due, commands_before=NOW, limit=9, at=NOW),
-        replicas[2].purge(due, commands_before=NOW, limit=9, at=NOW),
+        purge(replicas[1], due, commands_before=NOW, limit=9, at=NOW),
+        purge(replicas[2], due, commands_before=NOW, limit=9, at=NOW),
     )
     for journal in replicas:
         found = await verify(audit_of(journal), ACME)
