@@ -21,10 +21,11 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.apart import apart
 from actors.audience import Audience, Left, Sink
 from actors.copies import Copies
 from actors.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
-from actors.recovery import UNREAD, RecoveryGate
+from actors.recovery import READ, UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
 from actors.single_flight import SingleFlight, shutting_down
 from sessions import commands as cm
@@ -38,7 +39,7 @@ from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Publish
 from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
-from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
+from sessions.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
@@ -104,7 +105,7 @@ class Runtime:
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self.audience = Audience(limits, self._actors.get)
+        self.audience = Audience(limits, self._actors.get, self._wake)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -281,6 +282,20 @@ class Runtime:
         else:
             self._gate.leave()
         return self.ownership.owner(key)
+
+    def _wake(self, key: SessionKey) -> None:
+        """Somebody reads a session that was put away with paused answers."""
+
+        async def wake() -> None:
+            with apart("not_woken", key), contextlib.suppress(Moved):
+                await self.recover(key, priority=READ)
+
+        if not self._closing:
+            self._spawn(wake())
+
+    def put_away(self, head: Head) -> bool:
+        """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
+        return self.audience.put_away(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
