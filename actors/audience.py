@@ -23,10 +23,17 @@ Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: 
 class Audience:
     """The watchers of one replica's sessions."""
 
-    def __init__(self, limits: RuntimeLimits, actor_of: Callable[[SessionKey], Actor | None]) -> None:
+    def __init__(
+        self,
+        limits: RuntimeLimits,
+        actor_of: Callable[[SessionKey], Actor | None],
+        wake: Callable[[SessionKey], None],
+    ) -> None:
+        """See `Orphans` for `wake`."""
         self._sinks: dict[SessionKey, dict[Sink, None]] = {}
         self._leavers: dict[SessionKey, dict[Left, None]] = {}
-        self._orphans = Orphans(limits, actor_of, self._sinks.__contains__)
+        self._orphans = Orphans(limits, actor_of, self._sinks.__contains__, wake)
+        self.put_away = self._orphans.put_away
 
     @property
     def empty(self) -> bool:
@@ -63,7 +70,7 @@ class Audience:
 
     def left(self, actor: Actor, successor: Owner | None) -> None:
         """The session has left memory here, to `successor` as far as that is known."""
-        self._orphans.left(actor.key)
+        self._orphans.left(actor)
         for left in self._leavers.pop(actor.key, {}):
             left(actor.epoch, actor.top, successor)
 

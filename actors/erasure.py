@@ -8,7 +8,7 @@
 Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
 done is in the journal: sessions until they are purged, and the erasure until its end. So a crash at any place costs one
 sweep. Keys are destroyed before the rows that name their sessions go, or a crash in between would leave keys behind
-that nobody knows of.
+that nobody knows of. A session that fails keeps its erasure from ending, and no other session or erasure.
 
 A replica that died is not waited for: what it had on its disk is under keys that are destroyed. Does not know who may
 ask for an erasure.
@@ -20,17 +20,20 @@ from collections.abc import Callable
 
 import structlog
 
+from actors.apart import apart
 from actors.ownership import Moved
 from actors.runtime import Runtime
 from sessions.audit import Audited
 from sessions.commands import SessionDelete
-from sessions.errors import Gone, SessileError
+from sessions.errors import Gone
 from sessions.personal import Erasure, PersonalData, heads_of
 from sessions.ports import Directory, Engine, Journal, Keys
 from sessions.stored import Due, Head
 from sessions.types import INTEGER_MAX, NEVER, OPENINGS, SCOPES, CommandId, Principal, SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
+
+Name = tuple[str, str, UnixMs]  # of an erasure: tenant, user, asked at
 
 AT_ONCE = 100
 PURGED_AT_ONCE = 200
@@ -57,7 +60,7 @@ class Eraser:
         self._engine = engine
         self._keys = keys
         self._now_ms = now_ms
-        self._let_go: dict[tuple[str, str, UnixMs], set[SessionKey]] = {}  # what the engine has released, by erasure
+        self._let_go: dict[Name, set[SessionKey]] = {}  # what the engine has released, by erasure
 
     async def sweep(self) -> int:
         """Takes every erasure as far as it goes; returns how many ended here. Raises Unavailable."""
@@ -74,26 +77,24 @@ class Eraser:
         heads = [head for head in heads if head.created_at <= erasure.asked_at or head.deleted_at is not None]
         if not all([await self._deleted(head, erasure) for head in heads]):
             return False
-        released = self._let_go.setdefault(_name(erasure), set())
         keys = [*(head.key for head in heads), SessionKey(erasure.tenant, OPENINGS)]
-        for key in keys:
-            if key not in released:  # while others are waited for, this comes by at every sweep
-                await self._engine.release(key)
-                released.add(key)
+        released = self._let_go.setdefault(_name(erasure), set())
+        if not all([await self._released(key, released) for key in keys]):
+            return False
         me = str(self._runtime.replica)
         if me not in erasure.released:
             erasure = await self._personal.released(erasure, me)
         there = {str(member.replica) for member in (await self._directory.view()).members}
         if not there <= {*erasure.released, me}:
             return False
-        for key in keys:
-            await self._destroy(key)
+        if not all([await self._destroyed(key) for key in keys]):
+            return False
         now, purged = self._now_ms(), 0
         due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
         while left := await self._journal.purgeable(due, limit=PURGED_AT_ONCE):
-            for key in set(left) - set(keys):  # deleted meanwhile
-                await self._engine.release(key)
-                await self._destroy(key)
+            late = [key for key in left if key not in keys]  # deleted meanwhile
+            if not all([await self._released(key, released) and await self._destroyed(key) for key in late]):
+                return False
             purged += len(await self._journal.purge(left, due, commands_before=NEVER, at=now))
         detail = {"sessions": purged, "asked_at": erasure.asked_at}
         row = Audited(action="user.erased", at=now, user=erasure.user, detail=detail)
@@ -101,9 +102,20 @@ class Eraser:
         log.info("user_erased", tenant=erasure.tenant, sessions=purged)
         return True
 
-    async def _destroy(self, key: SessionKey) -> None:
-        if self._keys is not None:
-            await self._keys.destroy(key)
+    async def _released(self, key: SessionKey, released: set[SessionKey]) -> bool:
+        with apart("not_released", key):
+            if key not in released:  # while others are waited for, this comes by at every sweep
+                await self._engine.release(key)
+                released.add(key)
+            return True
+        return False
+
+    async def _destroyed(self, key: SessionKey) -> bool:
+        with apart("not_destroyed", key):
+            if self._keys is not None:
+                await self._keys.destroy(key)
+            return True
+        return False
 
     async def _deleted(self, head: Head, erasure: Erasure) -> bool:
         """Deletes a session if it is ours or nobody's. False: it is still there, and the next sweep looks again."""
@@ -111,17 +123,16 @@ class Eraser:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)
         command = SessionDelete(id=CommandId(f"erasure-{erasure.asked_at}"), session=head.key.session)
-        try:
-            await self._runtime.execute(by, command)
-        except Gone:
+        with apart("not_erased_yet", head.key):
+            try:
+                await self._runtime.execute(by, command)
+            except Gone:
+                pass
+            except Moved:
+                return False  # its owner sweeps too
             return True
-        except Moved:
-            return False  # its owner sweeps too
-        except SessileError as error:
-            log.warning("not_erased_yet", tenant=head.key.tenant, session=head.key.session, error=str(error))
-            return False
-        return True
+        return False
 
 
-def _name(erasure: Erasure) -> tuple[str, str, UnixMs]:
+def _name(erasure: Erasure) -> Name:
     return erasure.tenant, erasure.user, erasure.asked_at

@@ -83,7 +83,7 @@ class Ownership:
         self._holder = holder
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
-        self._unreleased: dict[SessionKey, Owner] = {}  # entries that could not be given back
+        self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
         self._doubts = 0
         self._confirmed: dict[SessionKey, int] = {}
         self._ticked_at: float | None = None
@@ -110,8 +110,7 @@ class Ownership:
             granted = await self._grant(key, owner, head, instead_of)
             state, loaded = await self._load(key, granted)
         except BaseException:
-            self._unclaimed.pop(key, None)
-            await asyncio.shield(self._release(key, owner))
+            await self._give_back(key, owner)
             raise
         self._held[key] = owner
         self._confirmed[key] = doubts
@@ -120,27 +119,40 @@ class Ownership:
     async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
         try:
             claim = await self._claimed(key, owner, instead_of)
-            if not claim.won and self._is_ours(claim.owner):  # an activation of ours that has left already
-                claim = await self._claimed(key, owner, claim.owner)
-        except Unavailable as error:
-            if not self._goes_by_journal(head, instead_of):
-                raise
-            log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
-            self._unclaimed[key] = None
-            return
+        except BaseException as error:
+            if isinstance(error, Unavailable) and self._goes_by_journal(head, instead_of):
+                log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+                self._unclaimed[key] = None
+                return
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, Unavailable):  # it may stand
+                await self._give_back(key, owner)
+            raise
         if not claim.won:
             raise Moved(claim.owner)
 
     async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """A claim is idempotent on its owner: one of unknown outcome is asked again."""
-        for _ in range(ATTEMPTS - 1):
+        """Claims in the place of `instead_of`, or of an older activation of ours."""
+        claim = await self._asked(key, owner, instead_of)
+        if not claim.won and self.is_ours(claim.owner):
+            claim = await self._asked(key, owner, claim.owner)
+        return claim
+
+    async def _asked(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
+        """A claim is idempotent on its owner: one of unknown outcome is asked again. Raises OutcomeUnknown where it may
+        stand, and another Unavailable where it does not."""
+        unknown: OutcomeUnknown | None = None
+        for _ in range(ATTEMPTS):
             try:
                 return await self._directory.claim(key, owner, instead_of=instead_of)
-            except OutcomeUnknown:
-                continue
-        return await self._directory.claim(key, owner, instead_of=instead_of)
+            except OutcomeUnknown as error:
+                unknown = error
+            except Unavailable as error:
+                raise unknown or error from None
+        assert unknown is not None
+        raise unknown
 
-    def _is_ours(self, owner: Owner) -> bool:
+    def is_ours(self, owner: Owner) -> bool:
+        """It is this process, whatever the activation."""
         return owner.replica == self.replica and owner.incarnation == self.incarnation
 
     def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
@@ -216,22 +228,28 @@ class Ownership:
         if key not in self._held:
             await self._release(key, owner)
 
+    async def _give_back(self, key: SessionKey, owner: Owner) -> None:
+        """What was claimed for a session that did not become ours, or may have been. Survives its caller's end."""
+        self._unclaimed.pop(key, None)
+        await asyncio.shield(self._release(key, owner))
+
     async def _release(self, key: SessionKey, owner: Owner) -> None:
         try:
             await self._directory.release(key, owner)
         except SessileError as error:  # the fence stands against it, but who believes it does not find the session
-            self._unreleased[key] = owner
+            self._unreleased[key, owner] = None
             while len(self._unreleased) > UNRELEASED_MAX:
                 del self._unreleased[next(iter(self._unreleased))]
             log.warning("release_failed", session=key.session, error=error.code)
 
     async def release_again(self) -> None:
-        """Gives back what could not be given back before. Raises Unavailable; then it is tried again."""
-        for key, owner in list(self._unreleased.items()):
+        """Gives back what could not be given back before. Raises Unavailable; then it is tried again.
+
+        Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
+        for key, owner in list(self._unreleased):
             if key not in self._held:
                 await self._directory.release(key, owner)
-            if self._unreleased.get(key) == owner:
-                del self._unreleased[key]
+                self._unreleased.pop((key, owner), None)
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
@@ -242,14 +260,19 @@ class Ownership:
         contested = list[SessionKey]()
         for key in keys:
             owner = self._held.get(key)
-            if owner is not None:
-                claim = await self._claimed(key, owner, None)
-                if claim.won:
-                    self._unclaimed.pop(key, None)
-                else:
-                    log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
-                    self._confirmed.pop(key, None)
-                    contested.append(key)
+            if owner is None:
+                continue
+            claim = await self._claimed(key, owner, None)
+            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is nobody's
+                await self._release(key, owner)
+                if key in self._held:
+                    self._unclaimed[key] = None
+            elif claim.won:
+                self._unclaimed.pop(key, None)
+            else:
+                log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
+                self._confirmed.pop(key, None)
+                contested.append(key)
         return contested
 
     async def regain(self, key: SessionKey) -> None:

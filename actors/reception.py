@@ -135,6 +135,8 @@ class Visit:
         arrival.busy = True
 
         async def answer() -> None:
+            if self._arrivals.get(arrival.number) is not arrival:
+                return  # dropped before this began
             arrival.work = asyncio.current_task()
             tokens = 0
             try:

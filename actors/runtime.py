@@ -21,10 +21,11 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.apart import apart
 from actors.audience import Audience, Left, Sink
 from actors.copies import Copies
 from actors.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
-from actors.recovery import UNREAD, RecoveryGate
+from actors.recovery import READ, UNREAD, RecoveryGate
 from actors.runtime_limits import RuntimeLimits
 from actors.single_flight import SingleFlight, shutting_down
 from sessions import commands as cm
@@ -106,7 +107,7 @@ class Runtime:
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self.audience = Audience(limits, self._actors.get)
+        self.audience = Audience(limits, self._actors.get, self._wake)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -284,6 +285,20 @@ class Runtime:
         else:
             self._gate.leave()
         return self.ownership.owner(key)
+
+    def _wake(self, key: SessionKey) -> None:
+        """Somebody reads a session that was put away with paused answers."""
+
+        async def wake() -> None:
+            with apart("not_woken", key), contextlib.suppress(Moved):
+                await self.recover(key, priority=READ)
+
+        if not self._closing:
+            self._spawn(wake())
+
+    def put_away(self, head: Head) -> bool:
+        """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
+        return self.audience.put_away(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from actors.apart import apart
 from actors.erasure import Eraser
 from actors.leftovers import Leftovers
 from actors.runtime import Moved, Runtime
@@ -23,7 +24,7 @@ from sessions.personal import PersonalData
 from sessions.ports import Directory, Engine, Journal, Keys
 from sessions.retention import Retention
 from sessions.reviewing import telling
-from sessions.reviews import ReviewBooks
+from sessions.reviews import Case, ReviewBooks
 from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
@@ -82,6 +83,17 @@ class Upkeep:
             )
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._recover())
+            loops.create_task(self._sweep())
+
+    async def _recover(self) -> None:
+        """Beside the other sweeps: what comes back is let in slowly (`actors.recovery`), and nothing waits for it."""
+        while True:
+            await self._attempt("recover", self.recover())
+            await asyncio.sleep(self._limits.sweep_s)
+
+    async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         reclaim_at = loop.time() + self._limits.reclaim_every_s
         purge_at = loop.time() + self._limits.purge_every_s
@@ -91,7 +103,6 @@ class Upkeep:
             if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
                 reclaim_at = loop.time() + self._limits.reclaim_every_s
                 await self._attempt("reclaim_all", self._runtime.reclaim(lambda key: True))
-            await self._attempt("recover", self.recover())
             if self.eraser is not None:
                 await self._attempt("erase", self.eraser.sweep())
             await self._attempt("passivate", self.passivate_idle())
@@ -113,34 +124,34 @@ class Upkeep:
             log.exception("sweep_failed", sweep=sweep)
 
     async def recover(self) -> int:
-        """Activates every session with an open turn that nobody live owns; returns how many."""
+        """Activates every session with an open turn that nobody live has; returns how many. Leaves those that this
+        replica has put away until somebody reads them."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
         after: SessionKey | None = None
         while heads := await self._journal.open_heads(limit=self._limits.page, after=after):
             after = heads[-1].key
-            orphans = [
-                head.key
-                for head in heads
-                if self._runtime.actor(head.key) is None and await self._directory.locate(head.key) is None
-            ]
-            done = await asyncio.gather(*(self._recover(key, slots) for key in orphans))
+            orphans = [head.key for head in heads if not self._runtime.put_away(head) and await self._orphan(head.key)]
+            done = await asyncio.gather(*(self._recovered(key, slots) for key in orphans))
             recovered += sum(done)
         return recovered
 
-    async def _recover(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
+    async def _orphan(self, key: SessionKey) -> bool:
+        """Nobody live has the session: no entry counts, or one that names us for what is not here."""
+        if self._runtime.present(key):
+            return False
+        owner = await self._directory.locate(key)
+        return owner is None or (self._runtime.ownership.is_ours(owner) and not self._runtime.present(key))
+
+    async def _recovered(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
         async with slots:
-            try:
-                await self._runtime.recover(key)
-                return True
-            except Moved:
-                return False
-            except SessileError as error:
-                log.warning("not_recovered", session=key.session, tenant=key.tenant, error=str(error))
-                return False
-            except Exception:  # a log that cannot be folded is one session's trouble, not the replica's
-                log.exception("not_recovered", session=key.session, tenant=key.tenant)
-                return False
+            with apart("not_recovered", key):
+                try:
+                    await self._runtime.recover(key)
+                    return True
+                except Moved:
+                    pass
+        return False
 
     async def passivate_idle(self) -> int:
         """Takes out of memory whatever has been idle for long enough; returns how many."""
@@ -162,12 +173,18 @@ class Upkeep:
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
             keys = await self._journal.purgeable(due, limit=self._limits.page)
-            for key in keys:
-                await self._runtime.erase(key)
-                if self._keys is not None:
-                    await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
-            purged += len(await self._journal.purge(keys, due, commands_before=commands_before, at=now))
+            gone = [key for key in keys if await self._unkept(key)]
+            purged += len(await self._journal.purge(gone, due, commands_before=commands_before, at=now))
         return purged
+
+    async def _unkept(self, key: SessionKey) -> bool:
+        """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
+        with apart("not_purged", key):
+            await self._runtime.erase(key)
+            if self._keys is not None:
+                await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
+            return True
+        return False
 
     async def trim_audit(self) -> int:
         """Takes rows away from the audit log that are not kept any longer (`sessions.audit_trim`); returns how many."""
@@ -185,18 +202,21 @@ class Upkeep:
         """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
         how many were told."""
         told, books = 0, self._reviews
-        if books is None:
-            return 0
-        for case in await books.untold(limit=self._limits.page):
-            try:
-                await self._runtime.execute(*telling(case))
-            except Moved:
-                continue  # its owner tells it
-            except (NotFound, Gone):
-                pass  # nobody is left to be told
-            await books.mark_told(case.id, decision=case.decisions)
-            told += 1
+        if books is not None:
+            for case in await books.untold(limit=self._limits.page):
+                with apart("not_told", case.key):
+                    told += await self._told(case, books)
         return told
+
+    async def _told(self, case: Case, books: ReviewBooks) -> bool:
+        try:
+            await self._runtime.execute(*telling(case))
+        except Moved:
+            return False  # its owner tells it
+        except (NotFound, Gone):
+            pass  # nobody is left to be told
+        await books.mark_told(case.id, decision=case.decisions)
+        return True
 
     async def tidy_reviews(self) -> None:
         """Lets go of old cases, and of those that are too many."""

@@ -87,7 +87,7 @@ class Actor:
     @property
     def busy(self) -> bool:
         """There is a reason to stay in memory."""
-        return bool(self._machine.state.busy or self._control or self._data or self._engine_lane or self._drain)
+        return bool(self._machine.at_work or self._control or self._data or self._engine_lane or self._drain)
 
     @property
     def top(self) -> int:

@@ -101,6 +101,12 @@ class Responses:
         self._model = ""  # likewise, where it is not the session's
         self._replica = ""  # where it is active
 
+    @property
+    def at_work(self) -> bool:
+        """Some turn is open, and not only because all its answers are paused."""
+        state = self.state
+        return bool(self._generations or state.awaiting or (state.queue and not state.open))
+
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
         self._prompts[response_id] = Usage(input_tokens, 0, cached_tokens)

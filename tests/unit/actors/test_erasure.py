@@ -15,6 +15,7 @@ from persistence.usage import usage_of
 from sessions import commands as cm
 from sessions.audit import Audited, public
 from sessions.audit_check import verify
+from sessions.errors import Unavailable
 from sessions.metering import UsageQuery
 from sessions.personal import Erasure, exported
 from sessions.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
@@ -28,7 +29,7 @@ OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("op
 BEGINNINGS = SessionKey(LOCAL, OPENINGS)
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process dies here."""
 
 
@@ -92,10 +93,10 @@ async def populated(place: Place, replica: Replica, keys: MemoryKeys) -> None:
     assert place.head(OPEN).open and not place.head(ENDED).open
 
 
-async def ask(place: Place, replica: Replica) -> Erasure:
+async def ask(place: Place, replica: Replica, user: str = "mary") -> Erasure:
     at = place.now_ms()
-    row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user="mary")
-    erasure = Erasure(tenant=LOCAL, user="mary", asked_at=at, asked_by="boss")
+    row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user=user)
+    erasure = Erasure(tenant=LOCAL, user=user, asked_at=at, asked_by="boss")
     return await personal_of(replica.journal).ask(erasure, row)
 
 
@@ -211,6 +212,85 @@ async def test_the_engine_lets_go_of_a_session_once_while_others_are_waited_for(
         assert [await here.sweep() for _ in range(5)] == [0] * 5
         assert asked == once and {OPEN, ENDED, GONE} <= set(asked)
         assert all(one.engine.place(key).tokens == 0 for key in (OPEN, ENDED, GONE))
+
+
+@pytest.mark.parametrize("failure", [AssertionError("the log ends early"), Unavailable("store_away", "away")], ids=repr)
+@pytest.mark.parametrize("part", ["execute", "release", "destroy"])
+def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str, failure: Exception) -> None:
+    """One of Mary's cannot be erased for now: the rest of hers and all of Ben's go on, and she is not called erased."""
+
+    @virtual
+    async def run() -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeys()
+            await populated(place, replica, keys)
+            for user in ("mary", "ben"):
+                await ask(place, replica, user)
+            with pytest.MonkeyPatch.context() as patch:
+                done = failing(patch, replica, keys, part, failure)
+                assert await an_eraser(replica, keys).sweep() == 1
+                assert done, "others of hers were seen to after the one that failed"
+            assert place.store.head(OTHERS) is None and place.store.head(OPEN) is not None
+            mary = await personal_of(replica.journal).find(LOCAL, "mary")
+            assert mary is not None and mary.done_at is None
+            assert await an_eraser(replica, keys).sweep() == 1
+            assert all(place.store.head(key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
+
+    run()
+
+
+def failing(
+    patch: pytest.MonkeyPatch, replica: Replica, keys: MemoryKeys, part: str, failure: Exception
+) -> list[SessionKey]:
+    """The first of Mary's that is asked for fails from now on. What was done for her others comes into the list."""
+    owner: Any = {"execute": replica.runtime, "release": replica.engine, "destroy": keys}[part]
+    call, bad, done = getattr(owner, part), list[SessionKey](), list[SessionKey]()
+
+    async def asked(*values: Any) -> Any:
+        key = SessionKey(LOCAL, values[1].session) if part == "execute" else values[0]
+        if key != OTHERS:
+            if key in bad or not bad:
+                bad.append(key)
+                raise failure
+            done.append(key)
+        return await call(*values)
+
+    patch.setattr(owner, part, asked)
+    return done
+
+
+@virtual
+async def test_what_was_deleted_while_the_others_were_purged_is_let_go_of_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeys()
+        await populated(place, replica, keys)
+        await ask(place, replica)
+        later = SessionKey(LOCAL, SessionId("later"))
+        purge, destroy, calls = replica.journal.purge, keys.destroy, list[str]()
+
+        async def purged(*values: Any, **named: Any) -> Any:
+            if not calls:
+                calls.append("purge")
+                await replica.do(cm.SessionCreate(id=place.name(), session=later.session), MARY)
+                await keys.current(later)
+                await replica.do(cm.SessionDelete(id=place.name(), session=later.session), MARY)
+            return await purge(*values, **named)
+
+        async def destroyed(key: SessionKey) -> None:
+            if key == later and "destroy" not in calls:
+                calls.append("destroy")
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            await destroy(key)
+
+        monkeypatch.setattr(replica.journal, "purge", purged)
+        monkeypatch.setattr(keys, "destroy", destroyed)
+        eraser = an_eraser(replica, keys)
+        assert await eraser.sweep() == 0 and place.store.head(later) is None
+        assert keys._keys.get(later) is not None, "nothing but this sweep knows of it any more"
+        assert await eraser.sweep() == 1
+        assert keys._keys.get(later) is None
 
 
 async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeys) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,8 +41,12 @@ class Target:
     def __init__(self, made: Cluster, *, arrivals_max: int = 64) -> None:
         node = made.replicas["r1"]
         self.said: list[pf.Frame] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self.reception = Reception(node.replica.runtime, node.engine, arrivals_max=arrivals_max)
-        self.visit = self.reception.visit(self._post, lambda work: made.background(work))
+        self.visit = self.reception.visit(self._post, self._spawn)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.create_task(work))
 
     def _post(self, frame: pf.Frame) -> int:
         self.said.append(frame)
@@ -106,3 +113,33 @@ async def test_a_snapshot_that_the_engine_refuses_covers_nothing_and_is_taken_to
             target.visit.arrive(pf.Chunk(1, data))
         await settled()
         assert target.said[1:] == [pf.ChunkTaken(1, 5), pf.ChunkTaken(1, 8), pf.Ready(1, 0)]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "later"])
+def test_what_is_given_up_leaves_neither_a_task_nor_room_for_its_kv(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with cluster(replicas=1, gateways=0) as made:
+            target, taking = Target(made), [0]
+
+            async def import_kv(key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+                taking[0] += 1
+                try:
+                    return len([data async for data in chunks])
+                finally:
+                    taking[0] -= 1
+
+            monkeypatch.setattr(target.reception.engine, "import_kv", import_kv)
+            target.visit.arrive(pf.Reserve(1, key(1), 10))
+            target.visit.arrive(pf.Chunk(1, b"the manifest"))
+            if begun:
+                await settled()
+                assert taking == [1]
+            target.visit.arrive(pf.Abort(1, "given up"))
+            await settled()
+            assert taking == [0] and all(task.done() for task in target.tasks) and target.tasks
+            assert not target.reception.arriving and pf.Ready(1, 0) not in target.said
+
+    run()

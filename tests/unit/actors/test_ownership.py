@@ -22,15 +22,17 @@ KEY = SessionKey(TenantId("acme"), SessionId("one"))
 
 
 class Faults:
-    """Raises what is queued for an operation: before it happens, or after."""
+    """Raises what is queued for an operation: before it happens, or after; None lets it pass."""
 
     def __init__(self) -> None:
-        self.before: dict[str, list[Exception]] = {}
-        self.after: dict[str, list[Exception]] = {}
+        self.before: dict[str, list[BaseException | None]] = {}
+        self.after: dict[str, list[BaseException | None]] = {}
         self.calls: list[str] = []
+        self.meanwhile: dict[str, Callable[[], object]] = {}  # happens while the operation is on its way
 
     async def request(self, operation: str) -> None:
         self.calls.append(operation)
+        self.meanwhile.pop(operation, lambda: None)()
         self._raise(self.before, operation)
 
     async def reply(self, operation: str) -> None:
@@ -42,9 +44,9 @@ class Faults:
         await self.reply(call)
         return result
 
-    def _raise(self, errors: dict[str, list[Exception]], operation: str) -> None:
-        if errors.get(operation):
-            raise errors[operation].pop(0)
+    def _raise(self, errors: dict[str, list[BaseException | None]], operation: str) -> None:
+        if errors.get(operation) and (error := errors[operation].pop(0)) is not None:
+            raise error
 
 
 AWAY = Unavailable("directory_unavailable", "away")
@@ -288,3 +290,93 @@ async def test_what_could_not_be_given_back_is_given_back_later() -> None:
     assert world.directory.entry_count == 0
     await ownership.release_again()
     assert world.faults.calls.count("release") == 2
+
+
+async def left_behind(world: World) -> Head:
+    """Another replica had the session, wrote in it and let it go."""
+    second = await world.replica("r2", faulty=False)
+    taken = await second.take(KEY, None)
+    world.written()
+    second.let_go(KEY)
+    await second.release(KEY, taken.owner)
+    assert world.head is not None
+    return world.head
+
+
+@pytest.mark.parametrize("end", [AWAY, UNKNOWN, asyncio.CancelledError()], ids=["away", "unknown", "cancelled"])
+def test_a_claim_that_stood_though_nobody_heard_so_is_given_back(end: BaseException) -> None:
+    @virtual
+    async def run() -> None:
+        world = World()
+        head, first = await left_behind(world), await world.replica("r1")
+        world.faults.after["claim"] = [UNKNOWN]
+        world.faults.before["claim"] = [None, end, end, end]
+        world.faults.before["release"] = [AWAY]
+        with pytest.raises(type(end) if end is not AWAY else Unavailable):
+            await first.take(KEY, head)
+        assert world.directory.locate(KEY, now=0.0) is not None, "it names us for a session that we do not have"
+        await first.release_again()
+        assert world.directory.locate(KEY, now=0.0) is None
+
+    run()
+
+
+@virtual
+async def test_what_never_was_claimed_is_not_given_back() -> None:
+    world = World()
+    head, first, second = await left_behind(world), await world.replica("r1"), await world.replica("r2")
+    world.faults.before["claim"] = [AWAY]
+    with pytest.raises(Unavailable):
+        await first.take(KEY, head)
+    await second.take(KEY, head)
+    with pytest.raises(Moved):
+        await first.take(KEY, world.head)
+    assert "release" not in world.faults.calls
+
+
+@virtual
+async def test_an_entry_of_our_own_past_does_not_stand_against_us() -> None:
+    world = World()
+    first = await world.replica("r1")
+    old = await first.take(KEY, None)
+    world.written()
+    world.faults.before["release"] = [AWAY]
+    await first.release(KEY, first.let_go(KEY))
+    world.faults.before["claim"] = [AWAY]
+    new = await first.take(KEY, world.head)
+    await first.release_again()
+    assert world.directory.locate(KEY, now=0.0) == old.owner, "what is left is not worth a moment without an owner"
+    assert await first.reclaim() == []
+    assert world.directory.locate(KEY, now=0.0) == new.owner
+
+
+@virtual
+async def test_every_entry_that_could_not_be_given_back_is_remembered() -> None:
+    """The older of two counts in the directory; the younger never came to it."""
+    world = World()
+    first = await world.replica("r1")
+    await first.take(KEY, None)
+    world.written()
+    world.faults.before["release"] = [AWAY, AWAY]
+    await first.release(KEY, first.let_go(KEY))
+    world.faults.before["claim"] = [AWAY]
+    await first.take(KEY, world.head)
+    await first.release(KEY, first.let_go(KEY))
+    assert world.directory.locate(KEY, now=0.0) is not None
+    await first.release_again()
+    assert world.directory.locate(KEY, now=0.0) is None
+
+
+@virtual
+async def test_a_session_that_leaves_while_it_is_claimed_again_leaves_no_entry() -> None:
+    world = World()
+    first = await world.replica("r1")
+    await first.take(KEY, None)
+    world.written()
+    owner = world.directory.locate(KEY, now=0.0)
+    assert owner is not None
+    world.directory.release(KEY, owner)
+
+    world.faults.meanwhile["claim"] = lambda: first.let_go(KEY)  # its release has come before the claim
+    assert await first.reclaim(lambda key: True) == []
+    assert world.directory.locate(KEY, now=0.0) is None

@@ -1,0 +1,139 @@
+"""Answers that nobody reads any more and that are to pause: they give room to others, and go on for who comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.runtime import RuntimeLimits
+from actors.upkeep import Upkeep, UpkeepLimits
+from inference.simulated import SimulatedOptions
+from sessions import commands as cm
+from sessions import events as ev
+from sessions.errors import Overloaded
+from sessions.types import ResponseId, SessionId
+from tests.support.replicas import KEY, Place, Replica, text_of
+from tests.support.virtual_time import advance, outcome, settled, until, virtual
+
+ENDLESS = SimulatedOptions(answer_tokens_mean=0)
+OTHER = SessionId("s2")
+
+
+def limits(**more: Any) -> RuntimeLimits:
+    return RuntimeLimits(orphan_policy="pause", orphan_after_s=1.0, **more)
+
+
+def upkeep(replica: Replica) -> Upkeep:
+    return Upkeep(
+        replica.runtime,
+        journal=replica.journal,
+        directory=replica.directory,
+        engine=replica.engine,
+        limits=UpkeepLimits(),
+        now_ms=replica.place.now_ms,
+    )
+
+
+async def abandoned(replica: Replica) -> ResponseId:
+    """A long answer whose reader has left, and which has been paused for that."""
+    unwatch = replica.runtime.watch(KEY, lambda published: None)
+    await replica.create()
+    answer = await replica.say(max_output_tokens=400)
+    await advance(1.0)
+    unwatch()
+    await advance(1.1)
+    assert replica.engine.stats().running == 0 and replica.place.head().open
+    assert answer.response_id is not None
+    return answer.response_id
+
+
+async def create_other(replica: Replica) -> object:
+    return await outcome(replica.do(cm.SessionCreate(id=replica.place.name(), session=OTHER)))
+
+
+async def undisturbed() -> str:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.ended(answer.response_id)
+        return reader.text(answer.response_id)
+
+
+@virtual
+async def test_a_paused_answer_gives_its_room_to_others_and_goes_on_when_it_is_read_again() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica(limits=limits(actors_max=1))
+        response_id = await abandoned(replica)
+        assert isinstance(await create_other(replica), cm.Ok)
+        assert not replica.runtime.present(KEY) and place.head().open
+        written, fence = place.head().top, place.head().fence
+        sweeps = upkeep(replica)
+        for _ in range(3):
+            assert await sweeps.recover() == 0, "nobody reads it"
+        assert (place.head().top, place.head().fence) == (written, fence)
+        reader = place.read(replica)
+        await reader.ended(response_id)
+        (ended,) = place.terminals(response_id)
+        assert isinstance(ended, ev.ResponseIncomplete) and ended.response.incomplete_details == {
+            "reason": "max_output_tokens"
+        }
+        assert text_of(place.records(), response_id) == await undisturbed()
+
+
+@virtual
+async def test_an_answer_that_is_read_or_written_keeps_its_room() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica(limits=limits(actors_max=1, idle_s=10.0))
+        place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        await advance(60.0)
+        assert isinstance(await create_other(replica), Overloaded)
+        assert await upkeep(replica).passivate_idle() == 0
+        await replica.cancel(answer.response_id)
+
+
+@virtual
+async def test_a_paused_answer_leaves_memory_like_an_idle_session_and_another_replica_may_finish_it() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica("r1", limits=limits(idle_s=10.0))
+        response_id = await abandoned(replica)
+        sweeps = upkeep(replica)
+        assert await sweeps.passivate_idle() == 0, "not before its time"
+        await advance(10.0)
+        assert await sweeps.passivate_idle() == 1
+        await settled()
+        assert await sweeps.recover() == 0 and not replica.runtime.actors
+        other = await place.replica("r2")
+        assert await upkeep(other).recover() == 1
+        await until(lambda: bool(place.terminals(response_id)))
+        other.crash()
+
+
+@virtual
+async def test_what_another_has_had_since_is_recovered_like_anything_else() -> None:
+    """It is left alone only as it was put away: who went on with it and died has left an orphan."""
+    async with Place(ENDLESS) as place:
+        replica = await place.replica("r1", limits=limits(actors_max=1))
+        response_id = await abandoned(replica)
+        await create_other(replica)
+        other = await place.replica("r2")
+        assert await upkeep(other).recover() == 1
+        reader = place.read(other)
+        await reader.delta(response_id, 2)
+        other.crash()
+        await advance(7.0)
+        assert await upkeep(replica).recover() == 1
+        await until(lambda: bool(place.terminals(response_id)))
+
+
+@virtual
+async def test_a_command_wakes_what_was_put_away() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica(limits=limits(actors_max=1))
+        response_id = await abandoned(replica)
+        await create_other(replica)
+        await replica.cancel(response_id)
+        (ended,) = place.terminals(response_id)
+        assert ended.response.incomplete_details == {"reason": "cancelled"}
