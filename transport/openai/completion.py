@@ -82,6 +82,8 @@ class Completion:
             event = record.event
             if isinstance(event, ev.SessionDeleted):
                 break
+            if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
+                self._choices[event.response_id].retract()
             choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
             if choice is None or not isinstance(event, ev.ResponseEvent):
                 continue
