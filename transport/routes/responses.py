@@ -57,6 +57,19 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             raise
         return answer
 
+    async def session_behind(principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
+        """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
+        begun while it was."""
+        try:
+            answer = await answer_to(principal, response_id, param="previous_response_id")
+        except NotFound:
+            key = (await doorway.find_response(principal, response_id, "previous_response_id")).key
+            if not await gateway.applied(principal, key, command_id):
+                raise
+            return key.session
+        answer.cursor.close()
+        return answer.cursor.key.session
+
     @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
     async def create(request: Request, body: ResponsesRequest) -> Response:
         """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
@@ -108,9 +121,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         after: ResponseId | None = None
         conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
         if body.previous_response_id is not None:
-            before = await answer_to(principal, body.previous_response_id, param="previous_response_id")
-            before.cursor.close()
-            session, after = before.cursor.key.session, before.response_id
+            session = await session_behind(principal, body.previous_response_id, command_id)
+            after = ResponseId(body.previous_response_id)
         elif conversation is not None:
             session = SessionId(conversation)
             instructions = UNSET if body.instructions is None else body.instructions

@@ -131,6 +131,16 @@ async def test_nothing_goes_on_from_what_is_not_shown(client: openai.AsyncOpenAI
     assert len(server.engine.asked) == asked
 
 
+async def test_what_went_on_from_a_response_is_answered_again_when_that_is_erased(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(model=SIMULATED, input="hello")
+    ask: dict[str, Any] = {"model": SIMULATED, "input": "and then", "previous_response_id": first.id}
+    second = await client.responses.create(**ask, extra_headers={"Idempotency-Key": "k"})
+    await client.responses.delete(first.id)
+    assert await client.responses.create(**ask, extra_headers={"Idempotency-Key": "k"}) == second
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.create(**ask, extra_headers={"Idempotency-Key": "another"})
+
+
 async def test_what_is_not_stored_is_not_shown_again(client: openai.AsyncOpenAI, server: Serving) -> None:
     history: list[Any] = [{"role": "user", "content": "hello"}]
     for turn in range(3):
