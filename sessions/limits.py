@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checka
 import msgspec
 from msgspec import Meta
 
-from sessions.types import Principal, ResponseId, SessionId, TenantId
+from sessions.types import CommandId, Principal, ResponseId, SessionId, SessionKey, TenantId
 
 MINUTE_MS: Final = 60_000
 BUSY_RETRY_MS: Final = 1_000  # nobody knows when a turn of somebody's ends
@@ -249,7 +249,11 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Tallies(Protocol):
-    """The journal, as far as it counts. Raises Unavailable."""
+    """The journal, as far as limits ask it. Raises Unavailable."""
+
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
+        """What is kept of a command that was applied (`sessions.ports.Journal`)."""
+        ...
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """Counts a tenant's sessions, or one end user's; `stored`: their bytes too, which reads much more."""

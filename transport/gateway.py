@@ -30,7 +30,7 @@ from sessions.ports import Journal, Sessions
 from sessions.reviewing import telling
 from sessions.reviews import Case, ReviewBooks
 from sessions.stored import Head, ResponsePlace
-from sessions.types import Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
+from sessions.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
 from transport.access import Access
 from transport.auditing import Auditor
 from transport.desk import Desk
@@ -190,6 +190,10 @@ class Gateway:
                 return place
             head = await self._journal.head(place.key)
             return place if head is not None and may_see(principal, place.key, head.user) else None
+
+    async def applied(self, principal: Principal, key: SessionKey, command_id: CommandId) -> bool:
+        """Whether a command of the principal's was carried out: the same again gets its answer. Raises Unavailable."""
+        return await self._journal.find_command(key, principal.id, command_id) is not None
 
     async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
         """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""

@@ -3,8 +3,9 @@
 A command that may begin a response reserves a request and tokens (its own text, what its session held at the end of its
 last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settling`). One
 that turns out to begin none, or is refused, gives its tokens back; where nobody knows whether it was applied, the
-reservation stays until the response ends or it lapses. Sessions and stored bytes are counted in the journal, at most
-every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added.
+reservation stays until the response ends or it lapses. Listed sessions and stored bytes are counted in the journal, at
+most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left,
+the journal is asked whether the command was applied before: its answer is given again (I5).
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
@@ -164,7 +165,7 @@ class Quotas:
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
         limits = self._limits()
-        key = SessionKey(principal.tenant, command.session or derived_session_id(principal, command.id))
+        key = _key(principal, command)
         wanted = getattr(command, "max_output_tokens", None)
         return Demand(
             tenant=principal.tenant,
@@ -189,23 +190,29 @@ class Quotas:
         user: Ceilings,
     ) -> None:
         """Raises Limited (`quota_exceeded`) for a session or a text too many."""
-        makes = cm.making(command) is not None
-        if not makes and text_bytes is None:
+        lists = _lists(command)
+        if not lists and text_bytes is None:
             return
+        asked: list[tuple[Ceilings, str | None, _Tally]] = []
         for ceilings, whose in ((tenant, None), (user, principal.user)):
             if whose is None and ceilings is user:
                 continue  # the journal knows end users, not keys
-            sessions = ceilings.sessions if makes else None
-            if sessions is None and ceilings.stored_bytes is None:
+            if (lists and ceilings.sessions is not None) or ceilings.stored_bytes is not None:
+                stored = ceilings.stored_bytes is not None
+                asked.append((ceilings, whose, await self._tally(principal.tenant, whose, stored=stored)))
+        for ceilings, whose, tally in asked:
+            if lists and ceilings.sessions is not None and tally.sessions >= ceilings.sessions:
+                full = "sessions", ceilings.sessions
+            elif ceilings.stored_bytes is not None and tally.stored_bytes >= ceilings.stored_bytes:
+                full = "stored_bytes", ceilings.stored_bytes
+            else:
                 continue
-            tally = await self._tally(principal.tenant, whose, stored=ceilings.stored_bytes is not None)
-            if sessions is not None and tally.sessions >= sessions:
-                raise self._full("sessions", sessions, whose)
-            if ceilings.stored_bytes is not None:
-                if tally.stored_bytes >= ceilings.stored_bytes:
-                    raise self._full("stored_bytes", ceilings.stored_bytes, whose)
-                tally.stored_bytes += text_bytes or 0
-            tally.sessions += makes
+            if await self._tallies.find_command(_key(principal, command), principal.id, command.id) is None:
+                raise self._full(*full, whose)
+            return
+        for _, _, tally in asked:
+            tally.stored_bytes += text_bytes or 0
+            tally.sessions += lists
 
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
         known = self._tallied.get((tenant, user))
@@ -229,6 +236,16 @@ class Quotas:
             retryable=False,
             retry_after_ms=FULL_RETRY_MS,
         )
+
+
+def _key(principal: Principal, command: cm.ActorCommand) -> SessionKey:
+    return SessionKey(principal.tenant, command.session or derived_session_id(principal, command.id))
+
+
+def _lists(command: cm.ActorCommand) -> bool:
+    """Whether it makes a session that is listed, where there is none."""
+    settings = cm.making(command)
+    return settings is not None and (isinstance(settings, cm.SessionCreate) or settings.listed)
 
 
 def begins(command: cm.ActorCommand) -> int | None:

@@ -98,6 +98,7 @@ class _Telling:
             told.at = position
             told.state.CopyFrom(translate.state_of(session, standing.epoch, position, standing.state or {}))
         self.position = position
+        self._caught_up = False
         await self.write(pb.ConverseReply(resumed=told))
         await self.moved(())
         await self._catch_up(standing.top)
@@ -248,6 +249,10 @@ class Conversation(_Telling):
         else:
             await self.write(reply)
             self._answered()
+
+    async def _catch_up(self, top: int) -> None:
+        await super()._catch_up(top)
+        self._settle()
 
     async def moved(self, records: tuple[Record, ...]) -> None:
         for record in records:

@@ -13,7 +13,8 @@ from sessions.types import ResponseId
 from transport import errors
 from transport.openai import shown, sse
 from transport.openai.cursor import LogCursor
-from transport.openai.requests import EventId
+from transport.openai.requests import EventId, Naming, unfollowed
+from transport.openai.resuming import check
 
 TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _encode = msgspec.json.Encoder().encode
@@ -46,6 +47,12 @@ class Answer:
         if isinstance(asked, dict) and asked.get("store") is False:
             raise not_found(self.response_id)
 
+    async def check_seen(self, seen: EventId) -> None:
+        """Raises BadInput where a reader cannot have `seen` this of it; Unavailable."""
+        if seen.response not in (None, self.response_id):
+            raise unfollowed("This Last-Event-ID is of another response.")
+        await check(self.cursor, self._after, seen)
+
     async def body(self, *, ended: bool = False) -> ev.ResponseBody:
         """The response as it stands, or once it has `ended`."""
         body: ev.ResponseBody | None = None
@@ -75,10 +82,12 @@ class Answer:
         raise not_found(self.response_id)
 
     async def stream(
-        self, *, starting_after: int | None = None, with_ids: bool = False, skip: EventId | None = None
+        self, *, starting_after: int | None = None, ids: Naming | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The events behind `starting_after` (a sequence number) to the last one."""
+        """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
+        they are wanted. What goes wrong is told as the last event, as OpenAI does."""
         body: ev.ResponseBody | None = None
+        upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
             try:
                 async for record in cursor.records(self._after):
@@ -87,6 +96,7 @@ class Answer:
                         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
                     if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
                         continue
+                    upcoming = max(upcoming, event.sequence_number + 1)
                     if isinstance(event, TERMINAL):
                         await self._note(event.response)
                     if isinstance(event, ev.ResponseQueued | ev.ResponseCreated):
@@ -97,14 +107,14 @@ class Answer:
                         said = shown.event(event)
                         if isinstance(event, ev.ResponseInProgress) and body is not None:
                             said["response"] = shown.response(msgspec.structs.replace(body, status="in_progress"))
-                        event_id = str(EventId(cursor.epoch, record.offset)) if with_ids else None
+                        event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
                         yield sse.data(_encode(said), event=said["type"], id=event_id)
                     if isinstance(event, TERMINAL):
                         return
             except SessileError as error:
-                said = {"type": "error", **errors.public(error)}
+                said = {**errors.public(error), "type": "error", "sequence_number": upcoming}
                 yield sse.data(_encode(said), event="error")
 
 
-def not_found(response_id: str) -> NotFound:
-    return NotFound("response_not_found", f"Response with id '{response_id}' not found.", param="response_id")
+def not_found(response_id: str, param: str = "response_id") -> NotFound:
+    return NotFound("response_not_found", f"Response with id '{response_id}' not found.", param=param)

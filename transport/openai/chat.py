@@ -30,7 +30,7 @@ class Choice:
         self.created = 0
         self.model = ""  # that writes it, once that is known
         self._logprobs = logprobs
-        self._all_logprobs: list[Json] = []
+        self._all_logprobs: list[Json] | None = [] if logprobs else None
         self._calls: dict[int, int] = {}  # output index → index among the calls
         self._begun = False
 
@@ -41,7 +41,8 @@ class Choice:
                 self.created, self.model = event.response.created_at // 1000, event.response.model
                 return []
             case ev.OutputTextDelta():
-                self._all_logprobs.extend(event.logprobs)
+                if self._all_logprobs is not None:
+                    self._all_logprobs.extend(event.logprobs)
                 return self._delta({"content": event.delta}, event.logprobs)
             case ev.RefusalDelta():
                 return self._delta({"refusal": event.delta})
@@ -62,6 +63,10 @@ class Choice:
                 return [*self._delta(None), self._entry({}, self.finish_reason)]
             case _:
                 return []
+
+    def retract(self) -> None:
+        """Something of it was taken back: its log probabilities, which spell the tokens out, are not told."""
+        self._all_logprobs = None
 
     def _delta(self, delta: dict[str, Json] | None, logprobs: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
         entries = []
@@ -118,7 +123,7 @@ class Choice:
         return {
             "index": self.index,
             "message": message,
-            "logprobs": {"content": self._all_logprobs, "refusal": None} if self._logprobs else None,
+            "logprobs": None if self._all_logprobs is None else {"content": self._all_logprobs, "refusal": None},
             "finish_reason": self.finish_reason,
         }
 

@@ -13,7 +13,7 @@ from transport import errors
 from transport.openai import sse
 from transport.openai.chat import Choice, encode, usage_of
 from transport.openai.doorway import Begun, Doorway
-from transport.openai.requests import EventId
+from transport.openai.requests import EventId, Naming
 
 FINGERPRINT: Final = "sessile"
 
@@ -47,7 +47,7 @@ class Completion:
             "usage": usage_of(bodies),
         }
 
-    async def stream(self, *, with_ids: bool = False, skip: EventId | None = None) -> AsyncGenerator[bytes, None]:
+    async def stream(self, *, ids: Naming | None = None, skip: EventId | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes of a stream. Raises what is wrong before the first of them; later it is told in the stream.
 
         `skip`: what its reader has seen already, by a stream of the same request with ids."""
@@ -62,8 +62,8 @@ class Completion:
                         raise error
                     for number, entry in enumerate(entries, 1):
                         # The id stands on the last chunk of its event: one that is cut off before it comes again.
-                        whole = with_ids and number == len(entries)
-                        yield self._chunk([entry], EventId(cursor.epoch, record.offset) if whole else None)
+                        event_id = ids(cursor.epoch, record.offset) if ids and number == len(entries) else None
+                        yield self._chunk([entry], event_id)
                         told = True
                 if self._usage:
                     bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
@@ -82,6 +82,8 @@ class Completion:
             event = record.event
             if isinstance(event, ev.SessionDeleted):
                 break
+            if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
+                self._choices[event.response_id].retract()
             choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
             if choice is None or not isinstance(event, ev.ResponseEvent):
                 continue

@@ -2,10 +2,10 @@
 
 Every request becomes one `turn.create` with an id of its own, or one that follows from its `Idempotency-Key`: then the
 same key and body find the same session and the same answer, whether that is still being written or long done (I5).
-Where a stateless request with a key goes is decided once, for every gateway and over restarts, and the log is what
-remembers it: the session that follows from the key either holds the turn, or was created by the very same command id
-as a note that names the place which the history index gave. Of two gateways that decide at once one is refused
-(`idempotency_conflict`) and reads what the other has written.
+Where a request with a key goes is decided once, for every gateway and over restarts, and the log is what remembers it:
+the session that follows from the key either holds the turn, or was created by the very same command id as a note that
+names the place: of a stateless request the one which the history index gave, of another the session that the request
+names. Of two gateways that decide at once one is refused (`idempotency_conflict`) and reads what the other has written.
 
 A place that the history index gave is given back when the turn did not begin; with a key it stays with the key, because
 the same request may have been applied without our knowing.
@@ -44,9 +44,11 @@ from transport.gateway import Gateway
 from transport.openai.chat import told
 from transport.openai.cursor import LogCursor
 from transport.openai.history import Found, HistoryIndex, Place, Unit, beginning, chains, find
+from transport.openai.requests import EventId
+from transport.openai.resuming import check, resume
 
 RETRIES_MAX: Final = 20_000
-PLACE: Final = "sessile.place"  # in the metadata of a note: session, last item, messages that are there already
+PLACE: Final = "sessile.place"  # in the metadata of a note: session[, last item, messages that are there already]
 
 log = structlog.get_logger(__name__)
 
@@ -102,10 +104,36 @@ class Doorway:
 
     # -- stateless ------------------------------------------------------------------------------------------------
 
-    async def begin(self, principal: Principal, door: str, wanted: Wanted, body: bytes, key: str | None) -> Begun:
-        """Begins the turn of a client that brings its whole history. Raises SessileError."""
+    async def begin(
+        self,
+        principal: Principal,
+        door: str,
+        wanted: Wanted,
+        body: bytes,
+        key: str | None,
+        seen: EventId | None = None,
+    ) -> Begun:
+        """Begins the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
+        some of it, comes back to. Raises SessileError."""
         start = beginning(principal, wanted.user, wanted.model, wanted.tools, wanted.instructions)
         behind = chains(start, wanted.units)
+        if seen is not None and seen.response is not None:
+            found = await resume(self.gateway, principal, seen, choices=wanted.choices)
+            return Begun(*found, behind[-1] if behind else start)
+        begun = await self._begin_once(principal, door, wanted, body, key, behind, start)
+        await self._stand(begun.cursor, begun.after, seen)
+        return begun
+
+    async def _begin_once(
+        self,
+        principal: Principal,
+        door: str,
+        wanted: Wanted,
+        body: bytes,
+        key: str | None,
+        behind: Sequence[bytes],
+        start: bytes,
+    ) -> Begun:
         command_id = self.command_id(principal, door, key)
         if key is None:
             found = await self._find(behind, wanted.units)
@@ -134,15 +162,8 @@ class Doorway:
         found = await self._find(behind, wanted.units)
         if found is None:
             return None
-        note = cm.TurnCreate(
-            id=command_id,
-            session=derived_session_id(principal, command_id),
-            create=cm.SessionSettings(model=wanted.model, metadata={PLACE: [*found.place, found.units]}, listed=False),
-            items=(),
-            respond=False,
-        )
         try:
-            await self.gateway.execute(principal, note)
+            await self._note(principal, command_id, [*found.place, found.units], wanted.model)
         except SessileError as error:
             await self._keep(found.chain, found.place)
             noted = await self._noted(principal, command_id, behind) if error.code == "idempotency_conflict" else False
@@ -150,6 +171,24 @@ class Doorway:
                 raise
             return noted
         return found
+
+    async def bind(self, principal: Principal, turn: cm.TurnCreate) -> None:
+        """Binds a key to the session that its turn goes to, where that does not follow from the key itself. Raises
+        Conflict for a key that went elsewhere."""
+        if turn.session != derived_session_id(principal, turn.id):
+            await self._note(principal, turn.id, [turn.session])
+
+    async def _note(
+        self, principal: Principal, command_id: CommandId, place: list[Json], model: str | None = None
+    ) -> None:
+        """Notes a place in the session that follows from a key. The same note again is none."""
+        note = cm.TurnCreate(
+            id=command_id,
+            session=derived_session_id(principal, command_id),
+            create=cm.SessionSettings(model=model, metadata={PLACE: place}, listed=False),
+            respond=False,
+        )
+        await self.gateway.execute(principal, note)
 
     async def _noted(
         self, principal: Principal, command_id: CommandId, behind: Sequence[bytes]
@@ -274,8 +313,9 @@ class Doorway:
         after: int
         last: ItemId | None
 
-    async def send(self, principal: Principal, turn: cm.TurnCreate) -> Sent:
-        """Sends a turn, with a reader already on its log. Whoever gets the cursor closes it."""
+    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> Sent:
+        """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
+        closes it."""
         cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session))
         try:
             ok = await self.gateway.execute(principal, turn)
@@ -283,8 +323,18 @@ class Doorway:
             cursor.close()
             raise
         assert ok.offset is not None
+        await self._stand(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
         return Doorway.Sent(cursor, responses, ok.offset, ok.item_id)
+
+    async def _stand(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
+        """Raises BadInput, and has closed the cursor, where a reader cannot have been."""
+        if seen is not None:
+            try:
+                await check(cursor, after, seen)
+            except BaseException:
+                cursor.close()
+                raise
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""

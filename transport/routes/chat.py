@@ -1,8 +1,8 @@
 """`POST /v1/chat/completions`: OpenAI's shape exactly, on sessions that the client need not know of.
 
-A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` asks for ids. Closing a
-plain stream cancels its answer, but only if the request carried neither `Idempotency-Key` nor that header and nobody
-else reads the session here.
+A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` asks for ids; the same
+request with the last of them as `Last-Event-ID` goes on behind it. Closing a plain stream cancels its answer, but only
+if the request carried neither `Idempotency-Key` nor that header and nobody else reads the session here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transport.openai.completion import Completion
 from transport.openai.documented import STREAM, ChatCompletion, answers
 from transport.openai.doorway import Doorway, Wanted
 from transport.openai.models import ModelCard, card
-from transport.openai.requests import asked, last_event_id
+from transport.openai.requests import asked, came_back, naming
 from transport.openai.wanted import chat_history, chat_sampling, chat_tools
 from transport.openai.wire import ChatRequest
 from transport.routes.tickets import principal_of
@@ -36,10 +36,10 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
         principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
-        headers = asked(request)
-        skip = last_event_id(request) if headers.event_ids else None
+        headers, given = asked(request), await request.body()
+        seen = came_back(request, headers, given)
         wanted = wanted_of(body, card(gateway.models, body.model))
-        begun = await doorway.begin(principal, DOOR, wanted, await request.body(), headers.idempotency_key)
+        begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
         session = begun.cursor.key.session
         plain = headers.idempotency_key is None and not headers.event_ids
 
@@ -58,7 +58,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         if not body.stream:
             whole = await sse.unless_gone(request, completion.whole(), left)
             return JSONResponse(whole, headers=told)
-        chunks = completion.stream(with_ids=headers.event_ids, skip=skip)
+        chunks = completion.stream(ids=naming(begun.responses[0], given) if headers.event_ids else None, skip=seen)
         # What is wrong before the first word is told by the status.
         first = await sse.unless_gone(request, anext(chunks), left)
         return sse.EventStream(sse.resumed(first, chunks), left=left, headers=told)

@@ -2,7 +2,7 @@
 
 A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
 `background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
-is stateless: its session is found by the history that the client resends, and it is not shown again.
+is stateless: its session is found by the history that the client resends, and it is not shown again, nor gone on from.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from sessions import commands as cm
-from sessions.errors import BadInput
+from sessions.errors import BadInput, NotFound
 from sessions.types import INTEGER_MAX, CommandId, Principal, ResponseId, SessionId, Tool, derived_session_id
 from transport.gateway import Gateway
 from transport.openai import shown, sse
-from transport.openai.answers import Answer
+from transport.openai.answers import Answer, not_found
 from transport.openai.bodies import StrictRoute
 from transport.openai.cursor import LogCursor
 from transport.openai.documented import STREAM, ItemList, ResponseDeleted, ToldResponse, answers
 from transport.openai.doorway import Doorway, Wanted
 from transport.openai.items import PageOf, listed, upwards
 from transport.openai.models import ModelCard, card
-from transport.openai.requests import asked, last_event_id
+from transport.openai.requests import EventId, asked, came_back, last_event_id, naming
+from transport.openai.resuming import resume
 from transport.openai.wanted import input_units, response_sampling, response_tools
 from transport.openai.wire import ConversationRef, ResponsesRequest
 from transport.routes.tickets import principal_of
@@ -38,34 +39,59 @@ DOOR: Final = "responses"
 def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
     routes = APIRouter(tags=["responses"], route_class=StrictRoute)
 
-    async def answer_to(principal: Principal, response_id: str) -> Answer:
-        """A response that is there to be read. Whoever gets it closes its cursor."""
-        place = await doorway.find_response(principal, response_id)
+    async def answer_to(
+        principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
+    ) -> Answer:
+        """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
+        cursor."""
+        place = await doorway.find_response(principal, response_id, param)
         answer = Answer(LogCursor(gateway, principal, place.key), ResponseId(response_id), place.offset - 1)
         try:
             await answer.check()
-        except BaseException:
+            if seen is not None:
+                await answer.check_seen(seen)
+        except BaseException as error:
             answer.cursor.close()
+            if isinstance(error, NotFound):
+                raise not_found(response_id, param) from error
             raise
         return answer
+
+    async def session_behind(principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
+        """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
+        begun while it was."""
+        try:
+            answer = await answer_to(principal, response_id, param="previous_response_id")
+        except NotFound:
+            key = (await doorway.find_response(principal, response_id, "previous_response_id")).key
+            if not await gateway.applied(principal, key, command_id):
+                raise
+            return key.session
+        answer.cursor.close()
+        return answer.cursor.key.session
 
     @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
     async def create(request: Request, body: ResponsesRequest) -> Response:
         """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
         principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
-        headers = asked(request)
-        skip = last_event_id(request) if headers.event_ids else None
+        headers, given = asked(request), await request.body()
+        seen = came_back(request, headers, given)
         model = card(gateway.models, body.model)
         _check(body)
         if body.store is False:
             wanted = stateless(body, model)
-            begun = await doorway.begin(principal, DOOR, wanted, await request.body(), headers.idempotency_key)
+            begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
             answer = Answer(begun.cursor, begun.responses[0], begun.after, ended=partial(doorway.answered, begun))
+        elif seen is not None and seen.response is not None:
+            found = await resume(gateway, principal, seen)
+            answer = Answer(found.cursor, found.responses[0], found.after)
         else:
             command_id = doorway.command_id(principal, DOOR, headers.idempotency_key)
             turn = await stored(principal, body, model, command_id)
-            sent = await doorway.send(principal, turn)
+            if headers.idempotency_key is not None:
+                await doorway.bind(principal, turn)
+            sent = await doorway.send(principal, turn, seen)
             answer = Answer(sent.cursor, sent.responses[0], sent.after)
         cursor = answer.cursor
         plain = not body.background and headers.idempotency_key is None and not headers.event_ids
@@ -76,7 +102,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
 
         told = {"x-session-id": cursor.key.session}
         if body.stream:
-            return sse.EventStream(answer.stream(with_ids=headers.event_ids, skip=skip), left=left, headers=told)
+            ids = naming(answer.response_id, given) if headers.event_ids else None
+            return sse.EventStream(answer.stream(ids=ids, skip=seen), left=left, headers=told)
         with cursor:
             work = answer.begun() if body.background else answer.body(ended=True)
             whole = await sse.unless_gone(request, work, left)
@@ -94,8 +121,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         after: ResponseId | None = None
         conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
         if body.previous_response_id is not None:
-            place = await doorway.find_response(principal, body.previous_response_id, "previous_response_id")
-            session, after = place.key.session, ResponseId(body.previous_response_id)
+            session = await session_behind(principal, body.previous_response_id, command_id)
+            after = ResponseId(body.previous_response_id)
         elif conversation is not None:
             session = SessionId(conversation)
             instructions = UNSET if body.instructions is None else body.instructions
@@ -134,11 +161,14 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         include: Annotated[list[str] | None, Query()] = None,
         include_obfuscation: bool | None = None,
     ) -> Response:
-        """A response as it stands; with `stream=true` its events, behind `starting_after`, to its end."""
-        answer = await answer_to(principal_of(request, gateway, "read"), response_id)
+        """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
+        end."""
+        principal = principal_of(request, gateway, "read")
+        headers, seen = asked(request), last_event_id(request) if stream else None
+        answer = await answer_to(principal, response_id, seen=seen)
         if stream:
-            headers = asked(request)
-            return sse.EventStream(answer.stream(starting_after=starting_after, with_ids=headers.event_ids))
+            ids = EventId if headers.event_ids else None
+            return sse.EventStream(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
         with answer.cursor:
             return JSONResponse(shown.response(await answer.body()))
 

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sessions.errors import BadInput
-from sessions.types import Principal, SessionId, SessionKey, TenantId
+from sessions.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.grpc.door import ENDS, Door, error_of, events, has, opened, text
 from transport.access import key_digest
 from transport.grpc_api import GrpcServer
@@ -86,6 +86,38 @@ async def test_a_stream_that_was_cut_goes_on_where_it_stood(slow_door: Door) -> 
     assert again.seen[0].resumed.mode == "replay"
     assert events(whole)[-1].response_incomplete.response.incomplete_details.reason == "max_output_tokens"
     assert await again.rest()
+
+
+async def test_every_resumed_is_followed_by_caught_up(door: Door) -> None:
+    session = (await door.stub.Create(pb.SessionCreate())).session
+    talk = door.converse(session)
+    await talk.until(has("caught_up"))
+    key, journal = SessionKey(TenantId("local"), SessionId(session)), door.assembly.journal
+    for number in range(2):  # the journal is put back to a backup
+        journal.store.restore(journal.store.backup())
+        head = await journal.head(key)
+        assert head is not None
+        epoch = Epoch(f"epoch-{number}")
+        await journal.grant(key, expected_fence=head.fence, owner="r", new_epoch=epoch, now_ms=UnixMs(1))
+        await door.history(session)
+        async with asyncio.timeout(10):
+            resumed = (await talk.until(has("resumed"))).resumed
+            assert (resumed.mode, resumed.epoch, resumed.reason) == ("reset", epoch, "epoch_changed")
+            assert (await talk.until(has("caught_up"))).caught_up.offset == resumed.at
+    await talk.hang_up()
+    async with asyncio.timeout(10):
+        await talk.rest()
+
+
+async def test_a_stream_that_is_hung_up_before_it_has_caught_up_ends_when_it_has(door: Door) -> None:
+    session = (await door.stub.Create(pb.SessionCreate())).session
+    for number in range(200):
+        await door.stub.Send(pb.MessageCreate(session=session, content=f"Line {number}", no_response=True))
+    talk = door.converse(session, position=pb.Position(offset=0))
+    await talk.hang_up()
+    async with asyncio.timeout(10):
+        replies = await talk.rest()
+    assert len(events(replies)) == 201 and replies[-1].WhichOneof("reply") == "caught_up"
 
 
 async def test_hanging_up_cancels_only_where_it_was_asked_to(slow_door: Door) -> None:

@@ -171,6 +171,51 @@ async def test_sessions_and_history_have_a_quota(limits: Callable[[str], Path]) 
         assert answer["error"]["param"] == "stored_bytes"
 
 
+async def test_what_was_applied_is_answered_again_when_there_is_no_room(limits: Callable[[str], Path]) -> None:
+    path = limits("[default]\nsessions = 2\nstored_bytes = 15_000\n")
+    async with assembled(limits_file=path) as server, wire(server.server.port) as client:
+        await client.hello()
+
+        async def ask(**command: Any) -> dict[str, Any]:
+            client.send(command)
+            return await client.until(id=command["id"])
+
+        makes: list[dict[str, Any]] = [{"session": "named"}, {"title": "Named by its id"}]
+        made = [await ask(type="session.create", id=f"make-{number}", **one) for number, one in enumerate(makes)]
+        assert [answer["type"] for answer in made] == ["ok", "ok"]
+        full = await ask(type="session.create", id="make-3")
+        assert full["error"]["code"] == "quota_exceeded"
+        for number, one in enumerate(makes):
+            assert await ask(type="session.create", id=f"make-{number}", **one) == made[number]
+        reused = await ask(type="session.create", id="make-0", session="named", title="Another")
+        assert reused["error"]["code"] == "idempotency_conflict"
+
+        say: dict[str, Any] = {"type": "message.create", "session": "named", "content": "word " * 4_000, "queue": True}
+        said = await ask(id="say", **say)
+        assert said["type"] == "ok"
+        assert (await ask(id="more", **say))["error"]["param"] == "stored_bytes"
+        assert await ask(id="say", **say) == said
+        counted = server.gateway.counters
+        assert (counted["limited_sessions"], counted["limited_stored_bytes"]) == (1, 1)
+
+
+async def test_unlisted_sessions_have_no_quota(limits: Callable[[str], Path]) -> None:
+    path = limits("[default]\nsessions = 10\n")
+    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+        for number in range(11):
+            assert (await ask(http, user=f"u{number}")).status_code == 200
+        for expected in (*(200 for _ in range(10)), 429):
+            answer = await http.post("/v1/conversations", json={})
+            assert answer.status_code == expected
+        assert answer.json()["error"]["param"] == "sessions"
+        assert (await ask(http, user="late")).status_code == 200
+        key = {"idempotency-key": "k"}
+        refused = await http.post("/v1/responses", json={"model": "simulated", "input": "Hi"}, headers=key)
+        assert refused.status_code == 429
+        unstored = {"model": "simulated", "input": "Hi", "store": False}
+        assert (await http.post("/v1/responses", json=unstored)).status_code == 200
+
+
 async def test_connections_beyond_the_pace_are_told_when_to_come(limits: Callable[[str], Path]) -> None:
     async with assembled(limits_file=limits("connections_per_s = 1.0\n")) as server:
         port = server.server.port

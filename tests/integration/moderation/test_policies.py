@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import openai
 import pytest
 
@@ -17,9 +18,10 @@ from inference.moderation.messages import INLINE_MAX
 from inference.moderation.policy import parse_policies
 from inference.simulated import SimulatedOptions, decode
 from sessions import events as ev
+from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.types import LOCAL_PRINCIPAL
 from sessions.verdicts import Verdict
-from tests.integration.openai.server import SIMULATED, Serving, serving
+from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving
 
 POLICY = """
 [policies.default]
@@ -34,13 +36,31 @@ pii = {{ kinds = ["email"], action = "{pii}" }}
 Start = Callable[..., AbstractAsyncContextManager[Serving]]
 
 
+class TellingEngine(ScriptedEngine):
+    """Gives log probabilities."""
+
+    @property
+    def info(self) -> EngineInfo:
+        info = super().info
+        return msgspec.structs.replace(info, sampling=info.sampling | {"logprobs"})
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        async for each in super().generate(request):
+            if isinstance(each, Chunk):
+                told = {"token": each.text, "logprob": -0.5, "bytes": list(each.text.encode()), "top_logprobs": []}
+                each = msgspec.structs.replace(each, logprobs=(told,))
+            yield each
+
+
 @asynccontextmanager
-async def running(path: Path, **policy: str) -> AsyncIterator[tuple[Serving, PolicyFilterSet]]:
+async def running(
+    path: Path, engine: ScriptedEngine | None = None, **policy: str
+) -> AsyncIterator[tuple[Serving, PolicyFilterSet]]:
     path.write_text(POLICY.format(**{"mode": "window", "action": "block", "pii": "redact"} | policy))
     filters = PolicyFilterSet(str(path))
     await filters.open()
     try:
-        async with serving(SimulatedOptions(step_base_s=0.001), filters=filters) as server:
+        async with serving(SimulatedOptions(step_base_s=0.001), filters=filters, engine=engine) as server:
             yield server, filters
     finally:
         await filters.close()
@@ -88,6 +108,24 @@ async def test_async_takes_back_for_everybody(tmp_path: Path) -> None:
         retracted = [r.event for r in server.log(server.sessions[0]) if isinstance(r.event, ev.ContentRetracted)]
         assert [(each.start, each.end, each.replacement) for each in retracted] == [(9, 24, "[withheld]")]
         assert "ana@example" not in decode(server.engine.prompts[-1])
+
+
+async def test_log_probabilities_do_not_spell_out_what_was_taken_back(tmp_path: Path) -> None:
+    engine = TellingEngine(SimulatedOptions(step_base_s=0.001))
+    said = ["Write to ana@example.org now please", " or not."]
+    async with running(tmp_path / "p.toml", engine, mode="async", pii="retract") as (server, _):
+        server.engine.script += [*said, "Fine.", *said]
+        withheld = (await ask(server, "two", logprobs=True)).choices[0]
+        assert withheld.message.content is not None and withheld.message.content.startswith("Write to [withheld] ")
+        assert withheld.logprobs is None
+        plain = (await ask(server, "three", logprobs=True)).choices[0]
+        assert plain.logprobs is not None and plain.logprobs.content is not None
+        assert "".join(each.token for each in plain.logprobs.content) == plain.message.content == "Fine."
+        async with server.client() as client:
+            response = await client.responses.create(
+                model=SIMULATED, input="four", include=["message.output_text.logprobs"]
+            )
+        assert response.output_text.startswith("Write to [withheld] ") and '"token"' not in response.to_json()
 
 
 async def test_a_refused_message_touches_no_engine_and_a_redacted_one_is_stored_redacted(tmp_path: Path) -> None:

@@ -195,3 +195,19 @@ async def serving(
         await engine.close()
         await directory.close()
         await journal.close()
+
+
+async def another_door(server: Serving) -> Server:
+    """A second gateway to the same actors, which knows nothing of the first."""
+    gateway = Gateway(
+        sessions=server.runtime,
+        journal=server.journal,
+        access=Access({}, clock=asyncio.get_running_loop().time),
+        limits=GatewayLimits(),
+        now_ms=server.gateway.now_ms,
+        new_id=lambda: secrets.token_hex(10),
+        models=lambda: [card_of(server.engine.info)],
+    )
+    door = Server(gateway, host="127.0.0.1", port=0)
+    await door.start()
+    return door

@@ -7,9 +7,12 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import ResponseErrorEvent
 
 from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
+from persistence.memory import MemoryStore
+from sessions.errors import Unauthorized
 from sessions.types import Principal, TenantId
 from tests.integration.openai.server import SIMULATED, Serving, serving
 from transport.access import key_digest
@@ -58,6 +61,22 @@ async def test_a_stream_ends_in_what_is_kept(client: openai.AsyncOpenAI) -> None
     assert final.output_text == (await client.responses.retrieve(final.id)).output_text
 
 
+async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: SimulatedOptions) -> None:
+    keys = {key_digest("ann"): Principal(tenant=TenantId("acme"), key_id="k")}
+    async with serving(options, keys=keys) as server, server.client("ann") as client:
+        server.engine.script.append("word " * 10_000)
+        stream = await client.responses.create(model=SIMULATED, input="hello", stream=True)
+        events: list[Any] = []
+        async for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                server.gateway.access._end("k", Unauthorized("unauthorized", "This key was revoked."))
+        last = events[-1]
+        assert isinstance(last, ResponseErrorEvent) and last.type == "error"
+        assert (last.code, last.message, last.param) == ("unauthorized", "This key was revoked.", None)
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
 async def test_a_background_response_is_resumed_where_its_reader_left(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
@@ -98,6 +117,31 @@ async def test_an_erased_response_is_gone(client: openai.AsyncOpenAI) -> None:
             await again(made.id)
 
 
+async def test_nothing_goes_on_from_what_is_not_shown(client: openai.AsyncOpenAI, server: Serving) -> None:
+    erased = await client.responses.create(model=SIMULATED, input="hello")
+    await client.responses.delete(erased.id)
+    unstored = await client.responses.create(model=SIMULATED, input="hello", store=False)
+    asked = len(server.engine.asked)
+    for before in (erased, unstored):
+        for stream in (False, True):
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.responses.create(
+                    model=SIMULATED, input="and then", previous_response_id=before.id, stream=stream
+                )
+            assert (caught.value.code, caught.value.param) == ("response_not_found", "previous_response_id")
+    assert len(server.engine.asked) == asked
+
+
+async def test_what_went_on_from_a_response_is_answered_again_when_that_is_erased(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(model=SIMULATED, input="hello")
+    ask: dict[str, Any] = {"model": SIMULATED, "input": "and then", "previous_response_id": first.id}
+    second = await client.responses.create(**ask, extra_headers={"Idempotency-Key": "k"})
+    await client.responses.delete(first.id)
+    assert await client.responses.create(**ask, extra_headers={"Idempotency-Key": "k"}) == second
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.create(**ask, extra_headers={"Idempotency-Key": "another"})
+
+
 async def test_what_is_not_stored_is_not_shown_again(client: openai.AsyncOpenAI, server: Serving) -> None:
     history: list[Any] = [{"role": "user", "content": "hello"}]
     for turn in range(3):
@@ -131,6 +175,38 @@ async def test_the_same_key_gives_the_same_response(client: openai.AsyncOpenAI, 
     assert server.usage == 1
     with pytest.raises(openai.ConflictError):
         await client.responses.create(model=SIMULATED, input="other", extra_headers=key)
+
+
+async def test_a_key_is_one_request_wherever_its_answer_goes(options: SimulatedOptions) -> None:
+    store = MemoryStore()
+    async with serving(options, store=store) as server, server.client() as client:
+        first = await client.responses.create(model=SIMULATED, input="hello")
+        one, other = [(await client.conversations.create()).id for _ in range(2)]
+        places: list[dict[str, Any]] = [
+            {},
+            {"conversation": one},
+            {"conversation": other},
+            {"previous_response_id": first.id},
+            {"store": False},
+        ]
+        made = []
+        for number, place in enumerate(places):
+            key = {"Idempotency-Key": f"k{number}"}
+            made.append(await client.responses.create(model=SIMULATED, input="a", extra_headers=key, **place))
+        used = server.usage
+    async with serving(options, store=store) as server, server.client() as client:
+        for number, place in enumerate(places):
+            key = {"Idempotency-Key": f"k{number}"}
+            again = await client.responses.create(model=SIMULATED, input="a", extra_headers=key, **place)
+            assert again == made[number]
+            for elsewhere in places:
+                if elsewhere != place:
+                    with pytest.raises(openai.ConflictError) as caught:
+                        await client.responses.create(model=SIMULATED, input="b", extra_headers=key, **elsewhere)
+                    assert caught.value.code == "idempotency_conflict"
+        assert server.usage == used
+        listed = await client.get("/sessions", cast_to=object)
+        assert len(listed["data"]) == 4  # type: ignore[index]
 
 
 async def test_a_conversation(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import Any
 
 import openai
@@ -12,11 +11,7 @@ import pytest
 from bench.openai_retries import run
 from inference.simulated import SimulatedOptions
 from persistence.memory import MemoryStore
-from tests.integration.openai.server import SIMULATED, Serving, serving
-from transport.access import Access
-from transport.gateway import Gateway, GatewayLimits
-from transport.openai.models import card_of
-from transport.server import Server
+from tests.integration.openai.server import SIMULATED, another_door, serving
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -61,22 +56,6 @@ async def test_another_body_under_the_key_is_refused_after_a_restart(options: Si
             with pytest.raises(openai.ConflictError) as caught:
                 await turn(client, other, key="k")
             assert caught.value.code == "idempotency_conflict"
-
-
-async def another_door(server: Serving) -> Server:
-    """A second gateway to the same actors, which knows nothing of the first."""
-    gateway = Gateway(
-        sessions=server.runtime,
-        journal=server.journal,
-        access=Access({}, clock=asyncio.get_running_loop().time),
-        limits=GatewayLimits(),
-        now_ms=server.gateway.now_ms,
-        new_id=lambda: secrets.token_hex(10),
-        models=lambda: [card_of(server.engine.info)],
-    )
-    door = Server(gateway, host="127.0.0.1", port=0)
-    await door.start()
-    return door
 
 
 async def test_two_gateways_that_are_asked_at_once_give_one_answer(options: SimulatedOptions) -> None:
