@@ -68,7 +68,9 @@ async def test_a_change_has_the_limits_of_every_door(client: openai.AsyncOpenAI,
         ("metadata", {"text": "\ud800"}),
         ("title", "日" * 257),
     ):
-        refused = await http.patch(path, content=json.dumps({field: wrong}), headers={"content-type": "application/json"})
+        refused = await http.patch(
+            path, content=json.dumps({field: wrong}), headers={"content-type": "application/json"}
+        )
         assert refused.status_code == 400, wrong
         assert refused.json()["error"]["code"] == "invalid_request", wrong
     deep = "[" * 70 + "]" * 70
