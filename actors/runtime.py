@@ -38,7 +38,7 @@ from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Publish
 from sessions.prices import PriceBook
 from sessions.steps import Activated
 from sessions.stored import Head
-from sessions.types import Epoch, Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
+from sessions.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
 from sessions.world import World
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]

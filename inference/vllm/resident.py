@@ -19,7 +19,6 @@ from typing import Final
 from inference.kv.holdings import Holdings
 from sessions.types import SessionKey, TenantId
 
-
 TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
 
 
