@@ -188,7 +188,7 @@ def test_an_id_that_has_left_nothing_is_new_after_a_day() -> None:
     ground.check()
 
 
-# -- logs that were written before it was refused -----------------------------------------------------------------------
+# -- logs that were written before it was refused ----------------------------------------------------------------------
 
 
 def asked_again(event: ev.AnyEvent, below: ItemId | None) -> ev.AnyEvent | None:
