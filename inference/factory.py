@@ -72,6 +72,12 @@ class EngineSettings(Protocol):
 def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
     """An engine that has not started; what it spills is encrypted under `keys`. Raises BadInput that names a wrong
     setting."""
+    if settings.vllm_adapter and settings.engine != "vllm":
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_adapter is for --engine vllm: {settings.engine} would answer without it. Leave --vllm-adapter out.",
+            param="vllm_adapter",
+        )
     if settings.engine == "sim":
         return _simulated(settings)
     if settings.kv_redis:

@@ -69,3 +69,10 @@ def test_memory_for_spilled_kv_and_its_folder_can_be_set() -> None:
         engine = make_engine(settings)
         assert isinstance(engine, LlamaEngine)
         assert (engine.options.host_bytes_max, engine.options.staging_folder) == (bound, folder)
+
+
+@pytest.mark.parametrize("engine", ["llama", "sim"])
+def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(engine=engine, vllm_adapter="lora"))
+    assert error.value.param == "vllm_adapter"
