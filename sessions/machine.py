@@ -129,6 +129,7 @@ class Machine(Turns, Reviewing):
                 for open_ in list(self.state.open.values()):
                     self._end_incomplete(open_, "orphaned")
             case Paused():
+                self._paused = frozenset(self.state.open)
                 for open_ in self.state.open.values():
                     self._generations.pop(open_.id, None)
                     self._out.effects.append(Stop(open_.id))

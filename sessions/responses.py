@@ -92,6 +92,7 @@ class Responses:
         self._smaller_model = smaller_model  # the only other model than the session's that writes here; "": none does
         self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
         self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
+        self._paused: frozenset[ResponseId] = frozenset()  # for nobody reads them
         self._runs = 0  # begun by this activation; numbers them
         self._runs_lost = 0  # those begun when the engine last ended under one
         self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
@@ -105,7 +106,8 @@ class Responses:
     def at_work(self) -> bool:
         """Some turn is open, and not only because all its answers are paused."""
         state = self.state
-        return bool(self._generations or state.awaiting or (state.queue and not state.open))
+        paused = state.open and self._paused.issuperset(state.open)
+        return state.busy and (bool(state.awaiting) or not paused)
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
         """Notes what a response's prompt is made of, for the usage of one that is cut short."""
@@ -183,6 +185,7 @@ class Responses:
     def _start(self, open_: Open) -> None:
         self._runs += 1
         self._generations[open_.id] = self._runs
+        self._paused -= {open_.id}
         self._out.effects.append(Start(open_.id, self._runs))
 
     def _start_all(self) -> None:
