@@ -182,7 +182,9 @@ class World:
         for save in list(self.saves):
             if (patient or self.chance.random() < 0.3) and save in self.saves and self._save(save):
                 sent.add(save.request)
-        told = KVConnectorOutput(finished_sending=sent or None, finished_recving=received or None, invalid_block_ids=bad)
+        told = KVConnectorOutput(
+            finished_sending=sent or None, finished_recving=received or None, invalid_block_ids=bad
+        )
         self.scheduler.update_from_output(
             scheduled,
             ModelRunnerOutput(
@@ -226,7 +228,9 @@ class World:
         for number, block in enumerate(save.block_ids):
             index = save.first_block + number
             held = tuple(self.device[block])
-            assert held == tuple(places[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]), f"{save.request} saves others'"
+            assert held == tuple(places[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]), (
+                f"{save.request} saves others'"
+            )
             run.file[index] = held
             self.seen["saved"] += 1
         if save.close:

@@ -15,7 +15,7 @@ from sessions.types import INTEGER_MAX, Epoch, ResponseId
 
 KEY_LENGTH_MAX: Final = 255
 _EVENT_ID: Final = re.compile(
-    r"^(?P<epoch>[^\s:]{1,128}):(?P<offset>\d{1,16})(:(?P<response>[!-9;-~]{1,128}):(?P<request>[0-9a-f]{12}))?$"
+    r"^(?P<epoch>[^\s:.]{1,128})(\.(?P<response>[^\s:.]{1,128})\.(?P<request>[0-9a-f]{12}))?:(?P<offset>\d{1,16})$"
 )
 
 
@@ -34,16 +34,18 @@ class EventId(NamedTuple):
     request: str = ""  # `request_digest`
 
     def __str__(self) -> str:
-        place = f"{self.epoch}:{self.offset}"
-        return place if self.response is None else f"{place}:{self.response}:{self.request}"
+        answer = "" if self.response is None else f".{self.response}.{self.request}"
+        return f"{self.epoch}{answer}:{self.offset}"
 
 
 Naming = Callable[[Epoch, int], EventId]
 """How a stream names its events."""
 
 
-def naming(response: ResponseId, body: bytes) -> Naming:
-    """The ids of a stream that a request with this body began."""
+def naming(response: ResponseId, body: bytes, key: str | None) -> Naming:
+    """The ids of a stream that a request with this body began. Where an Idempotency-Key leads back to it, places do."""
+    if key is not None:
+        return EventId
     return partial(EventId, response=response, request=request_digest(body))
 
 

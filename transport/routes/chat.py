@@ -58,7 +58,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         if not body.stream:
             whole = await sse.unless_gone(request, completion.whole(), left)
             return JSONResponse(whole, headers=told)
-        chunks = completion.stream(ids=naming(begun.responses[0], given) if headers.event_ids else None, skip=seen)
+        ids = naming(begun.responses[0], given, headers.idempotency_key) if headers.event_ids else None
+        chunks = completion.stream(ids=ids, skip=seen)
         # What is wrong before the first word is told by the status.
         first = await sse.unless_gone(request, anext(chunks), left)
         return sse.EventStream(sse.resumed(first, chunks), left=left, headers=told)

@@ -102,7 +102,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
 
         told = {"x-session-id": cursor.key.session}
         if body.stream:
-            ids = naming(answer.response_id, given) if headers.event_ids else None
+            ids = naming(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
             return sse.EventStream(answer.stream(ids=ids, skip=seen), left=left, headers=told)
         with cursor:
             work = answer.begun() if body.background else answer.body(ended=True)

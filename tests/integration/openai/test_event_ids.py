@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -118,7 +119,7 @@ async def test_an_id_that_cannot_be_followed_is_refused(
 ) -> None:
     say(server, body)
     _, last = await cut(http, path, body)
-    epoch, offset, *answer = last.split(":")
+    epoch, response, request, offset = re.split("[.:]", last)
     of_old = f"{epoch}:{offset}"
     other = {**body, "temperature": 0.5}
 
@@ -132,9 +133,9 @@ async def test_an_id_that_cannot_be_followed_is_refused(
     await refused(last, "X-Sessile-Event-Ids", headers={})
     await refused(of_old, "Idempotency-Key")
     await refused(last, "another request", body=other)
-    await refused(":".join(("elsewhere", offset, *answer)), "not there")
-    await refused(":".join((epoch, "1000000", *answer)), "not there")
-    await refused(":".join((epoch, offset, "resp_unknown", answer[-1])), "not there")
+    await refused(f"elsewhere.{response}.{request}:{offset}", "not there")
+    await refused(f"{epoch}.{response}.{request}:1000000", "not there")
+    await refused(f"{epoch}.resp_unknown.{request}:{offset}", "not there")
     assert len(server.engine.asked) == len(server.sessions) == 1
 
 
@@ -145,9 +146,10 @@ async def test_an_id_that_names_no_answer_needs_its_key(
     headers = {**IDS, "idempotency-key": "k"}
     whole = parts((await http.post(path, json=body, headers=headers)).text)
     index, last = next((index, found) for index, part in enumerate(whole) if (found := id_of(part)) is not None)
-    epoch, offset, *_ = last.split(":")
+    epoch, offset = last.split(":")
     rest = await http.post(path, json=body, headers={**headers, "last-event-id": f"{epoch}:{offset}"})
     assert parts(rest.text) == whole[index + 1 :]
+    assert epoch in {(await http.get(f"/v1/sessions/{session}")).json()["epoch"] for session in server.sessions}
     for wrong in (f"elsewhere:{offset}", f"{epoch}:1000000"):
         given = await http.post(path, json=body, headers={**headers, "last-event-id": wrong})
         assert (given.status_code, given.json()["error"]["param"]) == (400, "last_event_id")
@@ -159,7 +161,7 @@ async def test_the_answer_of_an_id_may_be_gone(server: Serving, http: httpx.Asyn
     last = id_of(parts(stream)[3])
     assert last is not None
     (session,) = server.sessions
-    response_id = last.split(":")[2]
+    response_id = last.split(".")[1]
     assert (await http.delete(f"/v1/responses/{response_id}")).status_code == 200
     erased = await http.post("/v1/responses", json=RESPONSE, headers={**IDS, "last-event-id": last})
     assert (erased.status_code, erased.json()["error"]["param"]) == (400, "last_event_id")
@@ -206,7 +208,7 @@ async def test_a_response_that_is_read_again_goes_on_behind_an_id(server: Servin
     made = parts((await http.post("/v1/responses", json=RESPONSE, headers=IDS)).text)
     posted = id_of(made[3])
     assert posted is not None
-    path = f"/v1/responses/{posted.split(':')[2]}?stream=true"
+    path = f"/v1/responses/{posted.split('.')[1]}?stream=true"
     whole = parts((await http.get(path, headers=IDS)).text)
     read = id_of(whole[3])
     assert read is not None and [part.split("\n")[1:] for part in whole] == [part.split("\n")[1:] for part in made]
