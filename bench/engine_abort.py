@@ -22,7 +22,8 @@ import msgspec
 from bench.support import ROOT, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.http import HttpClient
-from sessions.ports import ChatMessage, Chunk, GenerationRequest
+from sessions.generation import Chunk, GenerationRequest
+from sessions.ports import ChatMessage
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"

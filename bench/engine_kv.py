@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bench.support import ROOT, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.ports import ChatMessage, Chunk, Finish, GenerationRequest
+from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.ports import ChatMessage
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -18,7 +18,8 @@ import msgspec
 
 from bench.support import ROOT, lower_bound, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.ports import ChatMessage, Chunk, GenerationRequest
+from sessions.generation import Chunk, GenerationRequest
+from sessions.ports import ChatMessage
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL: Path = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -23,7 +23,8 @@ from bench.support import percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.errors import Overloaded
-from sessions.ports import Chunk, Engine, GenerationRequest
+from sessions.generation import Chunk, GenerationRequest
+from sessions.ports import Engine
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import run as run_virtual
 

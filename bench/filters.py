@@ -43,7 +43,8 @@ from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
 from inference.moderation.patterns import iban, luhn
-from sessions.ports import Chunk, GenerationRequest, InputFilter
+from sessions.generation import Chunk, GenerationRequest
+from sessions.ports import InputFilter
 from sessions.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 FOLDER = Path(__file__).parent / "filters_data"

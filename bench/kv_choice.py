@@ -34,7 +34,7 @@ from inference.kv.tiers import HostSnapshot
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
-from sessions.ports import Chunk, GenerationRequest
+from sessions.generation import Chunk, GenerationRequest
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 

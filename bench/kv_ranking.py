@@ -3,8 +3,8 @@
     python -m bench.kv_ranking --snapshots 20000
 
 Both are done between two tokens of everybody's answers. The victim is looked for among a few drawn at random
-(`inference.kv.shelf.least`), and of the silences that go on a sample is learned from; the peer in each pair takes all of
-them. `victims_place` is where the victim stands among all, 0 for the least valuable: what the draw costs.
+(`inference.kv.shelf.least`), and of the silences that go on a sample is learned from; the peer in each pair takes all
+of them. `victims_place` is where the victim stands among all, 0 for the least valuable: what the draw costs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.peer import MODEL
 from bench.support import filler, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.ports import Chunk, Finish
+from sessions.generation import Chunk, Finish
 from sessions.types import Sampling
 from tests.contract.engines import key, prompt_of, request
 

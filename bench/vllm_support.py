@@ -25,7 +25,8 @@ import msgspec
 
 from inference.vllm.core import VllmCore
 from inference.vllm.engine import VllmEngine, VllmOptions
-from sessions.ports import Chunk, Finish, GenerationRequest, Keys
+from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.ports import Keys
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 ROOT = Path(__file__).resolve().parent.parent

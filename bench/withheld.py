@@ -40,7 +40,7 @@ from websockets.asyncio.client import connect
 from bench.support import new_ulid, report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
-from sessions.ports import Chunk, Finish, GenerationRequest
+from sessions.generation import Chunk, Finish, GenerationRequest
 from sessions.state import replay
 from sessions.stored import Loaded
 from sessions.types import Principal, SessionKey, TenantId, unpack_tokens

@@ -21,8 +21,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import msgspec
 
 from sessions.errors import BadInput, Unavailable
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
 from sessions.limits import Forecast, Holdings, HoldsKV, Share
-from sessions.ports import Chunk, Engine, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace, Tokenizer
+from sessions.ports import Engine, Tokenizer
 from sessions.types import ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["SwitchingEngine", "check_model", "switching"]

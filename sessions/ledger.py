@@ -18,7 +18,8 @@ import msgspec
 from sessions import tree
 from sessions.errors import BadInput
 from sessions.events import SessionInfo
-from sessions.ports import ChatMessage, EngineInfo, Tokenizer
+from sessions.generation import EngineInfo
+from sessions.ports import ChatMessage, Tokenizer
 from sessions.prompt import Segment, fit, too_long
 from sessions.state import Open, State
 from sessions.steps import Prepared

@@ -19,7 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from sessions.ports import Chunk, LateFilter, OutputFilter
+from sessions.generation import Chunk
+from sessions.ports import LateFilter, OutputFilter
 from sessions.types import Json, Tokens, pack_tokens
 from sessions.verdicts import Finding, Verdict, quoted
 

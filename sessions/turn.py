@@ -21,12 +21,13 @@ import structlog
 
 from sessions import writer
 from sessions.errors import BadInput, Internal, SessileError
+from sessions.generation import Finish, GenerationRequest
 from sessions.ledger import Ledger, Plan
 from sessions.limits import Share
 from sessions.measures import Measures
 from sessions.pace import Pace
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import Engine, FilterSet, Finish, GenerationRequest
+from sessions.ports import Engine, FilterSet
 from sessions.state import Open
 from sessions.steps import Broke, Finished, Fitted, Input, Left, Output
 from sessions.tools import Passed, ToolCalls, constrained, forced

@@ -13,8 +13,9 @@ from typing import Final
 
 from actors.router import Router
 from actors.runtime import Runtime
+from sessions.generation import EngineStats
 from sessions.measures import Labels, Measures
-from sessions.ports import Engine, EngineStats
+from sessions.ports import Engine
 
 TIERS: Final = ("host", "disk", "redis")
 READS: Final = {"host": "restores", "disk": "disk_reads", "redis": "redis_reads"}

@@ -40,7 +40,7 @@ from inference.kv.promotion import Promotions
 from inference.kv.retention import Returns
 from inference.kv.shelf import Shelf, least
 from inference.tokens import common_prefix
-from sessions.ports import KVPlace
+from sessions.generation import KVPlace
 from sessions.types import OPENINGS, SHARED, SessionKey, TenantId
 
 if TYPE_CHECKING:

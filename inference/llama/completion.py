@@ -18,7 +18,7 @@ from inference.llama.http import EventStream, HttpClient
 from inference.llama.sampling import public_logprobs
 from inference.llama.vocabulary import Fragments
 from sessions.errors import BadInput, Internal, SessileError, Unavailable
-from sessions.ports import Chunk, Finish
+from sessions.generation import Chunk, Finish
 from sessions.types import INTEGER_MAX, Json, Tokens
 
 

@@ -43,8 +43,9 @@ from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
 from sessions.limits import Forecast, Share
-from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
+from sessions.ports import Keys
 from sessions.types import ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]

@@ -24,7 +24,7 @@ from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments
 from inference.tokens import common_prefix
 from sessions.errors import SessileError
-from sessions.ports import Chunk
+from sessions.generation import Chunk
 from sessions.types import INTEGER_MAX, Json
 
 _TRIED_TOKENS: Final = 64

@@ -12,7 +12,7 @@ from typing import Final
 
 from inference.formats import output_schema
 from sessions.errors import BadInput
-from sessions.ports import GenerationRequest
+from sessions.generation import GenerationRequest
 from sessions.types import Json
 
 HONOURED: Final = frozenset(

@@ -21,7 +21,7 @@ import msgspec
 from inference.fair import Claim, FairQueue
 from inference.llama.slots import Slot, SlotTable
 from sessions.errors import Overloaded, SessileError
-from sessions.ports import GenerationRequest
+from sessions.generation import GenerationRequest
 from sessions.turn import continuation_seed
 from sessions.types import SessionKey, Tokens
 

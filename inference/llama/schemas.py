@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from sessions.errors import BadInput
-from sessions.ports import Chunk, Finish
+from sessions.generation import Chunk, Finish
 from sessions.types import Json
 
 IMPOSSIBLE: Final = "Z"  # neither a value, nor a blank, nor the beginning of true, false or null

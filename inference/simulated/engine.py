@@ -38,8 +38,8 @@ from inference.simulated.vocabulary import (
 from inference.switching import check_model
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
 from sessions.limits import Forecast, Share
-from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
 from sessions.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]

@@ -28,7 +28,7 @@ from inference.vllm.model import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
 from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
-from sessions.ports import Chunk
+from sessions.generation import Chunk
 
 log = logging.getLogger(__name__)
 

@@ -45,8 +45,9 @@ from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
 from sessions.limits import Forecast, Share
-from sessions.ports import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, Keys, KVPlace
+from sessions.ports import Keys
 from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["VllmEngine", "VllmOptions"]

@@ -16,7 +16,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from inference.formats import output_schema
 from sessions.errors import BadInput
-from sessions.ports import GenerationRequest
+from sessions.generation import GenerationRequest
 from sessions.types import Json
 
 HONOURED: Final = frozenset(

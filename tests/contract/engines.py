@@ -17,7 +17,8 @@ from inference.kv.cost import Choice, CostModel
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.switching import switching
-from sessions.ports import ChatMessage, Chunk, Engine, Finish, GenerationRequest
+from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.ports import ChatMessage, Engine
 from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
 
 SLOTS = 2

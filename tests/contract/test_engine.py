@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sessions.errors import BadInput, Overloaded, Unavailable
-from sessions.ports import ChatMessage, Chunk, Engine, Finish
+from sessions.generation import Chunk, Finish
+from sessions.ports import ChatMessage, Engine
 from sessions.types import Sampling, SessionKey, Tool
 from tests.contract.engines import (
     GREEDY,

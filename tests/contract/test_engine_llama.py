@@ -15,7 +15,8 @@ import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.errors import BadInput
-from sessions.ports import ChatMessage, Chunk, KVPlace
+from sessions.generation import Chunk, KVPlace
+from sessions.ports import ChatMessage
 from sessions.types import OPENINGS, Sampling, SessionKey, TextOptions
 from tests.contract.engines import (
     SLOTS,

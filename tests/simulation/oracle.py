@@ -28,7 +28,7 @@ from inference.simulated.vocabulary import (
     next_token,
 )
 from inference.tokens import Utf8Stream
-from sessions.ports import EngineInfo
+from sessions.generation import EngineInfo
 from sessions.types import FunctionCall, FunctionCallOutput, Item, Message, Tool, unpack_tokens
 from tests.simulation.rules import Response, Rules
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from inference.simulated import SimulatedEngine, decode
-from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.types import ResponseId, Tool
 from tests.support.virtual_time import passed
 

@@ -14,7 +14,7 @@ from inference.vllm import core
 from inference.vllm.connector import SessileConnector, contained
 from inference.vllm.engine import VllmEngine
 from sessions.errors import BadInput
-from sessions.ports import Chunk
+from sessions.generation import Chunk
 from sessions.types import OPENINGS, Sampling, TextOptions
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from sessions.errors import BadInput, NotFound, Unavailable
-from sessions.ports import EngineInfo, Member, View
+from sessions.generation import EngineInfo
+from sessions.ports import Member, View
 from sessions.types import Json, Sampling
 
 

@@ -14,8 +14,8 @@ from inference.switching import SwitchingEngine, switching
 from sessions.admission import Admission
 from sessions.errors import BadInput
 from sessions.events import ResponseCompleted, ResponseCreated, ResponseIncomplete
+from sessions.generation import EngineInfo
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target
-from sessions.ports import EngineInfo
 from sessions.types import ResponseId, SessionKey, TenantId
 from sessions.world import ActorLimits
 from tests.integration.cluster.harness import FAST, Cluster, cluster, with_runtime

@@ -18,7 +18,7 @@ from inference.moderation.messages import INLINE_MAX
 from inference.moderation.policy import parse_policies
 from inference.simulated import SimulatedOptions, decode
 from sessions import events as ev
-from sessions.ports import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.types import LOCAL_PRINCIPAL
 from sessions.verdicts import Verdict
 from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving

@@ -18,7 +18,7 @@ from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions
 from persistence.reviews import reviews_of
 from sessions import events as ev
-from sessions.ports import Chunk, Finish, GenerationRequest
+from sessions.generation import Chunk, Finish, GenerationRequest
 from sessions.reviews import ReviewId
 from sessions.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving

@@ -20,7 +20,8 @@ from persistence.memory import MemoryJournal, MemoryStore
 from persistence.reviews import reviews_of
 from sessions.events import Record
 from sessions.filters import KeywordFilterSet
-from sessions.ports import Chunk, EngineInfo, FilterSet, Finish, GenerationRequest, Member
+from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.ports import FilterSet, Member
 from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
 from transport.access import Access
 from transport.gateway import Gateway, GatewayLimits

@@ -14,7 +14,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from actors.placement import BOUND, BoundedRendezvous, ranking, session_load_of
-from sessions.ports import EngineInfo, Member, View
+from sessions.generation import EngineInfo
+from sessions.ports import Member, View
 from sessions.types import ReplicaId, SessionId, SessionKey, TenantId
 
 SESSION_LOAD = 1 / 16

@@ -15,7 +15,8 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.filters import KeywordFilterSet
-from sessions.ports import Chunk, FilterSet, Finish, GenerationRequest, UsageRow
+from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.ports import FilterSet, UsageRow
 from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, text_of

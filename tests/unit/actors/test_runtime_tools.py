@@ -16,8 +16,9 @@ from sessions import commands as cm
 from sessions import events as ev
 from sessions.admission import Admission
 from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
+from sessions.generation import Chunk, Finish, GenerationRequest
 from sessions.limits import Limits
-from sessions.ports import Chunk, Engine, Finish, GenerationRequest
+from sessions.ports import Engine
 from sessions.steps import Command
 from sessions.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
 from sessions.world import ActorLimits

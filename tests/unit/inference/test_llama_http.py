@@ -17,7 +17,7 @@ from inference.llama.http import HttpClient, _Exchange
 from inference.llama.vocabulary import Fragments
 from inference.tokens import as_tokens
 from sessions.errors import BadInput, Internal, SessileError, Unavailable
-from sessions.ports import Chunk, Finish
+from sessions.generation import Chunk, Finish
 from sessions.types import Tokens
 from tests.support.garbage import no_cycles
 

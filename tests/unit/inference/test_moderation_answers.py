@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from inference.moderation.answers import RETRACTED, JudgedOutputFilter, PolicyOutputFilter
 from inference.moderation.policy import Policy, parse_policies
 from inference.moderation.scan import Scanner
+from sessions.generation import Chunk
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import Chunk, OutputFilter
+from sessions.ports import OutputFilter
 
 SPANS = {
     "phrase": "Project Nightjar",

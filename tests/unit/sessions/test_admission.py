@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from sessions import commands as cm
 from sessions.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
 from sessions.errors import BadInput, Overloaded
+from sessions.generation import EngineInfo
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
-from sessions.ports import EngineInfo
 from sessions.steps import Command, Prepared
 from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
 

@@ -16,8 +16,9 @@ from sessions import events as ev
 from sessions import steps, tree
 from sessions.errors import BadInput
 from sessions.filters import KeywordFilterSet
+from sessions.generation import EngineInfo
 from sessions.ledger import Ledger
-from sessions.ports import ChatMessage, EngineInfo
+from sessions.ports import ChatMessage
 from sessions.prepare import prepare
 from sessions.state import apply, client_state
 from sessions.types import (

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.filters import KeywordInputFilter, KeywordOutputFilter, KeywordRules, fold
+from sessions.generation import Chunk
 from sessions.pipeline import OutputPipeline, Release
-from sessions.ports import Chunk, OutputFilter
+from sessions.ports import OutputFilter
 from sessions.types import LOCAL_PRINCIPAL, unpack_tokens
 from sessions.verdicts import PASS, Verdict
 

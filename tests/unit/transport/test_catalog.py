@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sessions.errors import NotFound, Unavailable
-from sessions.ports import EngineInfo, Member, View
+from sessions.generation import EngineInfo
+from sessions.ports import Member, View
 from sessions.types import ReplicaId
 from transport.openai.models import Catalog, card
 
