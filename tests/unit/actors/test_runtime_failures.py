@@ -656,7 +656,7 @@ async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -
         data_key = await keys.current(KEY)
         sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
         await advance(101.0)
-        assert isinstance(await outcome(sweeps.purge()), Unavailable)
+        assert await sweeps.purge() == 0
         assert place.store.head(KEY) is not None, "its rows say that there is a key to destroy"
         assert await sweeps.purge() == 1
         assert await keys.find(KEY, data_key.id) is None and place.store.head(KEY) is None
