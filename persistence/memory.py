@@ -291,10 +291,10 @@ class MemoryStore:
             head = self.head(key)
             reason = None if head is None else _reason(due, head)
             if head is not None and reason is not None:
-                purged.append(key)
-                del self._logs[key]
                 if head.top:
                     self.chain([self.sealer.entry(key.tenant, purged_row(key, head.user, reason, at))])
+                purged.append(key)
+                del self._logs[key]
         gone = set(purged)
         self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}

@@ -1,7 +1,8 @@
 """Purging in PostgreSQL, in transactions of a few thousand rows, so that appends get their turn in between.
 
-The last transaction of a session's takes its head away and says so in the tenant's chain. It locks the chain first, as
-whatever writes to a chain does.
+Where one does not do, the first deletes the session and fences its owner: nobody meets a log with a hole. The last one
+takes the session's head away and says so in the tenant's chain. It locks the chain first, as whatever writes to a chain
+does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Seal
             if await _reason(connection, key, due) is None:
                 return False
             more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
+            if more:
+                await connection.execute(sql.PURGE_BEGUN, *key, at)
     async with connection.transaction():
         await lock_chain(connection, key.tenant)
         found = await _reason(connection, key, due)

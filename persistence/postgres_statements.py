@@ -351,7 +351,14 @@ def purgeable(*, idle: bool, of_one: bool) -> str:
 STANDING: Final = (
     "SELECT top, listed, open, updated_at, deleted_at, end_user FROM heads"
     " WHERE tenant = $1 AND session = $2 FOR UPDATE"
-)  # (tenant, session, limit)
+)
+
+# (tenant, session, now): nobody goes on with a session whose log is being taken away.
+PURGE_BEGUN: Final = (
+    "UPDATE heads SET fence = fence + 1, deleted_at = $3 WHERE tenant = $1 AND session = $2 AND deleted_at IS NULL"
+)
+
+# (tenant, session, limit)
 PURGE_EVENTS: Final = """
 WITH gone AS (
     DELETE FROM events WHERE tenant = $1 AND session = $2 AND "offset" < $3 + (

@@ -271,6 +271,11 @@ def purgeable(*, idle: bool) -> str:
 # (tenant, session)
 STANDING: Final = "SELECT top, listed, open, updated_at, deleted_at, user FROM heads WHERE tenant = ?1 AND session = ?2"
 
+# (tenant, session, now): nobody goes on with a session whose log is being taken away.
+PURGE_BEGUN: Final = (
+    "UPDATE heads SET fence = fence + 1, deleted_at = ?3 WHERE tenant = ?1 AND session = ?2 AND deleted_at IS NULL"
+)
+
 # (tenant, session, limit)
 PURGE_EVENTS = """
 DELETE FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" IN (

@@ -199,6 +199,7 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
         if reason is None:
             return False
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
+            connection.execute(sql.PURGE_BEGUN, (*key, at))
             return None
         for table in ("commands", "responses", "reviews", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from sessions.errors import Fenced, NotFound
+from persistence import memory, postgres_purge, sqlite_transaction
+from sessions.errors import Fenced, NotFound, Unavailable
 from sessions.ports import Journal
 from sessions.stored import COMMANDS_LOADED_MAX, Due, Snapshot
 from sessions.types import (
@@ -301,3 +302,31 @@ async def test_purge_forgets_old_commands(journal: Journal) -> None:
     await purge(journal, Due(deleted_before=UnixMs(0)), commands_before=UnixMs(NOW - 4), limit=1)
     loaded = await journal.load(key("s"), now_ms=NOW)
     assert loaded is not None and loaded.commands == commands[4::-1]
+
+
+async def test_a_purge_that_is_cut_short_leaves_no_log_with_a_hole(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody goes on with a session whose log is being taken away, in transactions of a few rows each."""
+    monkeypatch.setattr(sqlite_transaction, "PURGE_ROWS", 2)
+    monkeypatch.setattr(postgres_purge, "PURGE_ROWS", 2)
+    owned = await a_log(journal, "idle", 9)
+    due = Due(deleted_before=UnixMs(0), idle_before=UnixMs(NOW + 1))
+
+    def cut(*about: object) -> NoReturn:
+        raise Unavailable("journal_unavailable", "killed")
+
+    with monkeypatch.context() as killed:
+        for module in (sqlite_transaction, postgres_purge, memory):
+            killed.setattr(module, "purged_row", cut)
+        with pytest.raises(Unavailable):
+            await purge(journal, due, commands_before=UnixMs(0), limit=9)
+    head = await journal.head(owned.key)
+    if head is not None and head.deleted_at is None:  # all of it stands
+        page = await journal.read(owned.key, after=0, limit=99, bytes_max=1 << 20)
+        assert page is not None and len(page.records) == 9
+    else:
+        with pytest.raises(Fenced):
+            await journal.append(an_append(owned, 1))
+    assert await purge(journal, due, commands_before=UnixMs(0), limit=9) == [owned.key]
+    assert await journal.head(owned.key) is None
