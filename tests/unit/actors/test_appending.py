@@ -21,7 +21,7 @@ from sessions.stored import Append
 from sessions.types import SessionId, SessionKey, TenantId, UnixMs
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
-from tests.support.virtual_time import advance, outcome, virtual
+from tests.support.virtual_time import advance, outcome, passed, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=30)
 OFTEN = RuntimeLimits(actor=ActorLimits(snapshot_events=16))
@@ -159,7 +159,7 @@ async def test_a_drain_parks_idle_sessions_a_few_at_a_time() -> None:
             nonlocal under_way, most
             under_way += call == "append"
             most = max(most, under_way)
-            await asyncio.sleep(0.01)
+            await passed(0.01)
             under_way -= call == "append"
             return effect()
 

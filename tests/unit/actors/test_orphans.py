@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from actors.runtime import RuntimeLimits
-from actors.upkeep import Upkeep, UpkeepLimits
 from inference.simulated import SimulatedOptions
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.errors import Overloaded
 from sessions.types import ResponseId, SessionId
 from tests.support.replicas import KEY, Place, Replica, text_of
+from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 ENDLESS = SimulatedOptions(answer_tokens_mean=0)
@@ -20,17 +20,6 @@ OTHER = SessionId("s2")
 
 def limits(**more: Any) -> RuntimeLimits:
     return RuntimeLimits(orphan_policy="pause", orphan_after_s=1.0, **more)
-
-
-def upkeep(replica: Replica) -> Upkeep:
-    return Upkeep(
-        replica.runtime,
-        journal=replica.journal,
-        directory=replica.directory,
-        engine=replica.engine,
-        limits=UpkeepLimits(),
-        now_ms=replica.place.now_ms,
-    )
 
 
 async def abandoned(replica: Replica) -> ResponseId:

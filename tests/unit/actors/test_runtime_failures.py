@@ -11,7 +11,6 @@ import asyncio
 import pytest
 
 from actors.runtime import Moved, RuntimeLimits
-from actors.upkeep import Upkeep, UpkeepLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from persistence.keys import MemoryKeys
 from sessions import commands as cm
@@ -34,6 +33,7 @@ from sessions.types import (
 )
 from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
+from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 
 QUESTION = "where is the river"
@@ -520,26 +520,6 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
 
 
 # -- upkeep --------------------------------------------------------------------------------------------------------
-
-
-def upkeep(
-    replica: Replica,
-    keys: MemoryKeys | None = None,
-    *,
-    deleted_days: float = 30.0,
-    retention: Retention | None = None,
-    **more: object,
-) -> Upkeep:
-    return Upkeep(
-        replica.runtime,
-        journal=replica.journal,
-        directory=replica.directory,
-        engine=replica.engine,
-        limits=UpkeepLimits(**more),  # type: ignore[arg-type]
-        now_ms=replica.place.now_ms,
-        keys=keys,
-        retention=lambda: retention or Retention(default=Kept(deleted_days=deleted_days)),
-    )
 
 
 @virtual

@@ -9,30 +9,18 @@ import pytest
 
 from actors.recovery import UNREAD
 from actors.runtime import RuntimeLimits
-from actors.upkeep import Upkeep, UpkeepLimits
 from inference.simulated import SimulatedOptions
 from persistence.reviews import reviews_of
 from sessions import commands as cm
 from sessions import events as ev
 from sessions.reviews import Case, ReviewId
 from sessions.types import SessionId, SessionKey, TenantId, UnixMs
-from tests.support.replicas import KEY, Place, Replica
+from tests.support.replicas import KEY, Place
+from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, settled, until, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)
 LEASE_S = 7.0
-
-
-def upkeep(replica: Replica) -> Upkeep:
-    return Upkeep(
-        replica.runtime,
-        journal=replica.journal,
-        directory=replica.directory,
-        engine=replica.engine,
-        limits=UpkeepLimits(),
-        now_ms=replica.place.now_ms,
-        reviews=reviews_of(replica.journal),
-    )
 
 
 def decided(place: Place, key: SessionKey, at: int) -> ReviewId:
@@ -82,7 +70,7 @@ def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble
                 del place.store._logs[keys[0]].records[2]
             else:
                 heir.faults.next("grant", "refused")
-            assert await upkeep(heir).tell_reviews() == 1
+            assert await upkeep(heir, reviews=reviews_of(heir.journal)).tell_reviews() == 1
             assert place.store.reviews[good].told and not place.store.reviews[bad].told
             assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
 
