@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,21 +11,9 @@ from actors.directory import LEASE_TTL_S, PARTITIONS, Leases, partition_of
 from sessions.errors import Conflict, Unavailable
 from sessions.ports import Member, Owner
 from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
-from tests.contract.directories import Server, World, running, running_cluster, world_of
+from tests.contract.directories import World, world_of
 
 EVERYWHERE = frozenset(range(PARTITIONS))
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[list[Server]]:
-    with running() as server:
-        yield [server]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[list[Server]]:
-    with running_cluster() as servers:
-        yield servers
 
 
 @pytest.fixture(
@@ -36,7 +24,7 @@ def cluster() -> Iterator[list[Server]]:
     ]
 )
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    fixtures = {"valkey": "one_server", "cluster": "cluster"}
+    fixtures = {"valkey": "one_valkey", "cluster": "many_valkeys"}
     servers = request.getfixturevalue(fixtures[request.param]) if request.param in fixtures else []
     async with world_of(request.param, servers) as world:
         yield world

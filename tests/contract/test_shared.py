@@ -15,7 +15,7 @@ import redis
 from sessions import commands as cm
 from sessions.errors import Limited, Unauthorized, Unavailable
 from sessions.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
-from tests.contract.directories import Server, cluster_url, running, running_cluster
+from tests.contract.directories import Server, cluster_url, running
 from transport import tickets
 from transport.access import Access, key_digest
 from transport.openai.history import (
@@ -82,18 +82,6 @@ class World:
                 client.pexpire(key, left - ms) if left > ms else client.delete(key)
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[list[Server]]:
-    with running() as server:
-        yield [server]
-
-
-@pytest.fixture(scope="module")
-def many() -> Iterator[list[Server]]:
-    with running_cluster() as servers:
-        yield servers
-
-
 @pytest.fixture(
     params=[
         "memory",
@@ -105,10 +93,10 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     servers: list[Server] = []
     url = ""
     if request.param == "valkey":
-        servers = request.getfixturevalue("one")
+        servers = request.getfixturevalue("one_valkey")
         url = servers[0].unix_url
     elif request.param == "cluster":
-        servers = request.getfixturevalue("many")
+        servers = request.getfixturevalue("many_valkeys")
         url = cluster_url(servers)
     made = World(servers, url)
     for client in made.clients():
