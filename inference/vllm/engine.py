@@ -19,6 +19,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
+import msgspec
 from vllm import SamplingParams
 
 from inference.kv.cost import CostModel
@@ -160,6 +161,7 @@ class VllmEngine:
         template = _template(self.options.chat_template, model)
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
+        model = msgspec.structs.replace(model, fingerprint=meaning_of(model, self.options.engine_args, window))
         async with contextlib.AsyncExitStack() as undo:
             self._spill = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
@@ -169,7 +171,7 @@ class VllmEngine:
         self._info = EngineInfo(
             model=self.options.model_name or model.name,
             build=BUILD,
-            model_fingerprint=meaning_of(model, self.options.engine_args, window),
+            model_fingerprint=model.fingerprint,
             context_window=window,
             slots=self.options.slots,
             sampling=HONOURED,
@@ -220,7 +222,7 @@ class VllmEngine:
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         options, keys = self.options, self._keys
-        identity = Identity(BUILD, meaning_of(model, options.engine_args, window), self._core.dtype, layout)
+        identity = Identity(BUILD, model.fingerprint, self._core.dtype, layout)
         folder = options.disk_folder
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
