@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
+_LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than asked for
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
@@ -251,7 +252,8 @@ class Spill:
         From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
         before the run begins, so it must be worth that for the tokens that the device lacks."""
         most = (len(prompt) - 1) // self.block_tokens
-        await self.tiers.look(plan.key, prompt[: most * self.block_tokens])
+        if most * self.block_tokens - resident >= _LOOK_TOKENS:
+            await self.tiers.look(plan.key, prompt[: most * self.block_tokens])
         snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
         blocks = min(blocks, most)
         if snapshot is None or not blocks:

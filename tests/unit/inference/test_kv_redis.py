@@ -320,6 +320,10 @@ async def test_a_run_on_vllm_finds_what_another_replica_has_written(replica: Rep
     assert plan.source is not None and plan.base_blocks == 5
     assert plan.source.path.read_bytes() == payload_of("50", SIZE)
     await two.abandon(plan)
+    await save(one.tiers, 60)
+    plan = await two.plan("follow-up", key("a"), prompt, 0, 8, resident=40)
+    assert plan.base_blocks == 5, "for what few tokens the device lacks, nobody is asked before they are computed"
+    await two.abandon(plan)
     for spill in (one, two):
         await spill.stop()
         await spill.tiers.close(0.0)
