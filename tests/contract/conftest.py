@@ -1,15 +1,21 @@
-"""What contracts run on: every kind of journal, and Valkey as one server and as a cluster."""
+"""What contracts run on: every kind of journal, and Valkey as one server and as a cluster.
+
+The vLLM stage loads this file too, and its environment has no Valkey: only the fixtures import it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sessions.ports import Journal
-from tests.contract.directories import Server, running, running_cluster
 from tests.contract.journals import KINDS, Bed, a_bed
+
+if TYPE_CHECKING:
+    from tests.contract.directories import Server
 
 
 @pytest.fixture(params=KINDS)
@@ -27,11 +33,15 @@ async def journal(bed: Bed) -> AsyncIterator[Journal]:
 
 @pytest.fixture(scope="module")
 def one_valkey() -> Iterator[list[Server]]:
+    from tests.contract.directories import running
+
     with running() as server:
         yield [server]
 
 
 @pytest.fixture(scope="module")
 def many_valkeys() -> Iterator[list[Server]]:
+    from tests.contract.directories import running_cluster
+
     with running_cluster() as servers:
         yield servers

