@@ -1,7 +1,8 @@
 """Tickets and the history index of all gateways of a cluster, in the directory's Valkey or Redis.
 
     {namespace}:ticket:DIGEST           STRING  the principal behind a ticket, for 30 s
-    {{namespace}:history:ROOT}:CHAIN    ZSET    places by when they are forgotten (microseconds of the server's clock)
+    {{namespace}:places:ROOT}:CHAIN     ZSET    places by when they are forgotten (microseconds of the server's clock);
+                                                before each, in one byte, how often it was given
 
 Names are digests: of the ticket, and of everything that a history is (tenant and principal first). So nobody can write
 another's, and nothing that is kept here can be redeemed or read. ROOT stands for a conversation's first message: what
@@ -31,7 +32,7 @@ from actors.directory.servers import servers_for
 from sessions.errors import Unavailable
 from sessions.types import Principal
 from transport import tickets
-from transport.openai.history import HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, Place
+from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, Place
 
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
@@ -39,20 +40,35 @@ PAUSE_S: Final = 1.0
 # KEYS: the chain; ARGV: place, seconds, how many places
 _PUT: Final = """
 local time = redis.call('TIME')
-redis.call('ZADD', KEYS[1], time[1] * 1000000 + time[2] + ARGV[2] * 1000000, ARGV[1])
+for _, kept in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  if kept:sub(2) == ARGV[1] then redis.call('ZREM', KEYS[1], kept) end
+end
+redis.call('ZADD', KEYS[1], time[1] * 1000000 + time[2] + ARGV[2] * 1000000, '\\0' .. ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -1 - ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 """
 
-# KEYS: chains, in the order in which they are tried
+# KEYS: chains, in the order in which they are tried; ARGV: how often a place is given, for how many seconds
 _TAKE: Final = """
 local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 for at, key in ipairs(KEYS) do
-  local newest = redis.call('ZPOPMAX', key)
-  if newest[1] then
-    if tonumber(newest[2]) > time[1] * 1000000 + time[2] then return {at, newest[1]} end
-    redis.call('DEL', key)
+  local kept = redis.call('ZRANGE', key, now, '+inf', 'BYSCORE', 'WITHSCORES')
+  local chosen, until_then
+  for n = #kept - 1, 1, -2 do
+    if not chosen or kept[n]:byte() < chosen:byte() then chosen, until_then = kept[n], kept[n + 1] end
   end
+  if chosen then
+    local given, place = chosen:byte() + 1, chosen:sub(2)
+    if given < tonumber(ARGV[1]) then
+      redis.call('ZADD', key, math.min(until_then, now + ARGV[2] * 1000000), string.char(given) .. place)
+    end
+    redis.call('ZREM', key, chosen)
+    local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+    if last then redis.call('PEXPIRE', key, math.ceil((last - now) / 1000)) end
+    return {at, place}
+  end
+  redis.call('DEL', key)
 end
 return false
 """
@@ -160,7 +176,7 @@ class ValkeyHistory:
     async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
         if not chains:
             return None
-        found = await self._store.run(_TAKE, [self._key(chain) for chain in chains])
+        found = await self._store.run(_TAKE, [self._key(chain) for chain in chains], GIVEN_MAX, round(GIVEN_TTL_S))
         if found is None:
             return None
         at, place = found
@@ -171,7 +187,7 @@ class ValkeyHistory:
         await self._store.run(_PUT, [self._key(chain)], *words)
 
     def _key(self, chain: bytes) -> str:
-        return f"{{{self._store.namespace}:history:{chain[:ROOT_BYTES].hex()}}}:{chain[ROOT_BYTES:].hex()}"
+        return f"{{{self._store.namespace}:places:{chain[:ROOT_BYTES].hex()}}}:{chain[ROOT_BYTES:].hex()}"
 
 
 @cache

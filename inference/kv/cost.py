@@ -194,6 +194,11 @@ class CostModel:
         )
         return Choice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
+    def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
+        """Whether moving `num_bytes` out of the engine and into it again is sooner done than computing tokens
+        [begin, end) again."""
+        return 2 * self.move_s("device", num_bytes, now_s) < self.prefill_s(begin, end)
+
     def saved_s(self, num_bytes: int, tokens: int, now_s: float) -> float:
         """What a snapshot in host memory is worth at a return; 0 where computing is as fast."""
         recompute_s = self.prefill_s(0, tokens)

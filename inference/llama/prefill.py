@@ -160,11 +160,11 @@ class Prefill:
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
         slot, key = turn.slot, turn.claim.key
-        if slot.key != key:
+        shared = common_prefix(slot.tokens, prompt)
+        if slot.key != key or self._residency.is_branch_worth_saving(slot, shared):
             await self._residency.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
         resident = 0
         if slot.key is not None:
-            shared = common_prefix(slot.tokens, prompt)
             alike = shared_prefix + len(self._tokenizer.turn_opening)  # nothing that anybody said
             if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
                 resident = shared

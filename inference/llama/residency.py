@@ -1,9 +1,9 @@
 """Brings a session's KV into its slot and out of it again: saves, restores, and when each is worth it.
 
-A slot is one opaque file to llama.cpp. It is saved when another session takes the slot over, or already when
-its turn ends while all slots are taken, so that the next arrival need not wait for it. It is restored when a
-snapshot saves more tokens than the slot holds already. llama.cpp does either between two steps, so a save holds the
-other streams up for as long as it takes to copy the KV.
+A slot is one opaque file to llama.cpp. It is saved when another session, or another branch of its own, takes the slot
+over, or already when its turn ends while all slots are taken, so that the next arrival need not wait for it. It is
+restored when a snapshot saves more tokens than the slot holds already. llama.cpp does either between two steps, so a
+save holds the other streams up for as long as it takes to copy the KV.
 
 What a file holds is read from the file itself: it begins with the token ids. Only a file whose ids begin with the
 slot's ledger is kept, and only one whose ids are the manifest's is restored.
@@ -100,6 +100,14 @@ class Residency:
 
     def is_worth_saving(self, slot: Slot) -> bool:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
+
+    def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
+        """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
+        overwrite, takes longer to compute again than to bring out and back."""
+        tokens = len(slot.tokens)
+        if tokens - shared < self._worth_tokens:
+            return False
+        return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, shared, tokens, time.monotonic())
 
     def has_others(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""

@@ -49,6 +49,9 @@ class AlwaysRestores(CostModel):
     def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> Choice:
         return Choice(True, 0.0, 1.0, 30.0)
 
+    def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
+        return True
+
 
 class World:
     """One kind of engine. Subclasses say how to start one."""

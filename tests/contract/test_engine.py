@@ -233,6 +233,22 @@ async def test_an_edit_starts_from_the_common_prefix(world: World, engine: Engin
     assert again.tokens == alone.tokens
 
 
+async def test_branches_that_take_turns_cost_their_own_tokens_only(world: World, engine: Engine) -> None:
+    shared = await prompt_of(engine, "Name a river.")
+    answer = await ask(engine, key("a"), shared)
+    questions = ("Where does it rise, and through which towns does it flow?", "Name every animal that lives in it.")
+    branches = [await follow_up(engine, shared, answer, question) for question in questions]
+    reusable = [0, 0]
+    for turn in range(3):
+        for number, prompt in enumerate(branches):
+            answer = await ask(engine, key("a"), prompt)
+            assert answer.finish.cached_tokens >= reusable[number]
+            alone = await ask(engine, key(f"{turn}{number}"), prompt)
+            assert answer.tokens == alone.tokens
+            reusable[number] = world.whole(len(prompt) + len(answer.tokens) - 1)
+            branches[number] = await follow_up(engine, prompt, answer, "And what else may be said about that one?")
+
+
 async def test_branches_of_one_session_run_side_by_side(engine: Engine) -> None:
     left = await prompt_of(engine, "Name a river.")
     right = await prompt_of(engine, "Name a mountain.")

@@ -19,6 +19,8 @@ from tests.contract.directories import Server, cluster_url, running
 from transport import tickets
 from transport.access import Access, key_digest
 from transport.openai.history import (
+    GIVEN_MAX,
+    GIVEN_TTL_S,
     HISTORY_TTL_S,
     PLACES_PER_KEY_MAX,
     MemoryHistory,
@@ -164,32 +166,48 @@ async def test_a_ticket_itself_is_kept_nowhere(world: World) -> None:
 # -- histories --------------------------------------------------------------------------------------------------
 
 
-async def test_the_longest_history_is_found_once_by_whichever_gateway(world: World) -> None:
+async def test_the_longest_history_is_found_so_many_times_by_whichever_gateway(world: World) -> None:
     behind, units = history(3)
     await world.near.history.put(behind[1], place("short"))
     await world.far.history.put(behind[3], place("long"))
-    for gateway, wanted in ((world.far, ("long", 4)), (world.near, ("short", 2))):
-        found = await find(gateway.history, behind, units)
-        assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
+    for wanted in (("long", 4), ("short", 2)):
+        for gateway in (world.far, world.near) * (GIVEN_MAX // 2):
+            found = await find(gateway.history, behind, units)
+            assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
     assert await find(world.near.history, behind, units) is None
     assert await find(world.near.history, [], []) is None and world.keys() == {}
 
 
-async def test_of_many_with_one_history_each_is_given_another_place(world: World) -> None:
+async def test_of_many_with_one_history_each_is_given_another_place_while_there_is_one(world: World) -> None:
     behind, units = history(1)
     for number in range(3):
         await world.near.history.put(behind[1], place(f"{number}"))
-    found = await asyncio.gather(*(find(each.history, behind, units) for each in (world.near, world.far) * 5))
-    assert sorted(each.place for each in found if each is not None) == [place(f"{number}") for number in range(3)]
+    for _ in range(GIVEN_MAX):
+        found = await asyncio.gather(*(find(world.near.history, behind, units) for _ in range(3)))
+        assert sorted(each.place for each in found if each is not None) == [place(f"{number}") for number in range(3)]
+    assert await find(world.far.history, behind, units) is None
 
 
 async def test_the_newest_place_comes_first_and_a_chain_has_so_many(world: World) -> None:
     (_, chain), _ = history(1)
     for number in range(PLACES_PER_KEY_MAX + 3):
         await world.near.history.put(chain, place(f"{number}"))
-    for number in range(PLACES_PER_KEY_MAX + 2, 2, -1):
-        assert await world.far.history.take([chain]) == (0, place(f"{number}"))
+    kept = [(0, place(f"{number}")) for number in range(PLACES_PER_KEY_MAX + 2, 2, -1)]
+    for time in range(GIVEN_MAX):
+        given = [await world.far.history.take([chain]) for _ in kept]
+        assert given == kept if time == 0 else set(given) == set(kept)
     assert await world.far.history.take([chain]) is None
+
+
+async def test_a_place_that_is_given_back_was_never_given(world: World) -> None:
+    (_, chain), _ = history(1)
+    await world.near.history.put(chain, place("other"))
+    await world.near.history.put(chain, place("mine"))
+    for _ in range(PLACES_PER_KEY_MAX + GIVEN_MAX):
+        assert await world.far.history.take([chain]) == (0, place("mine"))
+        await world.near.history.put(chain, place("mine"))
+    assert await world.far.history.take([chain]) == (0, place("mine"))
+    assert await world.far.history.take([chain]) == (0, place("other"))
 
 
 async def test_a_place_is_forgotten_after_a_day(world: World) -> None:
@@ -199,7 +217,31 @@ async def test_a_place_is_forgotten_after_a_day(world: World) -> None:
     world.advance(HISTORY_TTL_S / 2)
     await world.near.history.put(chain, place("new"))
     world.advance(HISTORY_TTL_S / 2)
-    assert await world.far.history.take([chain]) == (0, place("new"))
+    for _ in range(GIVEN_MAX):
+        assert await world.far.history.take([chain]) == (0, place("new"))
+    assert await world.far.history.take([chain]) is None and world.keys() == {}
+
+
+async def test_one_that_was_given_is_forgotten_an_hour_after_the_first_time(world: World) -> None:
+    (_, chain), _ = history(1)
+    await world.near.history.put(chain, place("given"))
+    for _ in range(2):
+        assert await world.far.history.take([chain]) == (0, place("given"))
+        assert all(0 < left <= GIVEN_TTL_S * 1000 for left in world.keys().values())
+        world.advance(GIVEN_TTL_S / 2)
+    await world.near.history.put(chain, place("other"))
+    assert all(left > GIVEN_TTL_S * 1000 for left in world.keys().values())
+    for _ in range(GIVEN_MAX):
+        assert await world.near.history.take([chain]) == (0, place("other"))
+    assert await world.far.history.take([chain]) is None and world.keys() == {}
+
+
+async def test_a_given_place_goes_with_its_day(world: World) -> None:
+    (_, chain), _ = history(1)
+    await world.near.history.put(chain, place("given"))
+    world.advance(HISTORY_TTL_S - 60)
+    assert await world.far.history.take([chain]) == (0, place("given"))
+    world.advance(60)
     assert await world.far.history.take([chain]) is None and world.keys() == {}
 
 
@@ -213,7 +255,6 @@ async def test_tenants_do_not_meet_though_they_say_the_same(world: World) -> Non
     for number, principal in enumerate(principals):
         found = await find(world.far.history, *history(1, principal))
         assert found is not None and found.place == place(f"{number}")
-        assert await find(world.near.history, *history(1, principal)) is None
 
 
 # -- without the server -----------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ behind an answer of ours, where that answer lies. So a place is found only by wh
 words: same principal, `user`, model and tools, and at least one answer that we produced. All chains of a conversation
 begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them together.
 
-`take` gives a place away: of two requests with one history the first goes on in its session, the other finds nothing
-and begins a session of its own (a fork). Losing the index costs tokens, never a conversation.
+`take` gives a place to one request, and to the next request with this history another one while there is any from which
+nobody went on. Then it gives them a second time: what goes on from there is a fork, a branch beside the first one in
+the same session, whose KV up to there it shares; an edited or repeated question costs what stands behind the fork. A
+place is given `GIVEN_MAX` times, so that a beginning which a thousand conversations have in common does not tie them
+all to one actor, and for `GIVEN_TTL_S` from the first time on. Whoever finds nothing begins a session of its own.
+Losing the index costs tokens, never a conversation.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +30,8 @@ from sessions.types import ItemId, Principal, SessionId, Tool
 HISTORY_TTL_S: Final = 24 * 3600.0
 HISTORY_PLACES_MAX: Final = 200_000
 PLACES_PER_KEY_MAX: Final = 16
+GIVEN_MAX: Final = 8  # times that one place is given
+GIVEN_TTL_S: Final = 3600.0
 ANSWERS_LOOKED_UP_MAX: Final = 64  # of a history, the newest
 ROOT_BYTES: Final = 8
 
@@ -39,16 +46,26 @@ class Place(NamedTuple):
 
 
 class HistoryIndex(Protocol):
-    """Places by the chain that leads to them. Bounded; a place is forgotten after `HISTORY_TTL_S`.
+    """Places by the chain that leads to them. Bounded; a place is forgotten after `HISTORY_TTL_S`, and `GIVEN_TTL_S`
+    after it was first given.
 
     Both calls may raise Unavailable; callers go on as if nothing had been found."""
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
-        """The first of these chains of one conversation that has a place, by its number, and that place, which nobody
-        else is given any more; the newest first."""
+        """The first of these chains of one conversation that has a place, by its number, and that place: the one that
+        was given least often, of those which never were the newest."""
         ...
 
-    async def put(self, chain: bytes, place: Place) -> None: ...
+    async def put(self, chain: bytes, place: Place) -> None:
+        """As one that was never given."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    place: Place
+    until: float
+    given: int = 0
 
 
 class MemoryHistory:
@@ -57,42 +74,35 @@ class MemoryHistory:
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
         self._places_max = places_max
-        self._places: OrderedDict[bytes, list[tuple[Place, float]]] = OrderedDict()
+        self._places: OrderedDict[bytes, list[_Kept]] = OrderedDict()  # of a chain, the oldest first
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+        now = self._clock()
         for number, chain in enumerate(chains):
-            if (place := self._take(chain)) is not None:
-                return number, place
+            kept = [each for each in self._places.get(chain, ()) if each.until > now]
+            chosen = min(reversed(kept), key=lambda each: each.given, default=None)
+            if chosen is not None:
+                chosen.given += 1
+                chosen.until = min(chosen.until, now + GIVEN_TTL_S)
+            self._keep(chain, [each for each in kept if each.given < GIVEN_MAX])
+            if chosen is not None:
+                return number, chosen.place
         return None
 
-    def _take(self, chain: bytes) -> Place | None:
-        found = self._places.get(chain)
-        if found is None:
-            return None
-        place, until = found.pop()
-        self._count -= 1
-        if until <= self._clock():  # the newest is too old: so are the others
-            self._count -= len(found)
-            found.clear()
-        if not found:
-            del self._places[chain]
-        return place if until > self._clock() else None
-
     async def put(self, chain: bytes, place: Place) -> None:
-        places = self._places.setdefault(chain, [])
-        places.append((place, self._clock() + HISTORY_TTL_S))
-        self._places.move_to_end(chain)
-        self._count += 1
-        if len(places) > PLACES_PER_KEY_MAX:
-            del places[0]
-            self._count -= 1
+        others = [each for each in self._places.get(chain, ()) if each.place != place]
+        self._keep(chain, [*others, _Kept(place, self._clock() + HISTORY_TTL_S)][-PLACES_PER_KEY_MAX:])
         while self._count > self._places_max:
-            _, forgotten = self._places.popitem(last=False)
-            self._count -= len(forgotten)
+            self._keep(next(iter(self._places)), [])
+
+    def _keep(self, chain: bytes, kept: list[_Kept]) -> None:
+        self._count += len(kept) - len(self._places.pop(chain, ()))
+        if kept:
+            self._places[chain] = kept
 
 
 class Unit(NamedTuple):
@@ -144,7 +154,7 @@ class Found(NamedTuple):
 
 
 async def find(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
-    """The place that holds most of the history, taken from the index. Raises Unavailable."""
+    """The place that holds most of the history, as the index gives it. Raises Unavailable."""
     answers = [number for number in range(len(units), 0, -1) if units[number - 1].answer][:ANSWERS_LOOKED_UP_MAX]
     found = await index.take([behind[number - 1] for number in answers])
     if found is None:

@@ -139,8 +139,12 @@ async def test_a_client_that_resends_its_history_is_known_at_both(fronts: tuple[
         cached = found
         messages += [said.json()["choices"][0]["message"], {"role": "user", "content": "Go on"}]
     assert len(sessions) == 1
-    again = await fronts[0].chat(messages[:-2])
-    assert again.headers["x-session-id"] not in sessions, "each place is given once"
+    before = said.json()["usage"]
+    for front in fronts:  # the last question once more: two branches beside the first
+        again = await front.chat(messages[:-2])
+        assert again.headers["x-session-id"] in sessions
+        assert again.json()["usage"]["prompt_tokens"] == before["prompt_tokens"]
+        assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
 
 
 async def test_without_valkey_tickets_are_to_be_tried_again_and_histories_are_new(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -9,8 +10,10 @@ import httpx
 import openai
 import pytest
 
+from inference.simulated.vocabulary import decode
 from sessions.events import ItemCreated, ResponseCreated, ResponseIncomplete
 from tests.integration.openai.server import SIMULATED, Serving
+from transport.openai.history import GIVEN_MAX
 
 HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]
 
@@ -117,20 +120,29 @@ async def test_a_client_that_resends_its_history_stays_in_its_session(
     assert [h.listed for _, h in server.journal.store._heads()] == [False]
 
 
-async def test_a_changed_history_and_a_second_client_begin_sessions_of_their_own(
+async def test_a_changed_history_branches_off_within_its_session(client: openai.AsyncOpenAI, server: Serving) -> None:
+    messages = list(HELLO)
+    await answer(client, messages)
+    mine = [*messages, {"role": "user", "content": "go on"}]
+    await answer(client, first := list(mine))
+    second = [*mine[:-1], {"role": "user", "content": "go on otherwise"}]
+    await asyncio.gather(answer(client, second), *(answer(client, list(mine)) for _ in range(3)))
+    (session,) = server.sessions
+    for told in (first, second):  # each of them goes on from its own words
+        told.append({"role": "user", "content": "and then"})
+        await answer(client, list(told))
+        assert decode(server.engine.prompts[-1]) == "".join(message["content"] for message in told)
+    assert server.sessions == [session]
+
+
+async def test_so_many_branch_off_from_one_place_and_then_in_a_session_of_their_own(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
     messages = list(HELLO)
     await answer(client, messages)
-    mine = [*messages, {"role": "user", "content": "go on"}]
-    await answer(client, list(mine))
-    assert len(server.sessions) == 1
-    await answer(client, list(mine))  # the same again: its place is no leaf any more
-    assert len(server.sessions) == 2
-    changed = [dict(message) for message in mine]
-    changed[2]["content"] += " changed"
-    await answer(client, changed)
-    assert len(server.sessions) == 3
+    for number in range(GIVEN_MAX + 1):
+        await answer(client, [*messages, {"role": "user", "content": f"question {number}"}])
+        assert len(server.sessions) == 1 + (number == GIVEN_MAX)
 
 
 async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -137,6 +137,27 @@ async def test_a_history_that_is_resent_is_reused(ask: Asker) -> None:
     assert len(sessions) == 1
 
 
+async def test_a_history_that_is_changed_costs_what_stands_behind_the_change(ask: Asker) -> None:
+    """A question asked again, and one that is edited: both are branches of the conversation's own session."""
+    messages: list[Any] = [*HELLO]
+    told: list[int] = []  # tokens, up to each answer's end
+    for turn in range(3):
+        done = await ask.chat(messages, user="branches")
+        told.append(done.usage.total_tokens)
+        messages.append(done.choices[0].message.model_dump(exclude_none=True))
+        messages.append({"role": "user", "content": f"Tell me more ({turn})."})
+    again = await ask.chat(messages[:-2], user="branches")
+    assert again.usage.prompt_tokens_details.cached_tokens >= reusable(told[1] - 2)
+    assert again.choices[0].message.content
+    edited = [*messages[:3], {"role": "user", "content": "And about lakes?"}]
+    other = await ask.chat(edited, user="branches")
+    assert other.usage.prompt_tokens_details.cached_tokens >= reusable(told[0] - 2)
+    edited += [other.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "Why?"}]
+    for history, before in ((messages, told[-1]), (edited, other.usage.total_tokens)):  # both go on
+        more = await ask.chat(history, user="branches")
+        assert more.usage.prompt_tokens_details.cached_tokens >= reusable(before - 2)
+
+
 async def test_a_repeated_key_gives_the_same_answer(ask: Asker) -> None:
     headers = {"Idempotency-Key": secrets.token_hex(8)}
     first = await ask.chat(temperature=1, extra_headers=headers)

@@ -1,4 +1,4 @@
-"""Sessions without asking: whose history is found by whom, once each, for a day, within a bound."""
+"""Sessions without asking: whose history is found by whom, how often, for a day, within a bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sessions import commands as cm
 from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
-from transport.openai.history import HISTORY_TTL_S, MemoryHistory, Place, Unit, beginning, chains, find
+from transport.openai.history import GIVEN_MAX, HISTORY_TTL_S, MemoryHistory, Place, Unit, beginning, chains, find
 
 ASK = Unit((cm.NewMessage(content="hello"),))
 ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
@@ -33,16 +33,16 @@ def place(name: str) -> Place:
     return Place(SessionId(name), ItemId("msg_1"))
 
 
-async def test_the_longest_history_that_ends_in_an_answer_is_found_once() -> None:
+async def test_the_longest_history_that_ends_in_an_answer_is_found_so_many_times() -> None:
     index = MemoryHistory(Clock())
     units = [ASK, ANSWER, MORE, ANSWER, MORE]
     behind = chains(start(), units)
     await index.put(behind[1], place("short"))
     await index.put(behind[3], place("long"))
-    found = await find(index, behind, units)
-    assert found is not None and (found.place, found.units) == (place("long"), 4)
-    found = await find(index, behind, units)
-    assert found is not None and (found.place, found.units) == (place("short"), 2)
+    for wanted in (("long", 4), ("short", 2)):
+        for _ in range(GIVEN_MAX):
+            found = await find(index, behind, units)
+            assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
     assert await find(index, behind, units) is None and len(index) == 0
 
 
@@ -91,7 +91,8 @@ async def test_a_place_is_forgotten_after_a_day() -> None:
     clock.now = HISTORY_TTL_S / 2
     await index.put(b"a", place("new"))
     clock.now = HISTORY_TTL_S
-    assert await index.take([b"a"]) == (0, place("new"))
+    for _ in range(GIVEN_MAX):
+        assert await index.take([b"a"]) == (0, place("new"))
     assert await index.take([b"a"]) is None and len(index) == 0
 
 
