@@ -3,10 +3,12 @@
     reserve ─► bring KV up at the target, while the session goes on here ─► seal at a token boundary
             ─► the target claims, is granted the next fence, goes on at offset + 1 ─► it leaves here
 
-KV of an idle session is copied in the snapshot format. What a copy lacks, and all of a session in mid-answer, the
-target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round has only what
-was said during the one before (pre-copy, as in the live migration of virtual machines: Clark et al., 2005). When the
-rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers wait for.
+What the engine has outside the device, or can bring there beside a run, is copied in the snapshot format: of an engine
+with block access nearly all of a session in mid-answer too, of one without what was there before the turn. What the
+copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
+has only what was said during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
+2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
+wait for.
 
 Commands that come during the seal wait in the actor, bounded, and are answered by whoever has the session afterwards.
 
@@ -121,26 +123,25 @@ class Migration:
     # -- before the seal ---------------------------------------------------------------------------------------------
 
     async def _reserve(self, talk: Talk, actor: Actor) -> None:
-        longest = max((len(ledger) for ledger in (await _ledgers(actor))[0]), default=0)
+        longest = max((len(ledger) for ledger in await _ledgers(actor)), default=0)
         talk.say(pf.Reserve(talk.number, actor.key, longest))
         await self._hear(talk, self.limits.reserve_s)
 
     async def _bring_up(self, talk: Talk, actor: Actor) -> None:
         """Has the target hold KV for all but a rest of the session's ledgers."""
         told: list[array[int]] = []
-        _, written = await _ledgers(actor)
-        if not written:
-            covered = await self._copy(talk, actor.key)
-            told += [ledger[:covered] for ledger in (await _ledgers(actor))[0]]
-        rest_before = -1
+        for ledger in await _ledgers(actor):
+            await self._copy(talk, actor.key, ledger, told)
+        rest_before, near = -1, False
         last: array[int] = array("I")
         for _ in range(self.limits.rounds_max):
-            ledgers, _ = await _ledgers(actor)
-            rests = [len(ledger) - max((common(ledger, each) for each in told), default=0) for ledger in ledgers]
+            ledgers = await _ledgers(actor)
+            rests = [len(ledger) - covered(ledger, told) for ledger in ledgers]
             rest = sum(rests)
             if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
                 return
-            if rest <= self.limits.near_tokens < rest_before:
+            if rest <= self.limits.near_tokens and not near:
+                near = True
                 actor.leaves_soon()
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
@@ -153,11 +154,25 @@ class Migration:
             if actor.phase is not Phase.WARM:
                 raise StaysHere("it left by itself")
 
-    async def _copy(self, talk: Talk, key: SessionKey) -> int:
-        """Sends the session's KV snapshot; returns how many tokens the target has of it."""
+    async def _copy(self, talk: Talk, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
+        """Sends what there is of a ledger's KV where that is more than the target was `told`; adds what it has then."""
+        try:
+            export = await self._engine.export_kv(key, ledger)
+        except Exception:  # KV is a cache: what an engine does here costs tokens at most
+            log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+            return
+        if export is None:
+            return
+        async with contextlib.aclosing(export.chunks) as chunks:
+            if common(ledger, export.ledger) > covered(ledger, told):
+                tokens = await self._send(talk, key, chunks)
+                told.append(export.ledger[:tokens])
+
+    async def _send(self, talk: Talk, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
+        """Returns how many tokens the target has of it."""
         under_way, sent = 0, False
-        async with contextlib.aclosing(self._exported(key)) as chunks:
-            async for chunk in chunks:
+        async with contextlib.aclosing(_whole(chunks, key)) as whole:
+            async for chunk in whole:
                 while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
                     said = await self._hear(talk, self.limits.kv_s)
                     if isinstance(said, pf.ChunkTaken):
@@ -172,16 +187,6 @@ class Migration:
             said = await self._hear(talk, self.limits.kv_s)
             if isinstance(said, pf.Ready):
                 return said.tokens
-
-    async def _exported(self, key: SessionKey) -> AsyncGenerator[bytes, None]:
-        """What the engine gives of it; the target refuses what is not whole, and computes it."""
-        try:
-            if (chunks := await self._engine.export_kv(key)) is not None:
-                async with contextlib.aclosing(chunks):
-                    async for chunk in chunks:
-                        yield chunk
-        except Exception:  # KV is a cache: what an engine does here costs tokens at most
-            log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
 
     # -- the seal and after ------------------------------------------------------------------------------------------
 
@@ -221,12 +226,26 @@ class Migration:
             actor.lost()
 
 
-async def _ledgers(actor: Actor) -> tuple[list[array[int]], bool]:
-    """Of which the target is to hold KV, and whether they are being written."""
+async def _whole(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
+    """What the engine gives; where it fails it ends, and the target refuses what is not whole, and computes it."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception:  # KV is a cache, as above
+        log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+
+
+async def _ledgers(actor: Actor) -> list[array[int]]:
+    """Of which the target is to hold KV."""
     try:
         return await actor.ledgers()
     except BadInput:  # a turn that does not fit the window fails by itself; there is no KV to bring up for it
-        return [], True
+        return []
+
+
+def covered(ledger: array[int], told: list[array[int]]) -> int:
+    """How many leading tokens of a ledger are among what was told."""
+    return max((common(ledger, each) for each in told), default=0)
 
 
 def common(one: array[int], other: array[int]) -> int:

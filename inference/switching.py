@@ -16,12 +16,13 @@ Does not know when the smaller one is asked (`sessions.admission`), nor what eit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from array import array
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from sessions.errors import BadInput, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Holdings, HoldsKV, Share
 from sessions.ports import Engine, Tokenizer
 from sessions.types import ResponseId, SessionKey, TenantId, Tokens
@@ -109,8 +110,8 @@ class SwitchingEngine:
         finally:
             await self.main.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
-        return await self.main.export_kv(key)
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
+        return await self.main.export_kv(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         return await self.main.import_kv(key, chunks)

@@ -104,15 +104,14 @@ class Actor:
         """An engine has begun to write some answer here."""
         return any(turn.begun for turn in self._turns.values())
 
-    async def ledgers(self) -> tuple[list[array[int]], bool]:
+    async def ledgers(self) -> list[array[int]]:
         """The token ids that KV is worth having for: of every open response as far as it is, unless a smaller model
-        writes it, whose KV stays; else of the newest branch. And whether they are being written. Raises BadInput where
-        one does not fit the window."""
+        writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the window."""
         state = self._machine.state
         written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
         if written:
-            return [(await self._ledger.plan(open_)).prompt for open_ in written], True
-        return [await self._ledger.whole(state.newest)] if state.info is not None else [], False
+            return [(await self._ledger.plan(open_)).prompt for open_ in written]
+        return [await self._ledger.whole(state.newest)] if state.info is not None else []
 
     @property
     def user(self) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from array import array
+from collections.abc import AsyncGenerator
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -70,6 +72,13 @@ class KVPlace(msgspec.Struct, frozen=True):
 
     tier: Literal["none", "device", "host", "disk", "redis"]
     tokens: int
+
+
+class KVExport(NamedTuple):
+    """A session's KV on its way to another replica. Whoever asked for it closes the chunks."""
+
+    ledger: array[int]  # the tokens that it covers
+    chunks: AsyncGenerator[bytes, None]
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

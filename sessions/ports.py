@@ -10,14 +10,15 @@ its docstring says "unknown". Errors are `sessions.errors`; adapters translate w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from sessions.commands import ActorCommand, Ok
 from sessions.events import Record
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
 from sessions.stored import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
 from sessions.types import (
@@ -209,9 +210,10 @@ class Engine(Protocol):
         """Whose KV lies here in any tier, as far as is known without waiting. Between `start` and `close`."""
         ...
 
-    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
-        """The session's KV in the snapshot format, in chunks of at most 1 MiB; None where there is none. Nothing is
-        raised: what proves to be no good ends early, for its target to refuse. Whoever asked closes the chunks."""
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
+        """What is there of the session's KV that covers most of `ledger`, in the snapshot format, in chunks of at most
+        1 MiB; None where there is none. The session may be in mid-answer, and goes on. Nothing is raised: what proves
+        to be no good ends early, for its target to refuse."""
         ...
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:

@@ -40,7 +40,7 @@ from inference.kv.promotion import Promotions
 from inference.kv.retention import Returns
 from inference.kv.shelf import Shelf, least
 from inference.tokens import common_prefix
-from sessions.generation import KVPlace
+from sessions.generation import KVExport, KVPlace
 from sessions.types import OPENINGS, SHARED, SessionKey, TenantId
 
 if TYPE_CHECKING:
@@ -268,13 +268,13 @@ class Tiers:
 
     # -- between replicas ------------------------------------------------------------------------------
 
-    async def export(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
-        """The session's longest snapshot in the envelope, in chunks of at most 1 MiB; None without one.
+    async def export(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
+        """The snapshot that covers most of `ledger` in the envelope, in chunks of at most 1 MiB; None without one.
 
         Where it proves to be no good, it is dropped and the chunks end: whoever takes them in refuses what is not
-        whole. Whoever takes them closes them."""
-        best = max(self._of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
-        return None if best is None else self._exported(best)
+        whole."""
+        best, _ = self.find(key, ledger)
+        return None if best is None else KVExport(best.tokens, self._exported(best))
 
     async def _exported(self, snapshot: HostSnapshot | ColdSnapshot) -> AsyncGenerator[bytes, None]:
         try:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +43,7 @@ from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
 from sessions.errors import BadInput, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
 from sessions.ports import Keys
 from sessions.types import ResponseId, SessionKey, TenantId, Tokens
@@ -314,11 +314,11 @@ class LlamaEngine:
             slot.parked = True
         self._residency.tiers.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
+    async def export_kv(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
         for slot in self._table.of(key):
             if not slot.busy:
                 await self._residency.save(slot)
-        return await self._residency.tiers.export(key)
+        return await self._residency.tiers.export(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         return await self._residency.tiers.import_(key, chunks)

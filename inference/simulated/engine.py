@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from inference.fair import Claim, FairQueue
 from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
 from inference.load import Load
-from inference.simulated.kv import DeviceMemory
+from inference.simulated.kv import DeviceMemory, nearest
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
 from inference.simulated.vocabulary import (
@@ -38,7 +38,7 @@ from inference.simulated.vocabulary import (
 from inference.switching import check_model
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
 from sessions.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
@@ -273,12 +273,13 @@ class SimulatedEngine:
     async def park(self, key: SessionKey) -> None:
         self._memory.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
-        held = self._memory.longest(key)
+    async def export_kv(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
+        written = [stream.tokens[:-1] for stream in self._of(key) if self.options.block_access and stream.decoded]
+        held = nearest(ledger, [*self._memory.of(key), *written])
         if held is None:
             return None
         digest = hashlib.blake2b(held.tobytes(), digest_size=16).digest()
-        return _chunks(encode_header(make_manifest(key, self._identity, held, digest, 0, b"")))
+        return KVExport(held, _chunks(encode_header(make_manifest(key, self._identity, held, digest, 0, b""))))
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         data = b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import array
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from inference.tokens import common_prefix
 from sessions.types import SessionKey
@@ -32,10 +32,11 @@ class DeviceMemory:
 
     def longest(self, key: SessionKey) -> array.array[int] | None:
         """The longest sequence of a session; not a copy."""
-        numbers = self._of_session.get(key)
-        if not numbers:
-            return None
-        return max((self._sequences[key, number] for number in numbers), key=len)
+        return max(self.of(key), key=len, default=None)
+
+    def of(self, key: SessionKey) -> list[array.array[int]]:
+        """The sequences of a session; not copies."""
+        return [self._sequences[key, number] for number in self._of_session.get(key, ())]
 
     def take(self, key: SessionKey, prompt: array.array[int]) -> int:
         """How many leading tokens of `prompt` some sequence of the session holds.
@@ -95,3 +96,9 @@ class DeviceMemory:
         numbers.remove(number)
         if not numbers:
             del self._of_session[key]
+
+
+def nearest(prompt: array.array[int], sequences: Iterable[array.array[int]]) -> array.array[int] | None:
+    """The sequence that shares most leading tokens with `prompt`, if any shares one."""
+    best = max(sequences, key=lambda sequence: common_prefix(sequence, prompt), default=None)
+    return best if best is not None and common_prefix(best, prompt) else None

@@ -26,6 +26,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     step_per_stream_s: float = 0.0
     prefill_tokens_per_s: float = 20_000.0
     prefill_chunk_tokens: int = 512
+    block_access: bool = False  # KV of an answer that is being written can be copied
     answer_tokens_mean: int = 64  # 0: only max_output_tokens and the window end an answer
     temperature: float = 0.0  # where a request names none; at 0 the seed changes nothing
     unread_chunks_max: int = 256  # a stream whose reader lags by so many is not stepped

@@ -32,7 +32,7 @@ from inference.kv.staging import StagingFolder, staging_folder
 from inference.kv.tiers import Tiers
 from inference.switching import check_model
 from inference.template import BUILT_IN, ChatTemplate
-from inference.tokens import as_tokens
+from inference.tokens import as_tokens, common_prefix
 from inference.vllm.core import BUILD, Ended, VllmCore
 from inference.vllm.gate import Gate
 from inference.vllm.link import Listener, Ready, Report, Unfit, all_ready
@@ -46,7 +46,7 @@ from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
 from inference.vllm.spill import Plan, Spill
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVPlace
+from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
 from sessions.ports import Keys
 from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
@@ -63,14 +63,19 @@ _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "abor
 class _Turn:
     """A run of a session."""
 
-    __slots__ = ("emitted", "key", "name", "plan", "started")
+    __slots__ = ("emitted", "key", "name", "plan", "prompt", "started")
 
-    def __init__(self, key: SessionKey, name: str) -> None:
+    def __init__(self, key: SessionKey, name: str, prompt: array.array[int]) -> None:
         self.key = key
         self.name = name
+        self.prompt = prompt
         self.plan: Plan | None = None
         self.started = False
         self.emitted: array.array[int] = array.array("I")
+
+    @property
+    def known(self) -> array.array[int]:
+        return self.prompt + self.emitted
 
 
 class VllmEngine:
@@ -303,15 +308,15 @@ class VllmEngine:
             await self._gate.acquire(request.priority)
             if self._spill is not None:
                 self._spill.tiers.turn(request.key, len(prompt))
-            turn = self._enter(request.key)
-            run = self._run(turn, prompt, params, request.shared_prefix, request.priority)
-            async with contextlib.aclosing(self._told(turn, prompt, run)) as told:
+            turn = self._enter(request.key, prompt)
+            run = self._run(turn, params, request.shared_prefix, request.priority)
+            async with contextlib.aclosing(self._told(turn, run)) as told:
                 async for item in told:
                     passed()
                     yield item
 
     async def _told(
-        self, turn: _Turn, prompt: array.array[int], items: AsyncGenerator[Chunk | Ended, None]
+        self, turn: _Turn, items: AsyncGenerator[Chunk | Ended, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
         """What a run says to whoever asked for it."""
         cached = 0
@@ -328,11 +333,11 @@ class VllmEngine:
                             item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens=cached)
                         yield item
         finally:
-            await self._leave(turn, prompt, cached, finished=reason != "abort")
+            await self._leave(turn, cached, finished=reason != "abort")
         if reason == "abort":
             self._revival.check()
             raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
-        yield Finish("stop" if reason == "stop" else "length", len(prompt), cached)
+        yield Finish("stop" if reason == "stop" else "length", len(turn.prompt), cached)
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
@@ -345,16 +350,16 @@ class VllmEngine:
                 await self._spill.tiers.prefetch(key)
             return
         await self._gate.acquire(0)
-        turn = self._enter(key)
+        turn = self._enter(key, tokens)
         cached = 0
         try:
-            async with contextlib.aclosing(self._run(turn, tokens, prefill_params({}), 0, 0)) as run:
+            async with contextlib.aclosing(self._run(turn, prefill_params({}), 0, 0)) as run:
                 async for item in run:
                     cached = self._cached(turn, item.cached_tokens)
         except SessileError:
             return  # a hint: the turn itself will be told
         finally:
-            await self._leave(turn, tokens, cached, finished=True)
+            await self._leave(turn, cached, finished=True)
 
     async def release(self, key: SessionKey) -> None:
         self._resident.forget(key)
@@ -373,12 +378,15 @@ class VllmEngine:
         if self._spill is not None:
             self._spill.tiers.park(key)
 
-    async def export_kv(self, key: SessionKey) -> AsyncGenerator[bytes, None] | None:
+    async def export_kv(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
         spill = self._spill
         if spill is None:
             return None
         await spill.settled(key)  # vLLM may die meanwhile, and leave none
-        return await spill.tiers.export(key)
+        for turn in [turn for turn in self._turns.values() if turn.key == key]:
+            if turn.plan is not None and common_prefix(turn.prompt, ledger) == len(turn.prompt):
+                await spill.cut(turn.plan, turn.known)
+        return await spill.tiers.export(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         return await self._spill.tiers.import_(key, chunks) if self._spill is not None else 0
@@ -397,13 +405,13 @@ class VllmEngine:
                 " the answer.",
             )
 
-    def _enter(self, key: SessionKey) -> _Turn:
-        turn = _Turn(key, secrets.token_hex(8))
+    def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Turn:
+        turn = _Turn(key, secrets.token_hex(8), prompt)
         self._turns[turn.name] = turn
         return turn
 
     async def _run(
-        self, turn: _Turn, prompt: array.array[int], params: SamplingParams, shared_prefix: int, priority: int
+        self, turn: _Turn, params: SamplingParams, shared_prefix: int, priority: int
     ) -> AsyncGenerator[Chunk | Ended, None]:
         """`_leave` comes next, also when this fails."""
         self._revival.check()
@@ -413,7 +421,7 @@ class VllmEngine:
             turn.plan = await self._spill.plan(
                 turn.name,
                 turn.key,
-                prompt,
+                turn.prompt,
                 shared_prefix,
                 params.max_tokens or 1,
                 resident=self._resident.tokens(turn.key),
@@ -422,11 +430,11 @@ class VllmEngine:
             told = self._transfer(turn.plan, tag)
             params.extra_args = {"kv_transfer_params": told}
         turn.started = self._resident.stays(turn.key, tag)
-        async with contextlib.aclosing(self._core.run(turn.name, prompt.tolist(), tag, params, priority)) as run:
+        async with contextlib.aclosing(self._core.run(turn.name, turn.prompt.tolist(), tag, params, priority)) as run:
             try:
                 async for item in run:
                     if turn.plan is not None and self._spill is not None:
-                        await self._spill.spoke(turn.plan, item.cached_tokens, len(prompt))
+                        await self._spill.spoke(turn.plan, item.cached_tokens, len(turn.prompt))
                     yield item
             except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
                 plan, turn.plan = turn.plan, None
@@ -449,16 +457,16 @@ class VllmEngine:
             return min(told, turn.plan.resident_tokens)
         return told
 
-    async def _leave(self, turn: _Turn, prompt: array.array[int], cached: int, *, finished: bool) -> None:
+    async def _leave(self, turn: _Turn, cached: int, *, finished: bool) -> None:
         """Gives the slot back at once; the run's KV finds its way in the background."""
         del self._turns[turn.name]
         self._gate.release()
         if not finished:
             self._counters["aborts"] += 1
-        known = prompt + turn.emitted
+        known = turn.known
         if finished or turn.emitted:
             self._counters["reused_tokens"] += cached
-            self._counters["prefilled_tokens"] += len(prompt) - cached
+            self._counters["prefilled_tokens"] += len(turn.prompt) - cached
             self._counters["decoded_tokens"] += len(turn.emitted)
             if turn.started:
                 self._resident.note(turn.key, max(0, len(known) - bool(turn.emitted)))

@@ -73,6 +73,8 @@ class Sender:
         self._path = str(folder / SOCKET_NAME)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(_SEND_WAIT_S)
+        self._hurried = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._hurried.setblocking(False)
 
     def send(self, report: Report) -> None:
         try:
@@ -80,8 +82,14 @@ class Sender:
         except OSError as exc:
             log.warning("the front could not be told of %s: %s", type(report).__name__, exc)
 
+    def mention(self, report: Report) -> None:
+        """What the next report will say as well: it waits for no room."""
+        with contextlib.suppress(OSError):
+            self._hurried.sendto(msgspec.msgpack.encode(report), self._path)
+
     def close(self) -> None:
         self._socket.close()
+        self._hurried.close()
 
 
 class Listener:

@@ -149,9 +149,8 @@ class Mover:
                         del self._reading[save.request]
                     if save.close:
                         self._torn.discard(save.request)
-                num_blocks = save.first_block + len(save.block_ids)
-                if save.close or failed:
-                    self.sender.send(Saved(save.name, self.rank, num_blocks, save.close, failed))
+                saved = Saved(save.name, self.rank, save.first_block + len(save.block_ids), save.close, failed)
+                (self.sender.send if save.close or failed else self.sender.mention)(saved)
                 with self._changed:
                     self._underway -= 1
                     if save.held:

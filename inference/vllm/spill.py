@@ -24,7 +24,7 @@ from typing import Final
 
 from inference.beginnings import Beginnings
 from inference.kv.disk import DiskSnapshot
-from inference.kv.envelope import Manifest, Refused, checked_chunks
+from inference.kv.envelope import Refused, checked_chunks
 from inference.kv.tiers import HostSnapshot, Tiers
 from inference.vllm.link import Loaded, Report, Saved
 from sessions.types import OPENINGS, Json, SessionKey
@@ -59,6 +59,7 @@ class Plan:
         "resident_tokens",
         "shared_prefix",
         "source",
+        "written",
     )
 
     def __init__(self, name: str, key: SessionKey, shared_prefix: int, ranks: int) -> None:
@@ -72,6 +73,7 @@ class Plan:
         self.reserved = 0
         self.limit_blocks = 0
         self.open_ranks = ranks
+        self.written = [0] * ranks  # blocks that each rank has told of while the run goes on
         self.num_blocks = 0
         self.failed = False
         self.forgotten = False  # the session was deleted
@@ -170,6 +172,7 @@ class Spill:
                 plan = self._plans.get(report.request)
                 if plan is not None:
                     plan.failed = plan.failed or report.failed
+                    plan.written[report.rank] = report.num_blocks
                     if report.closed:
                         plan.open_ranks -= 1
                         plan.num_blocks = report.num_blocks
@@ -190,6 +193,18 @@ class Spill:
                         plan.resident_tokens = report.resident_tokens
             case _:
                 pass
+
+    # -- during a run --------------------------------------------------------------------------------------
+
+    async def cut(self, plan: Plan, known: array.array[int]) -> None:
+        """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
+        and what it has said. The run goes on, and its own snapshot will cover this one."""
+        blocks = min(*plan.written, len(known) // self.block_tokens)
+        tokens = known[: blocks * self.block_tokens]
+        if plan.path is None or plan.failed or plan.forgotten or blocks <= plan.base_blocks:
+            return
+        if self._best(plan.key, tokens, 0)[1] < blocks:
+            await self._join(plan, plan.path, tokens)
 
     # -- after a run -----------------------------------------------------------------------------------------
 
@@ -319,7 +334,7 @@ class Spill:
             tokens = known[: blocks * self.block_tokens]
             size = blocks * self.block_bytes
             if plan.base_blocks:
-                await self._extend(plan, tail, tokens)
+                await self._join(plan, tail, tokens)
             else:
                 await asyncio.to_thread(os.truncate, tail, size)
                 if not plan.forgotten:
@@ -329,15 +344,16 @@ class Spill:
                     self.counters["saves"] += 1
             await self._keep_opening(plan, tokens)
 
-    async def _extend(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
-        """The new snapshot is the old one's beginning and the run's own blocks."""
+    async def _join(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
+        """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
         base_bytes = plan.base_blocks * self.block_bytes
         base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
-        if base is None or blocks < plan.base_blocks:
+        if base_bytes and (base is None or blocks < plan.base_blocks):
             self.counters["saves_without_base"] += 1
             return
         try:
-            async with self.tiers.held(base) as held:
+            async with contextlib.AsyncExitStack() as hold:
+                held = await hold.enter_async_context(self.tiers.held(base)) if base_bytes and base else None
                 await self._adopt_copy(plan, plan.key, tokens, held, base_bytes, tail)
         except Refused as exc:
             self.counters[f"saves_refused_{exc.reason}"] += 1
@@ -364,14 +380,13 @@ class Spill:
         plan: Plan,
         key: SessionKey,
         tokens: array.array[int],
-        base: HostSnapshot,
+        base: HostSnapshot | None,
         base_bytes: int,
         tail: Path | None = None,
     ) -> None:
         """Makes a snapshot of another one's first bytes and the rest of a run's own file, which has a hole before.
 
         Raises Refused, and a base that proves to be no good is dropped."""
-        assert base.manifest is not None
         size = len(tokens) // self.block_tokens * self.block_bytes
         if not await self.tiers.reserve(size, key.tenant):
             self.counters["saves_without_room"] += 1
@@ -379,9 +394,10 @@ class Spill:
         path = self.tiers.new_path()
         try:
             try:
-                await asyncio.to_thread(_concatenate, path, base.path, base.manifest, base_bytes, tail, size)
+                await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
             except Refused as exc:
-                await self.tiers.refuse(base, exc.reason)
+                if base is not None:
+                    await self.tiers.refuse(base, exc.reason)
                 raise
             if plan.forgotten:
                 raise Refused("no_snapshot")
@@ -403,13 +419,15 @@ class Spill:
             self.tiers.unreserve(reserved)
 
 
-def _concatenate(path: Path, base: Path, manifest: Manifest, base_bytes: int, tail: Path | None, size: int) -> None:
+def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:
     """Blocking. The base is checked as it is copied; of the run's own file, which has no tags yet, the kernel copies
     bytes [base_bytes, size). Raises OSError, and Refused for a base that is not what its manifest says."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
-        for chunk in checked_chunks(base, manifest, base_bytes):
-            target.write(chunk)
-        target.flush()
+        if base is not None:
+            assert base.manifest is not None
+            for chunk in checked_chunks(base.path, base.manifest, base_bytes):
+                target.write(chunk)
+            target.flush()
         if tail is None:
             return
         with tail.open("rb", buffering=0) as source:

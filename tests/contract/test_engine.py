@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from inference.tokens import as_tokens
 from sessions.errors import BadInput, Overloaded, Unavailable
 from sessions.generation import Chunk, Finish
 from sessions.ports import ChatMessage, Engine
-from sessions.types import Sampling, SessionKey, Tool
+from sessions.types import Sampling, SessionKey, Tokens, Tool
 from tests.contract.engines import (
     GREEDY,
     SLOTS,
@@ -463,10 +464,11 @@ async def test_counters_only_grow_and_add_up(world: World, engine: Engine) -> No
 # -- between replicas ------------------------------------------------------------------------------------------
 
 
-async def snapshot_of(engine: Engine, who: SessionKey) -> list[bytes]:
-    chunks = await engine.export_kv(who)
-    assert chunks is not None
-    return [chunk async for chunk in chunks]
+async def snapshot_of(engine: Engine, who: SessionKey, prompt: Tokens) -> tuple[int, list[bytes]]:
+    """What covers most of a prompt: how many tokens it has, and its bytes."""
+    export = await engine.export_kv(who, as_tokens(prompt))
+    assert export is not None
+    return len(export.ledger), [chunk async for chunk in export.chunks]
 
 
 async def stream_of(chunks: list[bytes]) -> AsyncIterator[bytes]:
@@ -478,7 +480,8 @@ async def test_kv_moves_to_another_replica(world: World, engine: Engine) -> None
     prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
     answer = await ask(engine, key("a"), prompt, max_tokens=30)
     covered = engine.place(key("a")).tokens
-    chunks = await snapshot_of(engine, key("a"))
+    tokens, chunks = await snapshot_of(engine, key("a"), prompt)
+    assert tokens == covered
     assert all(0 < len(chunk) <= 1 << 20 for chunk in chunks)
 
     target = await world.engine()
@@ -490,14 +493,46 @@ async def test_kv_moves_to_another_replica(world: World, engine: Engine) -> None
     assert moved.tokens == (await ask(engine, key("a"), prompt)).tokens
 
 
+async def test_of_several_branches_the_one_that_is_wanted_moves(world: World, engine: Engine) -> None:
+    shared = await prompt_of(engine, "Tell me a story about a bird that could not fly.")
+    answer = await ask(engine, key("a"), shared)
+    questions = ("And what became of its friends in the wood by the lake in winter?", "Why could it not fly?")
+    branches = [as_tokens(await follow_up(engine, shared, answer, question)) for question in questions]
+    for branch in (*branches, branches[0]):
+        await ask(engine, key("a"), branch)
+    for branch in branches:
+        tokens, chunks = await snapshot_of(engine, key("a"), branch)
+        assert tokens >= world.whole(len(branch))
+        target = await world.engine()
+        assert await target.import_kv(key("a"), stream_of(chunks)) == tokens
+        there = await ask(target, key("a"), branch)
+        assert there.finish.cached_tokens == world.whole(len(branch) - 1)
+        await target.release(key("a"))
+
+
+async def test_an_export_leaves_an_answer_that_is_written_alone(world: World, engine: Engine) -> None:
+    prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
+    alone = await ask(engine, key("x"), prompt, max_tokens=40)
+    stream = await open_stream(engine, key("a"), prompt, max_tokens=40)
+    export = await engine.export_kv(key("a"), as_tokens((*prompt, *stream.first.tokens)))
+    tokens = list(stream.first.tokens)
+    if export is not None:  # an engine with block access has something to give
+        target = await world.engine()
+        assert await target.import_kv(key("a"), export.chunks) == len(export.ledger) > 0
+    async for item in stream.stream:
+        if isinstance(item, Chunk):
+            tokens.extend(item.tokens)
+    assert tuple(tokens) == alone.tokens
+
+
 async def test_there_is_nothing_to_export_of_an_unknown_session(engine: Engine) -> None:
-    assert await engine.export_kv(key("nobody")) is None
+    assert await engine.export_kv(key("nobody"), as_tokens(await prompt_of(engine, "Name a river."))) is None
 
 
 async def test_a_snapshot_that_is_not_this_sessions_or_not_whole_is_refused(world: World, engine: Engine) -> None:
     prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
     await ask(engine, key("a"), prompt, max_tokens=30)
-    chunks = await snapshot_of(engine, key("a"))
+    _, chunks = await snapshot_of(engine, key("a"), prompt)
     whole = b"".join(chunks)
     await engine.release(key("a"))  # what it wrote to a disk is not to be found by the next one
     flipped = bytearray(whole)

@@ -15,6 +15,7 @@ from inference.kv.envelope import decode_header
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.switching import HeldTogether, SwitchingEngine, switching
+from inference.tokens import as_tokens
 from sessions.errors import BadInput, Unavailable
 from sessions.limits import HoldsKV, Share
 from sessions.ports import Engine
@@ -143,11 +144,12 @@ async def test_no_byte_of_one_models_kv_is_read_by_the_other(start: Start) -> No
     a, small = key("a"), engine.info.smaller_model
     prompt = await prompt_of(engine, STORY)
     assert (await ask(engine, a, prompt, max_tokens=8, model=small)).finish.cached_tokens == 0
-    assert engine.place(a).tier == "none" and await engine.export_kv(a) is None, "it keeps what its slots hold"
+    assert engine.place(a).tier == "none", "it keeps what its slots hold"
+    assert await engine.export_kv(a, as_tokens(prompt)) is None
     assert (await ask(engine, a, prompt, max_tokens=8)).finish.cached_tokens == 0
-    chunks = await engine.export_kv(a)
-    assert chunks is not None
-    sent = b"".join([chunk async for chunk in chunks])
+    export = await engine.export_kv(a, as_tokens(prompt))
+    assert export is not None
+    sent = b"".join([chunk async for chunk in export.chunks])
     header = decode_header(sent)
     assert header is not None and header[0].identity.model_fingerprint == engine.main.info.model_fingerprint
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from inference.tokens import as_tokens
 from inference.vllm import core
 from inference.vllm.connector import SessileConnector, contained
 from inference.vllm.engine import VllmEngine
 from sessions.errors import BadInput
 from sessions.generation import Chunk
 from sessions.types import OPENINGS, Sampling, TextOptions
-from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
+from tests.contract.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -92,6 +93,44 @@ async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) 
     await stream.abort()
     await settled(engine)
     assert engine._spill.tiers.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
+
+
+async def said(stream: Opened, tokens: list[int], enough: int) -> None:
+    """Reads on until `tokens` has that many."""
+    async for item in stream.stream:
+        assert isinstance(item, Chunk)
+        tokens.extend(item.tokens)
+        if len(tokens) >= enough:
+            return
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld, turns: int) -> None:
+    source = await start(world)
+    prompt = await prompt_of(source, STORY)
+    if turns == 2:
+        prompt = await follow_up(source, prompt, await ask(source, key("a"), prompt, max_tokens=20), "And then?")
+        await settled(source)
+    stream = await open_stream(source, key("a"), prompt, max_tokens=300)
+    tokens = list(stream.first.tokens)
+    await said(stream, tokens, 2 * BLOCK_TOKENS)
+    (turn,) = source._turns.values()
+    blocks = (len(prompt) + len(tokens) - 1) // BLOCK_TOKENS
+    await until(lambda: turn.plan.written[0] >= blocks)
+    ledger = as_tokens((*prompt, *tokens))
+    export = await source.export_kv(key("a"), ledger)
+    assert export is not None and export.ledger == ledger[: blocks * BLOCK_TOKENS]
+    target = await start(world, disk_folder=world.folder / "elsewhere")
+    assert await target.import_kv(key("a"), export.chunks) == len(export.ledger)
+    moved = await ask(target, key("a"), ledger, max_tokens=20)
+    assert moved.finish.cached_tokens == len(export.ledger)
+    assert target.stats().counters["restores"] == 1
+    await said(stream, tokens, len(ledger) - len(prompt) + 20)  # here it goes on as if nothing had been
+    assert list(moved.tokens) == tokens[len(ledger) - len(prompt) :][:20]
+    await stream.abort()
+    await settled(source)
+    (snapshot,) = source._spill.tiers.host.of(key("a"))
+    assert snapshot.tokens[: len(export.ledger)] == export.ledger and len(snapshot.tokens) >= len(export.ledger)
 
 
 async def test_an_edit_restores_the_common_prefix(world: VllmWorld) -> None:
@@ -345,7 +384,7 @@ async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeyp
     await ask(engine, key("a"), prompt, max_tokens=4)
     answer = await ask(engine, key("a"), prompt, max_tokens=4)
     assert answer.finish.cached_tokens == world.whole(len(prompt) - 1)
-    assert await engine.export_kv(key("a")) is None
+    assert await engine.export_kv(key("a"), as_tokens(prompt)) is None
 
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 from actors.migration import StaysHere
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.errors import SessileError
 from sessions.events import ResponseCreated, SessionMigrated
+from sessions.generation import KVExport
 from sessions.ports import Member
 from sessions.types import SessionKey
-from tests.integration.cluster.harness import Cluster, ReplicaNode, advance, cluster, until
+from tests.integration.cluster.harness import FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import outcome, virtual
@@ -74,10 +77,10 @@ def test_kv_that_cannot_be_sent_is_computed_by_the_target(chunks_before: int | N
                     yield b"the beginning of a snapshot"
                 raise OSError("the file has gone")
 
-            async def export_kv(key: SessionKey) -> AsyncGenerator[bytes, None]:
+            async def export_kv(key: SessionKey, ledger: array[int]) -> KVExport:
                 if chunks_before is None:
                     raise OSError("the folder has gone")
-                return broken()
+                return KVExport(ledger, broken())
 
             simulated(source).export_kv = export_kv  # type: ignore[method-assign]
             await source.replica.migration.hand_off(key, member(target))
@@ -90,28 +93,39 @@ def test_kv_that_cannot_be_sent_is_computed_by_the_target(chunks_before: int | N
     run()
 
 
-@virtual
-async def test_in_mid_answer_the_readers_wait_less_than_fifty_milliseconds_more() -> None:
-    texts = []
-    for move in (False, True):
-        async with cluster(replicas=2, gateways=2) as made:
-            key = await made.gateways["g1"].create("one")
-            reader = made.gateways["g2"].read(key)
-            await made.gateways["g1"].say(key, LONG, tokens=150)
-            await made.writes(key, 10)
-            if move:
-                source = made.replicas[made.owner(key)]
-                target = other(made, source.name)
-                began = now()
-                await source.replica.migration.hand_off(key, member(target))
-                assert now() - began < 1.0
-            await reader.reaches(await made.at_rest(key))
-            text = text_of(made, key)
-            texts.append(text)
-            usual = sorted(reader.gaps_s())[len(reader.gaps_s()) // 2]
-            assert max(reader.gaps_s()[5:]) <= usual + 0.05
-            assert migrations(made, key) == (["handoff"] if move else [])
-    assert texts[0] == texts[1]
+@pytest.mark.parametrize("block_access", [False, True])
+def test_in_mid_answer_the_readers_wait_less_than_fifty_milliseconds_more(block_access: bool) -> None:
+    engine = msgspec.structs.replace(FAST, block_access=block_access)
+
+    @virtual
+    async def run() -> None:
+        texts = []
+        for move in (False, True):
+            async with cluster(replicas=2, gateways=2, engine_options=engine) as made:
+                key = await made.gateways["g1"].create("one")
+                reader = made.gateways["g2"].read(key)
+                await made.gateways["g1"].say(key, LONG, tokens=150)
+                await made.writes(key, 10)
+                if move:
+                    source = made.replicas[made.owner(key)]
+                    target = other(made, source.name)
+                    began = now()
+                    await source.replica.migration.hand_off(key, member(target))
+                    assert now() - began < 1.0
+                    counters = simulated(target).stats().counters
+                    if block_access:
+                        assert counters["imports"] == 1 and counters["prefilled_tokens"] < 50
+                    else:
+                        assert counters["imports"] == 0 and counters["prefilled_tokens"] >= 1000
+                await reader.reaches(await made.at_rest(key))
+                text = text_of(made, key)
+                texts.append(text)
+                usual = sorted(reader.gaps_s())[len(reader.gaps_s()) // 2]
+                assert max(reader.gaps_s()[5:]) <= usual + 0.05
+                assert migrations(made, key) == (["handoff"] if move else [])
+        assert texts[0] == texts[1]
+
+    run()
 
 
 @virtual

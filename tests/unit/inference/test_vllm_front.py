@@ -142,15 +142,16 @@ class Device:
             for index in range(plan.base_blocks):
                 assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
 
-    def save(self, plan: Plan, tokens: array.array[int], *, failed: bool = False) -> None:
+    def save(self, plan: Plan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
         if plan.path is None:
             return
         full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.spill.block_bytes
-        with plan.path.open("wb") as file:
+        plan.path.touch()
+        with plan.path.open("r+b") as file:
             for index in range(plan.base_blocks, full):
                 file.seek(index * size)
                 file.write(block_of(tokens, index, size))
-        self.spill.heard(Saved(plan.name, 0, max(full, plan.base_blocks), True, failed))
+        self.spill.heard(Saved(plan.name, 0, max(full, plan.base_blocks), close, failed))
 
 
 @pytest.fixture
@@ -252,6 +253,54 @@ async def test_what_is_on_the_device_already_is_not_read_from_disk(tmp_path: Pat
     await spill.abandon(plan)
     await spill.stop()
     await spill.tiers.close(0.0)
+
+
+def holds(spill: Spill, who: SessionKey, tokens: array.array[int]) -> bool:
+    """One snapshot of the session in host memory covers all whole blocks of `tokens`, with the right bytes."""
+    (snapshot,) = spill.tiers.host.of(who)
+    blocks, size = len(tokens) // BLOCK_TOKENS, spill.block_bytes
+    assert snapshot.tokens == tokens[: blocks * BLOCK_TOKENS]
+    return snapshot.path.read_bytes() == b"".join(block_of(tokens, index, size) for index in range(blocks))
+
+
+@pytest.mark.parametrize("before", [0, 21])
+async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(spill: Spill, before: int) -> None:
+    device, tokens = Device(spill), array.array("I", range(50))
+    if before:
+        await kept(spill, key("a"), tokens[:before])
+    plan = await spill.plan("r1", key("a"), tokens[:30], 0, 16)
+    await spill.cut(plan, tokens[:30])
+    assert len(spill.tiers.host.of(key("a"))) == bool(before), "nothing of it was written yet"
+    for said in (34, 34, 41):
+        device.save(plan, tokens[:said], close=False)
+        await spill.cut(plan, tokens[: said - 2])  # what was said is told later than what was written, or sooner
+        assert holds(spill, key("a"), tokens[: said - 2])
+        await spill.cut(plan, tokens[: said + 4])
+        assert holds(spill, key("a"), tokens[:said])
+    device.save(plan, tokens[:45])
+    spill.settle(plan, tokens[:45])
+    await spill.settled()
+    await spill.tiers._settle()
+    assert holds(spill, key("a"), tokens[:45]) and spill.tiers.host_bytes == 11 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("fate", ["failed", "forgotten", "base", "gone"])
+async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(spill: Spill, fate: str) -> None:
+    tokens = array.array("I", range(40))
+    await kept(spill, key("a"), tokens[:21])
+    plan = await spill.plan("r1", key("a"), tokens[:30], 0, 16)
+    Device(spill).save(plan, tokens, failed=fate == "failed", close=False)
+    match fate:
+        case "forgotten":
+            spill.forget(key("a"))
+        case "base":
+            await damaged(spill, key("a"), tokens[:21])
+        case "gone":
+            assert plan.path is not None
+            plan.path.unlink()
+    await spill.cut(plan, tokens)
+    assert spill.tiers.find(key("a"), tokens)[1] == (0 if fate == "base" else 20)
+    await spill.abandon(plan)
 
 
 @pytest.mark.parametrize("fate", ["failed", "forgotten"])
@@ -442,6 +491,9 @@ async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(spil
         device.load(plan, prompt)
         answer = array.array("I", [chance.randrange(3) for _ in range(chance.randrange(8))])
         known = prompt + answer
+        if plan.path is not None and chance.randrange(3) == 0:
+            device.save(plan, known[: chance.randrange(len(prompt), len(known) + 1)], close=False)
+            await spill.cut(plan, known)
         match chance.randrange(8):
             case 0:
                 await spill.abandon(plan)
