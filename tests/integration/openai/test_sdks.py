@@ -24,6 +24,7 @@ from tests.support.node import WITH_NODE, node_modules
 
 HERE = Path(__file__).parent
 LONG = 400
+SPARED = 32  # fewer tokens than that an engine computes again rather than save or restore them
 HELLO: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Say something about rivers."},
@@ -145,17 +146,17 @@ async def test_a_history_that_is_changed_costs_what_stands_behind_the_change(ask
         done = await ask.chat(messages, user="branches")
         told.append(done.usage.total_tokens)
         messages.append(done.choices[0].message.model_dump(exclude_none=True))
-        messages.append({"role": "user", "content": f"Tell me more ({turn})."})
+        messages.append({"role": "user", "content": f"Tell me more ({turn}). " + "Name its fish and its towns. " * 12})
     again = await ask.chat(messages[:-2], user="branches")
     assert again.usage.prompt_tokens_details.cached_tokens >= reusable(told[1] - 2)
     assert again.choices[0].message.content
-    edited = [*messages[:3], {"role": "user", "content": "And about lakes?"}]
+    edited = [*messages[:3], {"role": "user", "content": "And about lakes? " + "Name their birds and islands. " * 12}]
     other = await ask.chat(edited, user="branches")
     assert other.usage.prompt_tokens_details.cached_tokens >= reusable(told[0] - 2)
     edited += [other.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "Why?"}]
     for history, before in ((messages, told[-1]), (edited, other.usage.total_tokens)):  # both go on
         more = await ask.chat(history, user="branches")
-        assert more.usage.prompt_tokens_details.cached_tokens >= reusable(before - 2)
+        assert more.usage.prompt_tokens_details.cached_tokens >= reusable(before - 2) - 2 * SPARED
 
 
 async def test_a_repeated_key_gives_the_same_answer(ask: Asker) -> None:
