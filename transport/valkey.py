@@ -37,15 +37,41 @@ from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLAC
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
 
-# KEYS: the chain; ARGV: place, seconds, how many places
-_PUT: Final = """
-local time = redis.call('TIME')
-for _, kept in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  if kept:sub(2) == ARGV[1] then redis.call('ZREM', KEYS[1], kept) end
+# The number of times that a place of a chain was given, before which it stands there; nil: it is not there.
+_FIND: Final = """
+local function find(key, place)
+  for _, kept in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    if kept:sub(2) == place then return kept:byte(), kept end
+  end
 end
-redis.call('ZADD', KEYS[1], time[1] * 1000000 + time[2] + ARGV[2] * 1000000, '\\0' .. ARGV[1])
-redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -1 - ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function keep(key, given, place, seconds, most)
+  redis.call('ZADD', key, now + seconds * 1000000, string.char(given) .. place)
+  redis.call('ZREMRANGEBYRANK', key, 0, -1 - most)
+  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+  redis.call('PEXPIRE', key, math.ceil((last - now) / 1000))
+end
+local given, kept = find(KEYS[1], ARGV[1])
+"""
+
+# KEYS: the chain; ARGV: place, seconds, how many places
+_PUT: Final = f"""{_FIND}
+if given and given > 0 then return end
+if kept then redis.call('ZREM', KEYS[1], kept) end
+keep(KEYS[1], 0, ARGV[1], ARGV[2], ARGV[3])
+"""
+
+# KEYS: the chain; ARGV: place, seconds, how many places, seconds of one that was given, how often a place is given
+_GIVE_BACK: Final = f"""{_FIND}
+given = math.max(0, (given or ARGV[5]) - 1)
+if kept then redis.call('ZREM', KEYS[1], kept) end
+keep(KEYS[1], given, ARGV[1], given > 0 and ARGV[4] or ARGV[2], ARGV[3])
+"""
+
+# KEYS: the chain; ARGV: place
+_DROP: Final = f"""{_FIND}
+if kept then redis.call('ZREM', KEYS[1], kept) end
 """
 
 # KEYS: chains, in the order in which they are tried; ARGV: how often a place is given, for how many seconds
@@ -61,7 +87,8 @@ for at, key in ipairs(KEYS) do
   if chosen then
     local given, place = chosen:byte() + 1, chosen:sub(2)
     if given < tonumber(ARGV[1]) then
-      redis.call('ZADD', key, math.min(until_then, now + ARGV[2] * 1000000), string.char(given) .. place)
+      if given == 1 then until_then = math.min(until_then, now + ARGV[2] * 1000000) end
+      redis.call('ZADD', key, until_then, string.char(given) .. place)
     end
     redis.call('ZREM', key, chosen)
     local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
@@ -183,8 +210,17 @@ class ValkeyHistory:
         return at - 1, msgspec.msgpack.decode(place, type=Place)
 
     async def put(self, chain: bytes, place: Place) -> None:
-        words = (msgspec.msgpack.encode(place), round(HISTORY_TTL_S), PLACES_PER_KEY_MAX)
-        await self._store.run(_PUT, [self._key(chain)], *words)
+        await self._change(_PUT, chain, place)
+
+    async def give_back(self, chain: bytes, place: Place) -> None:
+        await self._change(_GIVE_BACK, chain, place)
+
+    async def drop(self, chain: bytes, place: Place) -> None:
+        await self._change(_DROP, chain, place)
+
+    async def _change(self, script: str, chain: bytes, place: Place) -> None:
+        bounds = round(HISTORY_TTL_S), PLACES_PER_KEY_MAX, round(GIVEN_TTL_S), GIVEN_MAX
+        await self._store.run(script, [self._key(chain)], msgspec.msgpack.encode(place), *bounds)
 
     def _key(self, chain: bytes) -> str:
         return f"{{{self._store.namespace}:places:{chain[:ROOT_BYTES].hex()}}}:{chain[ROOT_BYTES:].hex()}"

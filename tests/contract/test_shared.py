@@ -23,6 +23,7 @@ from transport.openai.history import (
     GIVEN_TTL_S,
     HISTORY_TTL_S,
     PLACES_PER_KEY_MAX,
+    HistoryIndex,
     MemoryHistory,
     Place,
     Unit,
@@ -199,15 +200,48 @@ async def test_the_newest_place_comes_first_and_a_chain_has_so_many(world: World
     assert await world.far.history.take([chain]) is None
 
 
-async def test_a_place_that_is_given_back_was_never_given(world: World) -> None:
+async def given(index: HistoryIndex, chain: bytes) -> str | None:
+    """The name of the place that is given next."""
+    found = await index.take([chain])
+    return None if found is None else found[1].session
+
+
+async def test_a_place_that_is_given_back_was_given_once_less(world: World) -> None:
     (_, chain), _ = history(1)
-    await world.near.history.put(chain, place("other"))
-    await world.near.history.put(chain, place("mine"))
-    for _ in range(PLACES_PER_KEY_MAX + GIVEN_MAX):
-        assert await world.far.history.take([chain]) == (0, place("mine"))
-        await world.near.history.put(chain, place("mine"))
-    assert await world.far.history.take([chain]) == (0, place("mine"))
-    assert await world.far.history.take([chain]) == (0, place("other"))
+    near, far = world.near.history, world.far.history
+    await near.put(chain, place("other"))
+    await near.put(chain, place("mine"))
+    for _ in range(2 * GIVEN_MAX):  # of somebody who is refused again and again
+        assert await given(far, chain) == "mine"
+        await near.give_back(chain, place("mine"))
+    assert [await given(far, chain) for _ in range(2)] == ["mine", "other"]
+    await near.drop(chain, place("other"))
+    for _ in range(GIVEN_MAX - 1):
+        assert await given(far, chain) == "mine"
+    await near.give_back(chain, place("mine"))  # it had been given as often as may be
+    assert [await given(far, chain) for _ in range(2)] == ["mine", None]
+    assert world.keys() == {}
+
+
+async def test_what_is_told_again_keeps_its_count(world: World) -> None:
+    (_, chain), _ = history(1)
+    near, far = world.near.history, world.far.history
+    for _ in range(3):
+        await near.put(chain, place("mine"))
+    for _ in range(GIVEN_MAX - 1):
+        assert await given(far, chain) == "mine"
+        await near.put(chain, place("mine"))
+    assert [await given(far, chain) for _ in range(2)] == ["mine", None]
+
+
+async def test_a_place_that_is_gone_hides_no_other(world: World) -> None:
+    behind, units = history(2)
+    await world.near.history.put(behind[1], place("short"))
+    await world.near.history.put(behind[3], place("long"))
+    await world.near.history.drop(behind[3], place("nobody's"))
+    await world.near.history.drop(behind[3], place("long"))
+    found = await find(world.far.history, behind, units)
+    assert found is not None and found.place == place("short")
 
 
 async def test_a_place_is_forgotten_after_a_day(world: World) -> None:
@@ -228,6 +262,7 @@ async def test_one_that_was_given_is_forgotten_an_hour_after_the_first_time(worl
     for _ in range(2):
         assert await world.far.history.take([chain]) == (0, place("given"))
         assert all(0 < left <= GIVEN_TTL_S * 1000 for left in world.keys().values())
+        assert bool(world.keys()) == bool(world.stores)
         world.advance(GIVEN_TTL_S / 2)
     await world.near.history.put(chain, place("other"))
     assert all(left > GIVEN_TTL_S * 1000 for left in world.keys().values())

@@ -109,7 +109,7 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     source = await start(world)
     prompt = await prompt_of(source, STORY)
     if turns == 2:
-        prompt = await follow_up(source, prompt, await ask(source, key("a"), prompt, max_tokens=20), "And then?")
+        prompt = await follow_up(source, prompt, await ask(source, key("a"), prompt, max_tokens=20), STORY)
         await settled(source)
     stream = await open_stream(source, key("a"), prompt, max_tokens=300)
     tokens = list(stream.first.tokens)

@@ -165,7 +165,7 @@ class Doorway:
         try:
             await self._note(principal, command_id, [*found.place, found.units], wanted.model)
         except SessileError as error:
-            await self._keep(found.chain, found.place)
+            await self._give_back(found)
             noted = await self._noted(principal, command_id, behind) if error.code == "idempotency_conflict" else False
             if isinstance(noted, bool):
                 raise
@@ -223,10 +223,10 @@ class Doorway:
         except Unavailable:
             return None
 
-    async def _keep(self, chain: bytes, place: Place) -> None:
+    async def _give_back(self, found: Found) -> None:
         """Raises nothing for an index that is away: the next request of its client begins a session."""
         with suppress(Unavailable):
-            await self.history.put(chain, place)
+            await self.history.give_back(found.chain, found.place)
 
     async def _begin(
         self,
@@ -243,12 +243,14 @@ class Doorway:
         if found is not None:
             try:
                 return await self._send(principal, self._turn(command_id, wanted, found), wanted, chain)
-            except (NotFound, Gone):
-                log.info("place_is_gone", session=found.place.session)
-            except SessileError:
-                if give_back:
-                    await self._keep(found.chain, found.place)
-                raise
+            except SessileError as error:
+                if not isinstance(error, NotFound | Gone) and error.code != "session_full":
+                    if give_back:
+                        await self._give_back(found)
+                    raise
+                log.info("place_is_gone", session=found.place.session, error=error.code)
+            with suppress(Unavailable):
+                await self.history.drop(found.chain, found.place)
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the note
         turn = self._turn(command_id, wanted, None, derived_session_id(principal, command_id))
         return await self._send(principal, turn, wanted, chain)
@@ -303,7 +305,8 @@ class Doorway:
         if answer is None:
             return
         leaf, unit = answer
-        await self._keep(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
+        with suppress(Unavailable):  # then its next request begins a session
+            await self.history.put(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
 
     # -- any ------------------------------------------------------------------------------------------------------
 

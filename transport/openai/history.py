@@ -17,7 +17,7 @@ Losing the index costs tokens, never a conversation.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -49,7 +49,7 @@ class HistoryIndex(Protocol):
     """Places by the chain that leads to them. Bounded; a place is forgotten after `HISTORY_TTL_S`, and `GIVEN_TTL_S`
     after it was first given.
 
-    Both calls may raise Unavailable; callers go on as if nothing had been found."""
+    Every call may raise Unavailable; callers go on as if nothing had been found."""
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
         """The first of these chains of one conversation that has a place, by its number, and that place: the one that
@@ -57,7 +57,15 @@ class HistoryIndex(Protocol):
         ...
 
     async def put(self, chain: bytes, place: Place) -> None:
-        """As one that was never given."""
+        """As one that was never given, unless it is there already."""
+        ...
+
+    async def give_back(self, chain: bytes, place: Place) -> None:
+        """As if it had been given once less."""
+        ...
+
+    async def drop(self, chain: bytes, place: Place) -> None:
+        """Nobody can go on from it any more."""
         ...
 
 
@@ -75,6 +83,7 @@ class MemoryHistory:
         self._clock = clock
         self._places_max = places_max
         self._places: OrderedDict[bytes, list[_Kept]] = OrderedDict()  # of a chain, the oldest first
+        self._given: deque[tuple[float, bytes]] = deque()  # chains with a place that was given, by when it goes
         self._count = 0
 
     def __len__(self) -> int:
@@ -82,27 +91,59 @@ class MemoryHistory:
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
         now = self._clock()
+        self._sweep(now)
         for number, chain in enumerate(chains):
             kept = [each for each in self._places.get(chain, ()) if each.until > now]
             chosen = min(reversed(kept), key=lambda each: each.given, default=None)
             if chosen is not None:
                 chosen.given += 1
-                chosen.until = min(chosen.until, now + GIVEN_TTL_S)
+                if chosen.given == 1:
+                    chosen.until = min(chosen.until, now + GIVEN_TTL_S)
+                    self._given.append((chosen.until, chain))
             self._keep(chain, [each for each in kept if each.given < GIVEN_MAX])
             if chosen is not None:
                 return number, chosen.place
         return None
 
     async def put(self, chain: bytes, place: Place) -> None:
-        others = [each for each in self._places.get(chain, ()) if each.place != place]
-        self._keep(chain, [*others, _Kept(place, self._clock() + HISTORY_TTL_S)][-PLACES_PER_KEY_MAX:])
-        while self._count > self._places_max:
-            self._keep(next(iter(self._places)), [])
+        kept = self._places.get(chain, [])
+        if any(each.place == place and each.given for each in kept):
+            return
+        self._add(chain, _Kept(place, self._clock() + HISTORY_TTL_S))
+
+    async def give_back(self, chain: bytes, place: Place) -> None:
+        there = next((each for each in self._places.get(chain, ()) if each.place == place), None)
+        given = GIVEN_MAX - 1 if there is None else max(0, there.given - 1)
+        self._add(chain, _Kept(place, self._clock() + (GIVEN_TTL_S if given else HISTORY_TTL_S), given))
+
+    async def drop(self, chain: bytes, place: Place) -> None:
+        self._keep(chain, [each for each in self._places.get(chain, ()) if each.place != place])
+
+    def _add(self, chain: bytes, new: _Kept) -> None:
+        others = [each for each in self._places.get(chain, ()) if each.place != new.place]
+        self._keep(chain, [*others, new][-PLACES_PER_KEY_MAX:])
+        self._places.move_to_end(chain)
+        if new.given:
+            self._given.append((new.until, chain))
+        self._sweep(self._clock())
+        while max(self._count, len(self._given)) > self._places_max:
+            if self._given:  # those first that somebody has gone on from
+                chain = self._given.popleft()[1]
+                self._keep(chain, [each for each in self._places.get(chain, ()) if not each.given])
+            else:
+                self._keep(next(iter(self._places)), [])
+
+    def _sweep(self, now: float) -> None:
+        while self._given and self._given[0][0] <= now:
+            chain = self._given.popleft()[1]
+            self._keep(chain, [each for each in self._places.get(chain, ()) if each.until > now])
 
     def _keep(self, chain: bytes, kept: list[_Kept]) -> None:
-        self._count += len(kept) - len(self._places.pop(chain, ()))
+        self._count += len(kept) - len(self._places.get(chain, ()))
         if kept:
             self._places[chain] = kept
+        else:
+            self._places.pop(chain, None)
 
 
 class Unit(NamedTuple):

@@ -145,6 +145,24 @@ async def test_so_many_branch_off_from_one_place_and_then_in_a_session_of_their_
         assert len(server.sessions) == 1 + (number == GIVEN_MAX)
 
 
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "once"}])
+async def test_a_session_that_is_full_is_gone_on_from_in_a_new_one(
+    client: openai.AsyncOpenAI, server: Serving, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    messages = list(HELLO)
+    await answer(client, messages)
+    messages.append({"role": "user", "content": "go on"})
+    monkeypatch.setattr("sessions.machine.ITEMS_MAX", 2)
+    await answer(client, messages, extra_headers=headers)
+    messages.append({"role": "user", "content": "and on"})
+    monkeypatch.setattr("sessions.machine.ITEMS_MAX", 30)
+    full, *_ = server.sessions
+    items = sum(isinstance(record.event, ItemCreated) for record in server.log(full))
+    await answer(client, messages)
+    assert sum(isinstance(record.event, ItemCreated) for record in server.log(full)) == items
+    assert decode(server.engine.prompts[-1]) == "".join(message["content"] for message in messages[:-1])
+
+
 async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
     conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
     seen: dict[str, set[str]] = {"ann": set(), "bob": set()}

@@ -8,7 +8,17 @@ import pytest
 
 from sessions import commands as cm
 from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
-from transport.openai.history import GIVEN_MAX, HISTORY_TTL_S, MemoryHistory, Place, Unit, beginning, chains, find
+from transport.openai.history import (
+    GIVEN_MAX,
+    GIVEN_TTL_S,
+    HISTORY_TTL_S,
+    MemoryHistory,
+    Place,
+    Unit,
+    beginning,
+    chains,
+    find,
+)
 
 ASK = Unit((cm.NewMessage(content="hello"),))
 ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
@@ -103,3 +113,27 @@ async def test_the_index_is_bounded(keys: int) -> None:
         await index.put(f"{number % keys}".encode(), place(f"{number}"))
         assert len(index) <= 50
     assert await index.take([f"{499 % keys}".encode()]) == (0, place("499"))
+
+
+async def test_of_too_many_those_go_first_that_somebody_has_gone_on_from() -> None:
+    index = MemoryHistory(Clock(), places_max=10)
+    for number in range(10):
+        await index.put(f"{number}".encode(), place(f"{number}"))
+    for number in (9, 7):
+        assert await index.take([f"{number}".encode()]) == (0, place(f"{number}"))
+    for number in range(10, 13):
+        await index.put(f"{number}".encode(), place(f"{number}"))
+    left = [number for number in range(13) if await index.take([f"{number}".encode()])]
+    assert left == [1, 2, 3, 4, 5, 6, 8, 10, 11, 12]
+
+
+async def test_what_was_given_is_let_go_of_after_its_hour_though_nobody_asks() -> None:
+    clock = Clock()
+    index = MemoryHistory(clock)
+    for number in range(20):
+        await index.put(f"{number}".encode(), place("a"))
+        await index.take([f"{number}".encode()])
+    await index.put(b"live", place("b"))
+    clock.now = GIVEN_TTL_S
+    await index.put(b"more", place("c"))
+    assert len(index) == 2 and not index._given
