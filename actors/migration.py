@@ -157,14 +157,16 @@ class Migration:
     async def _copy(self, talk: Talk, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
         """Sends what there is of a ledger's KV where that is more than the target was `told`; adds what it has then."""
         try:
-            export = await self._engine.export_kv(key, ledger)
+            async with asyncio.timeout(self.limits.kv_s):
+                export = await self._engine.export_kv(key, ledger)
         except Exception:  # KV is a cache: what an engine does here costs tokens at most
             log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
             return
         if export is None:
             return
         async with contextlib.aclosing(export.chunks) as chunks:
-            if common(ledger, export.ledger) > covered(ledger, told):
+            news = common(ledger, export.ledger) - covered(ledger, told)
+            if news > 0 and 2 * news >= len(export.ledger):  # else it is another branch's, and most of it of no use
                 tokens = await self._send(talk, key, chunks)
                 told.append(export.ledger[:tokens])
 

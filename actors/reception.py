@@ -165,12 +165,17 @@ class Visit:
                 yield data
             ended = True
 
-        stream = arriving()
-        tokens = await self._reception.engine.import_kv(arrival.key, stream)
+        stream, failed, tokens = arriving(), None, 0
+        try:
+            tokens = await self._reception.engine.import_kv(arrival.key, stream)
+        except Exception as error:  # noqa: BLE001 - told below, once the rest has come
+            failed = error
         await stream.aclose()  # type: ignore[attr-defined]
         while not ended and (data := await chunks.get()):
             self._post(pf.ChunkTaken(arrival.number, len(data)))
-        arrival.chunks = None
+        arrival.chunks = None  # another snapshot may follow
+        if failed is not None:
+            raise failed
         return tokens
 
     async def _prefill(self, arrival: Arrival) -> int:

@@ -103,11 +103,11 @@ class Residency:
 
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
         """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
-        overwrite, takes longer to compute again than to bring out and back."""
-        tokens = len(slot.tokens)
-        if tokens - shared < self._worth_tokens:
+        overwrite, and no snapshot covers, takes longer to compute again than to bring out and back."""
+        tokens, begin = len(slot.tokens), max(shared, self._covered(slot))
+        if tokens - begin < self._worth_tokens:
             return False
-        return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, shared, tokens, time.monotonic())
+        return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, begin, tokens, time.monotonic())
 
     def has_others(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
@@ -122,10 +122,12 @@ class Residency:
 
     def unsaved_bytes(self, slot: Slot) -> int:
         """About what the slot holds beyond what a snapshot covers that is still there."""
-        covered = 0
-        if slot.key is not None and slot.saved_tokens:
-            covered = min(slot.saved_tokens, self.tiers.find(slot.key, slot.tokens)[1])
-        return max(0, len(slot.tokens) - covered) * self._bytes_per_token
+        return max(0, len(slot.tokens) - self._covered(slot)) * self._bytes_per_token
+
+    def _covered(self, slot: Slot) -> int:
+        if slot.key is None or not slot.saved_tokens:
+            return 0
+        return min(slot.saved_tokens, self.tiers.find(slot.key, slot.tokens)[1])
 
     def is_saving(self, slot: Slot) -> bool:
         return slot in self._saving

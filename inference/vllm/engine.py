@@ -383,9 +383,10 @@ class VllmEngine:
         if spill is None:
             return None
         await spill.settled(key)  # vLLM may die meanwhile, and leave none
-        for turn in [turn for turn in self._turns.values() if turn.key == key]:
-            if turn.plan is not None and common_prefix(turn.prompt, ledger) == len(turn.prompt):
-                await spill.cut(turn.plan, turn.known)
+        turns = [t for t in self._turns.values() if t.key == key and common_prefix(t.prompt, ledger) == len(t.prompt)]
+        turn = max(turns, key=lambda turn: common_prefix(turn.known, ledger), default=None)
+        if turn is not None and turn.plan is not None:
+            await spill.cut(turn.plan, turn.known)
         return await spill.tiers.export(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:

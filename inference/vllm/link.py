@@ -20,6 +20,7 @@ import msgspec
 log = logging.getLogger(__name__)
 
 SOCKET_NAME: Final = "front.sock"
+MENTIONS_NAME: Final = "mentions.sock"  # a queue of their own: a kernel may hold as few as ten datagrams in one
 _DATAGRAM_BYTES_MAX: Final = 64 << 10
 _SEND_WAIT_S: Final = 1.0
 _READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
@@ -70,11 +71,11 @@ class Sender:
     """Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = str(folder / SOCKET_NAME)
+        self._path, self._mentions_path = str(folder / SOCKET_NAME), str(folder / MENTIONS_NAME)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(_SEND_WAIT_S)
-        self._hurried = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._hurried.setblocking(False)
+        self._mentions = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._mentions.setblocking(False)
 
     def send(self, report: Report) -> None:
         try:
@@ -85,11 +86,11 @@ class Sender:
     def mention(self, report: Report) -> None:
         """What the next report will say as well: it waits for no room."""
         with contextlib.suppress(OSError):
-            self._hurried.sendto(msgspec.msgpack.encode(report), self._path)
+            self._mentions.sendto(msgspec.msgpack.encode(report), self._mentions_path)
 
     def close(self) -> None:
         self._socket.close()
-        self._hurried.close()
+        self._mentions.close()
 
 
 class Listener:
@@ -97,17 +98,18 @@ class Listener:
 
     def __init__(self, folder: Path, heard: Callable[[Report], None]) -> None:
         self._heard = heard
-        self._path = folder / SOCKET_NAME
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._socket.bind(str(self._path))
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._read)
+        self._sockets: dict[Path, socket.socket] = {}
+        for path in (folder / SOCKET_NAME, folder / MENTIONS_NAME):
+            opened = self._sockets[path] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            opened.setblocking(False)
+            opened.bind(str(path))
+            self._loop.add_reader(opened, self._read, opened)
 
-    def _read(self) -> None:
+    def _read(self, opened: socket.socket) -> None:
         while True:
             try:
-                data = self._socket.recv(_DATAGRAM_BYTES_MAX)
+                data = opened.recv(_DATAGRAM_BYTES_MAX)
             except OSError:
                 return  # nothing more for now, or closed
             try:
@@ -118,10 +120,11 @@ class Listener:
             self._heard(report)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        for path, opened in self._sockets.items():
+            self._loop.remove_reader(opened)
+            opened.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 async def all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:

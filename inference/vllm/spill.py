@@ -19,8 +19,9 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inference.beginnings import Beginnings
 from inference.kv.disk import DiskSnapshot
@@ -201,18 +202,21 @@ class Spill:
         and what it has said. The run goes on, and its own snapshot will cover this one."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
-        if plan.path is None or plan.failed or plan.forgotten or blocks <= plan.base_blocks:
+        if plan.path is None or plan.failed or plan.forgotten or self._stopped or blocks <= plan.base_blocks:
             return
-        if self._best(plan.key, tokens, 0)[1] < blocks:
-            await self._join(plan, plan.path, tokens)
+        await asyncio.shield(self._settling_task(plan.key, self._join(plan, plan.path, tokens)))
 
     # -- after a run -----------------------------------------------------------------------------------------
 
     def settle(self, plan: Plan, known: array.array[int]) -> None:
         """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
-        task = asyncio.create_task(self._settle(plan, known))
-        self._settling.setdefault(plan.key, set()).add(task)
-        task.add_done_callback(lambda done: self._settled(plan.key, done))
+        self._settling_task(plan.key, self._settle(plan, known))
+
+    def _settling_task(self, key: SessionKey, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._settling.setdefault(key, set()).add(task)
+        task.add_done_callback(lambda done: self._settled(key, done))
+        return task
 
     def _settled(self, key: SessionKey, task: asyncio.Task[None]) -> None:
         tasks = self._settling[key]
@@ -346,6 +350,8 @@ class Spill:
 
     async def _join(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
+        if self._is_covered(plan.key, tokens):
+            return
         base_bytes = plan.base_blocks * self.block_bytes
         base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
         if base_bytes and (base is None or blocks < plan.base_blocks):
@@ -365,7 +371,7 @@ class Spill:
         if not whole or len(tokens) < len(opening):
             return
         key = SessionKey(plan.key.tenant, OPENINGS)
-        if not self._beginnings.common(plan.key, opening) or self.tiers.find(key, opening)[1] == len(opening):
+        if not self._beginnings.common(plan.key, opening) or self._is_covered(key, opening):
             return
         own, blocks = self._best(plan.key, tokens, 0)
         if own is None or blocks < whole:
@@ -393,13 +399,14 @@ class Spill:
             return
         path = self.tiers.new_path()
         try:
-            try:
-                await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
-            except Refused as exc:
-                if base is not None:
-                    await self.tiers.refuse(base, exc.reason)
-                raise
-            if plan.forgotten:
+            with self.tiers.flight(key) as flight:
+                try:
+                    await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
+                except Refused as exc:
+                    if base is not None:
+                        await self.tiers.refuse(base, exc.reason)
+                    raise
+            if plan.forgotten or flight.revoked or self._is_covered(key, tokens):
                 raise Refused("no_snapshot")
         except BaseException as exc:
             await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -409,6 +416,9 @@ class Spill:
             raise
         self.tiers.adopt(key, tokens, path, size, size)
         self.counters["saves"] += 1
+
+    def _is_covered(self, key: SessionKey, tokens: array.array[int]) -> bool:
+        return self.tiers.find(key, tokens)[1] == len(tokens)
 
     async def _drop_file(self, plan: Plan) -> None:
         if plan.path is not None:

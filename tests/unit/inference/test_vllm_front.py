@@ -7,9 +7,11 @@ import asyncio
 import hashlib
 import math
 import random
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +19,15 @@ from inference.kv.cold import ColdSnapshot, Progress
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest
 from inference.kv.tiers import HostSnapshot, Tiers
+from inference.vllm import spill as spill_module
 from inference.vllm.gate import Gate
-from inference.vllm.link import Listener, Loaded, Report, Saved, Sender
+from inference.vllm.link import MENTIONS_NAME, Listener, Loaded, Report, Saved, Sender
 from inference.vllm.options import VllmOptions
 from inference.vllm.spill import Plan, Spill
 from persistence.keys import MemoryKeys
 from sessions.errors import BadInput, Overloaded, Unavailable
 from sessions.types import OPENINGS, SessionId, SessionKey, TenantId
+from tests.contract.engines import until
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 64
@@ -90,16 +94,22 @@ async def test_a_closed_gate_tells_everybody() -> None:
 
 async def test_reports_arrive_and_nonsense_is_passed_over(tmp_path: Path) -> None:
     heard: list[Report] = []
+    reports: list[Report] = []
     arrived = asyncio.Event()
 
     def hear(report: Report) -> None:
         heard.append(report)
-        if len(heard) == 2:
+        if reports == heard:
             arrived.set()
 
     listener = Listener(tmp_path, hear)
     sender = Sender(tmp_path)
-    reports = [Saved("r", 0, 3, True), Loaded("r", 0, 10, 0.5, 0, "bad_chunk")]
+    for number in range(1000):  # nobody reads yet: what has no room is not waited for
+        sender.mention(Saved("r", 0, number, False))
+    listener._read(listener._sockets[tmp_path / MENTIONS_NAME])
+    assert [report.num_blocks for report in heard if isinstance(report, Saved)] == list(range(len(heard))) != []
+    heard.clear()
+    reports += [Saved("r", 0, 3, True), Loaded("r", 0, 10, 0.5, 0, "bad_chunk")]
     sender.send(reports[0])  # type: ignore[arg-type]
     sender._socket.sendto(b"\xc1", str(tmp_path / "front.sock"))
     sender.send(reports[1])  # type: ignore[arg-type]
@@ -282,6 +292,44 @@ async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(spill: Spill,
     await spill.settled()
     await spill.tiers._settle()
     assert holds(spill, key("a"), tokens[:45]) and spill.tiers.host_bytes == 11 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("meanwhile", ["deleted", "ended", "cancelled"])
+async def test_what_happens_while_a_run_is_copied(
+    spill: Spill, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(*what: Any) -> None:
+        concatenate(*what)
+        begun.set()
+        goes_on.wait(20)
+
+    concatenate = spill_module._concatenate
+    monkeypatch.setattr(spill_module, "_concatenate", slow)
+    tokens, device = array.array("I", range(40)), Device(spill)
+    plan = await spill.plan("r1", key("a"), tokens[:30], 0, 16)
+    device.save(plan, tokens[:30], close=False)
+    cutting = asyncio.create_task(spill.cut(plan, tokens[:30]))
+    await asyncio.to_thread(begun.wait, 20)
+    if meanwhile == "cancelled":
+        cutting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cutting
+    device.save(plan, tokens[:34])
+    spill.settle(plan, tokens[:34])
+    await until(lambda: bool(spill.tiers.host.of(key("a"))))
+    if meanwhile == "deleted":
+        spill.forget(key("a"))
+        await spill.tiers.erase(key("a"))
+    goes_on.set()
+    await spill.settled()
+    await spill.tiers._settle()
+    assert cutting.done()
+    if meanwhile == "deleted":
+        assert not spill.tiers.host.of(key("a")) and spill.tiers.host_bytes == 0
+    else:
+        assert holds(spill, key("a"), tokens[:34]) and spill.tiers.host_bytes == 8 * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("fate", ["failed", "forgotten", "base", "gone"])
