@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import peer_frames as pf
-from actors.migration import common
+from actors.migration import Migration, common
 from actors.reception import Reception
+from sessions.generation import KVExport
 from sessions.types import SessionId, SessionKey, TenantId, pack_tokens
 from tests.integration.cluster.harness import Cluster, cluster
 from tests.support.virtual_time import settled, virtual
@@ -113,6 +114,83 @@ async def test_a_snapshot_that_the_engine_refuses_covers_nothing_and_is_taken_to
             target.visit.arrive(pf.Chunk(1, data))
         await settled()
         assert target.said[1:] == [pf.ChunkTaken(1, 5), pf.ChunkTaken(1, 8), pf.Ready(1, 0)]
+
+
+@virtual
+async def test_after_an_import_that_failed_another_snapshot_is_taken() -> None:
+    async with cluster(replicas=1, gateways=0) as made:
+        target, took = Target(made), []
+
+        async def import_kv(key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+            took.append(await anext(chunks))
+            if len(took) == 1:
+                raise OSError("the folder has gone")
+            return len([data async for data in chunks])
+
+        target.reception.engine.import_kv = import_kv  # type: ignore[method-assign]
+        target.visit.arrive(pf.Reserve(1, key(1), 10))
+        for _ in range(2):
+            for data in (b"one", b"more", b""):
+                target.visit.arrive(pf.Chunk(1, data))
+            await settled()
+        taken = [pf.ChunkTaken(1, 3), pf.ChunkTaken(1, 4)]
+        assert target.said[1:] == [*taken, pf.Ready(1, 0), *taken, pf.Ready(1, 1)]
+
+
+class Exports:
+    """An engine of which only what it exports matters."""
+
+    def __init__(self, *ledgers: list[int]) -> None:
+        self.left = [array("I", ledger) for ledger in ledgers]
+        self.closed = 0
+
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            try:
+                yield b"snapshot"
+            finally:
+                self.closed += 1
+
+        return KVExport(self.left.pop(0), chunks()) if self.left else None
+
+
+class Taker:
+    """A target that takes whatever is sent."""
+
+    number = 1
+
+    def __init__(self, tokens: int) -> None:
+        self.sent, self._tokens = 0, tokens
+
+    def say(self, frame: pf.Frame) -> None:
+        assert isinstance(frame, pf.Chunk)
+        self.sent += not frame.data
+
+    async def hear(self) -> pf.Frame:
+        return pf.Ready(1, self._tokens)
+
+
+@virtual
+async def test_kv_is_copied_where_at_least_half_of_it_is_of_use() -> None:
+    ledger = array("I", range(100))
+    other = list(range(50, 150))
+    cases: list[tuple[list[int], list[array[int]], bool]] = [
+        (list(range(90)), [], True),
+        ([*range(40), *other[:30]], [], True),
+        ([*range(40), *other], [], False),  # another branch's
+        (list(range(90)), [array("I", range(90))], False),  # it has it
+        (list(range(90)), [array("I", range(40))], True),
+        (list(range(90)), [array("I", range(80))], False),  # it will have computed that sooner
+        (other, [], False),
+    ]
+    async with cluster(replicas=1, gateways=0) as made:
+        for exported, told, wanted in cases:
+            engine, talk = Exports(exported), Taker(len(exported))
+            migration = Migration(made.replicas["r1"].replica.runtime, engine, None)  # type: ignore[arg-type]
+            before = len(told)
+            await migration._copy(talk, key(1), ledger, told)  # type: ignore[arg-type]
+            assert talk.sent == len(told) - before == wanted
+            assert not wanted or (told[-1] == array("I", exported) and engine.closed == 1)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "later"])
