@@ -3,6 +3,7 @@
     .venv-vllm/bin/python -m bench.vllm_kv restore        # a 4k-token session: cold, resident, restored; fp32
     .venv-vllm/bin/python -m bench.vllm_kv fresh          # the same on engines that have just started, from disk
     .venv-vllm/bin/python -m bench.vllm_kv edit           # turn 5 of 10 in a 4k-token conversation
+    .venv-vllm/bin/python -m bench.vllm_kv move           # a 4k-token session leaves for another engine in mid-answer
     .venv-vllm/bin/python -m bench.vllm_kv write-through  # tokens/s with writing through against without
     .venv-vllm/bin/python -m bench.vllm_kv fleet          # more sessions than the device holds, against vLLM itself
     .venv-vllm/bin/python -m bench.vllm_kv fleet --servers 2    # two engines, against two servers behind vllm-router
@@ -13,6 +14,9 @@ not. Bar of both: first token 10 times sooner, in fp32 the same output.
 
 `edit` asks turn 5 again, in other words, while the conversation is on the device, in host memory, and on disk after a
 restart. Bar: only tokens after the fork are computed, in whole blocks, and the output is that of computing it all.
+
+`move` has one engine write a long answer, and brings another one to where it can go on: with what the first has written
+of the session's KV, or from the token ids alone, in turns which first. No bar; the output must be what the first says.
 
 `fleet` runs the same prompts, token for token, through the engine and through `vllm.entrypoints.openai.api_server` with
 prefix caching and as many blocks, a quarter of what all tokens need: both up, one works at a time, other sessions in
@@ -36,9 +40,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.support import lower_bound, percentile, report
-from bench.vllm_support import BLOCK, Turn, ask, empty, endings, options, peer, routed, running, served, settle, words
+from bench.vllm_support import (
+    BLOCK,
+    Turn,
+    ask,
+    empty,
+    endings,
+    options,
+    peer,
+    request,
+    routed,
+    running,
+    served,
+    settle,
+    words,
+)
+from inference.tokens import as_tokens
 from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeys
+from sessions.generation import Chunk, Finish
 from sessions.types import SessionId, SessionKey, TenantId
 
 WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context takes
@@ -165,6 +185,67 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
     async with running(options(folder, dtype), keys) as engine:
         await ask_again(engine, "disk")
     report("vllm edit of turn 5 of 10", figures)
+
+
+# -- move ----------------------------------------------------------------------------------------------------
+
+
+async def move(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
+    chance, key = random.Random(9), SessionKey(TenantId("bench"), SessionId("s"))
+    took: dict[str, list[float]] = {"moved": [], "computed": []}
+    same, missing = True, []
+    async with (
+        running(options(folder / "source", dtype)) as source,
+        running(options(folder / "target", dtype, disk_folder=None)) as target,
+    ):
+        banned = endings(source)
+        conversation = words(chance, tokens)
+        for number in range(pairs):
+            said: list[int] = []
+            async with contextlib.aclosing(source.generate(request("s", conversation, 600, banned))) as written:
+                await hear(written, said, 64)
+                ledger = as_tokens([*conversation, *said])
+                for side in ("moved", "computed") if number % 2 else ("computed", "moved"):
+                    begun = time.perf_counter()
+                    if side == "moved":
+                        export = await source.export_kv(key, ledger)
+                        assert export is not None
+                        missing.append(len(ledger) - await target.import_kv(key, export.chunks))
+                    await target.warm(key, ledger)
+                    took[side].append(time.perf_counter() - begun)
+                    if side == "moved":
+                        there = (await ask(target, "s", ledger, 16, banned)).tokens
+                    await target.release(key)
+                    await settle(target)
+                    await empty(target)
+                await hear(written, said, 64 + 16)
+                same = same and there == said[64 : 64 + 16]
+            await settle(source)
+            conversation += [*said, *words(chance, 40)]
+    ratios = [computed / moved for computed, moved in zip(took["computed"], took["moved"], strict=True)]
+    report(
+        "vllm session that moves in mid-answer",
+        {
+            "dtype": dtype,
+            "tokens": len(ledger),
+            "pairs": pairs,
+            "moved_s_p50": percentile(took["moved"], 0.5),
+            "moved_s_max": max(took["moved"]),
+            "computed_s_p50": percentile(took["computed"], 0.5),
+            "computed_over_moved_mean": sum(ratios) / len(ratios),
+            "computed_over_moved_lower_bound": lower_bound(ratios) if pairs > 1 else 0.0,
+            "tokens_not_moved_max": max(missing),
+            "goes_on_as_the_first": same,
+        },
+    )
+
+
+async def hear(stream: AsyncIterator[Chunk | Finish], said: list[int], enough: int) -> None:
+    """Reads on until `said` has at least so many tokens."""
+    while len(said) < enough:
+        item = await anext(stream)
+        assert isinstance(item, Chunk)
+        said.extend(item.tokens)
 
 
 # -- write-through -------------------------------------------------------------------------------------------
@@ -341,7 +422,7 @@ async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("restore", "fresh", "edit", "write-through", "fleet"))
+    parser.add_argument("what", choices=("restore", "fresh", "edit", "move", "write-through", "fleet"))
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--dtype", default="float32", help="in bfloat16 outputs may differ at a near-tie")
     parser.add_argument("--tokens", type=int, default=4096, help="of the session")
@@ -361,6 +442,8 @@ def main() -> None:
                 asyncio.run(fresh(folder, arguments.pairs, arguments.tokens, arguments.dtype))
             case "edit":
                 asyncio.run(edit(folder, arguments.tokens, arguments.dtype))
+            case "move":
+                asyncio.run(move(folder, arguments.pairs, arguments.tokens, arguments.dtype))
             case "write-through":
                 asyncio.run(write_through(folder, arguments.pairs, arguments.streams, arguments.answer))
             case _:

@@ -74,11 +74,11 @@ def words(chance: random.Random, count: int) -> list[int]:
     return [chance.randrange(100, VOCABULARY) for _ in range(count)]
 
 
-async def ask(
-    engine: VllmEngine, session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
-) -> Turn:
+def request(
+    session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
+) -> GenerationRequest:
     """Greedy. `banned`: `endings`, to keep an answer from ending before it has all its tokens."""
-    request = GenerationRequest(
+    return GenerationRequest(
         key=SessionKey(TenantId("bench"), SessionId(session)),
         response_id=ResponseId("r"),
         generation=1,
@@ -87,8 +87,14 @@ async def ask(
         seed=1,
         max_tokens=max_tokens,
     )
+
+
+async def ask(
+    engine: VllmEngine, session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
+) -> Turn:
+    """Takes what `request` takes."""
     turn, begun = Turn(), time.perf_counter()
-    async for item in engine.generate(request):
+    async for item in engine.generate(request(session, prompt, max_tokens, banned)):
         match item:
             case Chunk():
                 turn.ttft_s = turn.ttft_s or time.perf_counter() - begun
