@@ -21,7 +21,7 @@ from sessions.events import SessionInfo
 from sessions.generation import EngineInfo
 from sessions.ports import ChatMessage, Tokenizer
 from sessions.prompt import Segment, fit, too_long
-from sessions.state import Open, State
+from sessions.state import Open, State, cut_of
 from sessions.steps import Prepared
 from sessions.types import (
     CallId,
@@ -103,7 +103,7 @@ class Ledger:
             closing=len(answer_opening),
             window=window,
             answer=wanted,
-            cut=self._cut(path),
+            cut=self._state.cuts.get(open_.id),
         )
         prompt = array("I", opening)
         for _, tokens in pieces[fitted.first :]:
@@ -126,7 +126,7 @@ class Ledger:
         is warmed for."""
         prompt = array("I", await self._open())
         path = tree.branch(self._state, leaf)
-        cut = self._cut(path)
+        cut = cut_of(self._state, leaf)
         kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
         for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
             if made_by in self._state.open:
@@ -142,12 +142,6 @@ class Ledger:
         first = items[0]
         begins_turn = isinstance(first, Message) and first.role == "user"
         return Segment(first.id, len(tokens), begins_turn, len(items)), tokens
-
-    def _cut(self, path: Sequence[Item]) -> ItemId | None:
-        if not self._state.cuts:
-            return None
-        on_path = {item.id for item in path}
-        return next((cut for cut in reversed(self._state.cuts) if cut in on_path), None)
 
     async def _open(self) -> array[int]:
         info = self._state.info

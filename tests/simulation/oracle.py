@@ -107,9 +107,8 @@ def prompt_of(rules: Rules, response: Response) -> list[int]:
     for tool in rules.info.tools:
         tokens += [TOOLS, *_encode(msgspec.json.encode(tool).decode()), END]
     path = rules.path(response.parent)
-    cut = next((cut for cut in reversed(rules.cuts) if any(item.id == cut for item in path)), None)
-    if cut is not None:
-        path = path[next(index for index, item in enumerate(path) if item.id == cut) :]
+    if response.cut is not None:
+        path = path[next(index for index, item in enumerate(path) if item.id == response.cut) :]
     at = 0
     while at < len(path):
         maker = rules.made_by.get(path[at].id)
