@@ -1,21 +1,30 @@
-"""Branches and the ledger: a cut counts on the line that it was made for."""
+"""Branches and the ledger: a cut, and the name of a call, count on the line that they were made for."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.simulated import SimulatedTokenizer
 from sessions import commands as cm
 from sessions import steps, tree
 from sessions.errors import BadInput
+from sessions.filters import KeywordFilterSet
 from sessions.ledger import Plan
+from sessions.measures import Measures
+from sessions.ports import ChatMessage
+from sessions.prepare import prepare_input
 from sessions.state import pack_state, unpack_state
-from sessions.types import ItemId, Message, ResponseId
+from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, ResponseId, unpack_tokens
+from sessions.world import ActorLimits
 from tests.unit.sessions.ground import SESSION
-from tests.unit.sessions.test_ledger import Desk
+from tests.unit.sessions.test_ledger import Counting, Desk
 
 TEXT = "one two three four five six"
 
@@ -59,6 +68,15 @@ class Fork(Desk):
     def again(self, question: ItemId | None, **more: object) -> ResponseId:
         answer = self.ok(cm.ResponseCreate(id=self.name(), session=SESSION, parent_id=question, **more))  # type: ignore[arg-type]
         assert answer.response_id is not None
+        return answer.response_id
+
+    async def turn(self, *items: cm.NewItem, parent: ItemId | None) -> ResponseId:
+        """As an OpenAI door tells it."""
+        command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
+        world: Any = SimpleNamespace(filters=KeywordFilterSet(), limits=ActorLimits(), measures=Measures())
+        given = steps.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
+        answer = self.input(await prepare_input(given, ledger=self.ledger, world=world)).answer
+        assert isinstance(answer, cm.Ok) and answer.response_id is not None, answer
         return answer.response_id
 
 
@@ -177,3 +195,58 @@ async def _over_any_branches(data: st.DataObject) -> None:
         for name, plan in plans.items():
             again = await desk.ledger.plan(desk.state.open[name])
             assert again == msgspec.structs.replace(plan, cut=None), "a prompt that was made stays"
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+def _called(name: str) -> tuple[cm.NewItem, ...]:
+    """A question and the call that it led to, under the id that this client gives to every first call."""
+    call = cm.NewCall(call_id=CallId("call_0"), name=name, arguments="{}")
+    return cm.NewMessage(role="user", content=f"{name} it"), call
+
+
+OUTPUT = cm.NewOutput(call_id=CallId("call_0"), output="here")
+
+
+async def _tool(name: str) -> list[int]:
+    message = ChatMessage(role="tool", text="here", call_id=CallId("call_0"), name=name)
+    return list(await SimulatedTokenizer().message(message))
+
+
+def _holds(prompt: list[int], part: list[int]) -> int:
+    return sum(prompt[at : at + len(part)] == part for at in range(len(prompt)))
+
+
+@pytest.mark.parametrize("how", ["together", "later", "rendered"])
+async def test_an_output_names_the_call_of_its_own_branch(how: str) -> None:
+    desk = Fork()
+    desk.finish(await desk.turn(*_called("look"), OUTPUT, parent=None))
+    if how == "later":
+        desk.finish(await desk.turn(*_called("find"), parent=None))
+        answer = await desk.turn(OUTPUT, parent=desk.state.newest)
+    else:
+        answer = await desk.turn(*_called("find"), OUTPUT, parent=None)
+    if how == "rendered":
+        desk.reload(Counting("other-vocabulary"))
+    prompt = await desk.prompt(answer)
+    assert _holds(prompt, await _tool("find")) == 1 and _holds(prompt, await _tool("look")) == 0
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_of_two_calls_with_one_id_an_output_names_the_nearest_above_it(anew: bool) -> None:
+    desk = Fork()
+    answer = await desk.turn(*_called("look"), OUTPUT, *_called("find"), OUTPUT, parent=None)
+    if anew:
+        desk.reload(Counting("other-vocabulary"))
+    prompt = await desk.prompt(answer)
+    assert _holds(prompt, await _tool("find")) == 1 and _holds(prompt, await _tool("look")) == 1
+
+
+async def test_an_output_whose_call_stands_elsewhere_has_no_name() -> None:
+    desk = Fork()
+    desk.finish(await desk.turn(*_called("look"), OUTPUT, parent=None))
+    answer = await desk.turn(OUTPUT, parent=None)
+    stored = desk.state.item_tokens[desk.state.open[answer].body.parent_id or ItemId("")]
+    bare = ChatMessage(role="tool", text="here", call_id=CallId("call_0"))
+    assert list(unpack_tokens(stored[1])) == list(await SimulatedTokenizer().message(bare))
