@@ -14,14 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile, groupby
 
 import msgspec
+from msgspec import UNSET
 
+from sessions import commands as cm
 from sessions import tree
 from sessions.errors import BadInput
 from sessions.events import SessionInfo
 from sessions.generation import EngineInfo
 from sessions.ports import ChatMessage, Tokenizer
 from sessions.prompt import Segment, fit, too_long
-from sessions.state import Open, State
+from sessions.state import Open, State, cut_of
 from sessions.steps import Prepared
 from sessions.types import (
     CallId,
@@ -103,7 +105,7 @@ class Ledger:
             closing=len(answer_opening),
             window=window,
             answer=wanted,
-            cut=self._cut(path),
+            cut=self._state.cuts.get(open_.id),
         )
         prompt = array("I", opening)
         for _, tokens in pieces[fitted.first :]:
@@ -126,7 +128,7 @@ class Ledger:
         is warmed for."""
         prompt = array("I", await self._open())
         path = tree.branch(self._state, leaf)
-        cut = self._cut(path)
+        cut = cut_of(self._state, leaf)
         kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
         for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
             if made_by in self._state.open:
@@ -142,12 +144,6 @@ class Ledger:
         first = items[0]
         begins_turn = isinstance(first, Message) and first.role == "user"
         return Segment(first.id, len(tokens), begins_turn, len(items)), tokens
-
-    def _cut(self, path: Sequence[Item]) -> ItemId | None:
-        if not self._state.cuts:
-            return None
-        on_path = {item.id for item in path}
-        return next((cut for cut in reversed(self._state.cuts) if cut in on_path), None)
 
     async def _open(self) -> array[int]:
         info = self._state.info
@@ -209,7 +205,7 @@ class Ledger:
             case Message():
                 return ChatMessage(role=item.role, text=item.text)
             case FunctionCallOutput():
-                name = self.name_of(item.call_id)
+                name = self.name_of(item.call_id, item.parent_id)
                 return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
             case FunctionCall():
                 raise BadInput("invalid_request", "A call stands only inside an answer.")
@@ -219,9 +215,20 @@ class Ledger:
         item = self._state.items.get(item_id)
         return item.role if isinstance(item, Message) else "user"
 
-    def name_of(self, call_id: CallId) -> str | None:
-        """The function that a call named."""
-        for item in self._state.items.values():
+    def goes_on_from(self, command: cm.ToolOutput | cm.TurnCreate) -> ItemId | None:
+        """The item that what it brings will stand below, unless it is refused."""
+        state = self._state
+        if isinstance(command, cm.ToolOutput):
+            return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
+        if command.after_response is not None:
+            answer = state.answers.get(command.after_response)
+            return answer.items[-1] if answer is not None and answer.items else None
+        parent = state.newest if command.parent_id is UNSET else command.parent_id
+        return parent if parent in state.items else None
+
+    def name_of(self, call_id: CallId, leaf: ItemId | None) -> str | None:
+        """The function that a call named: the nearest one on the branch that ends in `leaf`."""
+        for item in tree.upwards(self._state, leaf):
             if isinstance(item, FunctionCall) and item.call_id == call_id:
                 return item.name
         return None

@@ -103,7 +103,8 @@ class _Preparation:
             output = await self._filtered(command.output)
             if output != command.output:
                 command = msgspec.structs.replace(command, output=output)
-            return command, await self._output(command.call_id, output, ledger.name_of(command.call_id))
+            name = ledger.name_of(command.call_id, ledger.goes_on_from(command))
+            return command, await self._output(command.call_id, output, name)
         role = command.role if isinstance(command, cm.MessageCreate) else ledger.role_of(command.item_id)
         given = _text(command.content)
         text = await self._filtered(given)
@@ -116,7 +117,8 @@ class _Preparation:
         it is needed (None)."""
         items: list[cm.NewItem] = []
         prepared: list[Prepared | None] = []
-        names = {item.call_id: item.name for item in command.items if isinstance(item, cm.NewCall)}
+        leaf = self._ledger.goes_on_from(command)
+        names: dict[CallId, str] = {}  # of the calls above an item
         for item, follower in zip_longest(command.items, command.items[1:]):
             tokens: Prepared | None = None
             match item:
@@ -134,10 +136,11 @@ class _Preparation:
                     output = await self._filtered(item.output)
                     if output != item.output:
                         item = msgspec.structs.replace(item, output=output)
-                    name = names.get(item.call_id) or self._ledger.name_of(item.call_id)
+                    name = names.get(item.call_id) or self._ledger.name_of(item.call_id, leaf)
                     tokens = await self._output(item.call_id, output, name)
                 case cm.NewCall():
                     self._within(item.arguments)
+                    names[item.call_id] = item.name
             items.append(item)
             prepared.append(tokens)
         if command.create is not None:

@@ -3,7 +3,8 @@
 The instructions and the newest turns stay; the oldest turns go first, whole turns at a time. A cut is made in steps
 with hysteresis: once the window is full, enough is dropped to get down to `LOW_WATER` of it, and the cut then stays
 until the window is full again. So the prompt's prefix, and with it the KV, is stable over many turns, and a cut that
-was journaled (`context.fitted`) gives the same prompt after a failure.
+was journaled (`context.fitted`) gives the same prompt after a failure. It counts on its own line only: a branch from
+before the question that needed it is fitted by itself.
 
 Pure; lengths in tokens.
 """

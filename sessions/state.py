@@ -34,7 +34,7 @@ from sessions.types import (
 )
 from sessions.verdicts import Finding
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 FINDINGS_MAX = 32  # of one answer that are remembered
 
 
@@ -147,7 +147,7 @@ class State(msgspec.Struct, kw_only=True):
     open: dict[ResponseId, Open] = {}
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
-    cuts: list[ItemId] = []  # first kept items of the context fittings, newest last
+    cuts: dict[str, ItemId] = {}  # first kept item, by response; behind one that said nothing, by its question
     reviews: dict[ReviewId, Review] = {}
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
 
@@ -189,7 +189,7 @@ def apply(state: State, record: ev.Record) -> None:
                 state.recoveries += 1
         case ev.ContextFitted():
             if private is not None and private.cut is not None:
-                state.cuts.append(private.cut)
+                state.cuts[event.response_id] = private.cut
         case ev.ContentRetracted():
             _retract(state, event)
             open_ = state.open.get(event.response_id)
@@ -218,6 +218,9 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             assert private is not None and private.sampling is not None and private.principal is not None
             _leave_queue(state, event.response_id, event.response_id)
             _follow(state, private.after, event.response_id)
+            cut = cut_of(state, event.response.parent_id)
+            if cut is not None:
+                state.cuts[event.response_id] = cut
             state.open[event.response_id] = Open(
                 body=event.response,
                 principal=private.principal,
@@ -312,6 +315,8 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         _found(answer, ended.findings if ended is not None else ())
         _found(answer, private.findings)
     state.answers[body.id] = answer
+    if not body.output and body.id in state.cuts and body.parent_id is not None:
+        state.cuts[body.parent_id] = state.cuts.pop(body.id)
     last = body.output[-1].id if body.output else body.parent_id
     calls = [item.call_id for item in body.output if isinstance(item, FunctionCall)]
     if ended is not None and calls and isinstance(event, ev.ResponseCompleted) and last is not None:
@@ -339,6 +344,17 @@ def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
     while leaf is not None and leaf != above:
         leaf = state.items[leaf].parent_id
     return leaf is not None
+
+
+def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
+    """Where a prompt begins that goes on from `leaf`: where the one began that its line went on from last. So what
+    another line needed leaves nothing out here, and what is being written keeps the cut that it began with."""
+    while state.cuts and leaf is not None:
+        made_by = state.made_by.get(leaf)
+        if made_by is not None or leaf in state.cuts:
+            return state.cuts.get(made_by or leaf)
+        leaf = state.items[leaf].parent_id
+    return None
 
 
 def _tool_answered(state: State, item: FunctionCallOutput) -> None:

@@ -13,10 +13,11 @@ from sessions.types import Item, ItemId, ResponseId
 
 def branch(state: State, leaf: ItemId | None) -> list[Item]:
     """The items from the root to `leaf`."""
-    return list(reversed(list(_upwards(state, leaf))))
+    return list(reversed(list(upwards(state, leaf))))
 
 
-def _upwards(state: State, leaf: ItemId | None) -> Iterator[Item]:
+def upwards(state: State, leaf: ItemId | None) -> Iterator[Item]:
+    """The items from `leaf` to the root."""
     while leaf is not None:
         item = state.items[leaf]
         yield item

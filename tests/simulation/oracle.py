@@ -107,9 +107,8 @@ def prompt_of(rules: Rules, response: Response) -> list[int]:
     for tool in rules.info.tools:
         tokens += [TOOLS, *_encode(msgspec.json.encode(tool).decode()), END]
     path = rules.path(response.parent)
-    cut = next((cut for cut in reversed(rules.cuts) if any(item.id == cut for item in path)), None)
-    if cut is not None:
-        path = path[next(index for index, item in enumerate(path) if item.id == cut) :]
+    if response.cut is not None:
+        path = path[next(index for index, item in enumerate(path) if item.id == response.cut) :]
     at = 0
     while at < len(path):
         maker = rules.made_by.get(path[at].id)
@@ -126,7 +125,8 @@ def prompt_of(rules: Rules, response: Response) -> list[int]:
 
 def message_tokens(rules: Rules, item: Item) -> list[int]:
     if isinstance(item, FunctionCallOutput):
-        call = next(i for i in rules.items.values() if isinstance(i, FunctionCall) and i.call_id == item.call_id)
+        above = rules.path(item.parent_id)
+        call = next(i for i in above if isinstance(i, FunctionCall) and i.call_id == item.call_id)
         return [ROLE["tool"], CALL, *_encode(f"{item.call_id} {call.name}\n"), *_encode(item.output), END]
     assert isinstance(item, Message)
     return [ROLE[item.role], *_encode(item.text), END]

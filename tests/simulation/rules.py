@@ -51,6 +51,7 @@ class Response:
         self.principal: Principal | None = None
         self.tokens = b""  # the ledger as the deltas told it
         self.tail = ""  # what was said beyond its last whole token
+        self.cut: str | None = None  # the first item of its prompt, if not all are in it
         self.terminal: ev.Terminal | None = None
         self.moves = 0  # migrations while it was open
         self.created_at = 0  # offsets
@@ -76,7 +77,7 @@ class Rules:
         self.queue: list[Response] = []
         self.awaiting: dict[str, tuple[list[str], str]] = {}  # response -> (missing calls, last item)
         self.item_tokens: dict[str, bytes] = {}
-        self.cuts: list[str] = []
+        self.unanswered: dict[str, str] = {}  # question -> the cut of a response that said nothing to it
         self.moved_by: list[str] = []  # causes
         self.stale_moves = 0  # takeovers since anything was achieved
         self.gave_up_at = -1  # ms
@@ -120,7 +121,9 @@ class Rules:
             case ev.ContextFitted():
                 need(event.response_id in self.responses, "a fitting of nothing")
                 assert record.private is not None and record.private.cut is not None
-                self.cuts.append(record.private.cut)
+                response = self.responses[event.response_id]
+                need(any(item.id == record.private.cut for item in self.path(response.parent)), "a cut elsewhere")
+                response.cut = record.private.cut
             case _:
                 raise Broken(f"{type(event).__name__} is not expected here")
 
@@ -212,7 +215,17 @@ class Rules:
         response.parent = event.response.parent_id
         response.sampling, response.principal = private.sampling, private.principal
         response.created_at = offset
+        response.cut = self._cut(response.parent)
         need(response.parent is None or response.parent in self.items, "an answer to nothing")
+
+    def _cut(self, parent: str | None) -> str | None:
+        """Where the prompt begins: as that of the answer before, or of one that never came to a question since."""
+        for item in reversed(self.path(parent)):
+            if item.id in self.made_by:
+                return self.responses[self.made_by[item.id]].cut
+            if item.id in self.unanswered:
+                return self.unanswered[item.id]
+        return None
 
     def _output(self, response: Response, event: ev.ResponseEvent, private: ev.Private | None) -> None:
         if isinstance(event, ev.OutputItemAdded):
@@ -288,6 +301,8 @@ class Rules:
         self.stale_moves = 0
         response.status, response.terminal, response.ended_at = status, event, offset
         response.tail = private.tail if private is not None else ""
+        if response.cut is not None and response.parent is not None and not response.parts:
+            self.unanswered[response.parent] = response.cut
         calls = [part.item.call_id for part in response.parts if isinstance(part.item, FunctionCall)]
         if calls and status == "completed":
             self.awaiting[response.id] = calls, response.parts[-1].item.id
