@@ -25,7 +25,7 @@ import structlog
 from sessions.events import ContentRetracted, Record, SessionDeleted
 from sessions.ports import Published, Sessions
 from sessions.stored import Head
-from sessions.types import Epoch, SessionKey
+from sessions.types import Epoch, ResponseId, SessionKey
 from transport.frames import JSON, Encoding, event_frame
 from transport.merge import merged
 from transport.scrub import OutOfSight, Retraction, Scrubber
@@ -286,6 +286,7 @@ class Reader(Unacked):
         "attached",
         "epoch",
         "feed",
+        "follows",
         "held",
         "listener",
         "live",
@@ -300,6 +301,7 @@ class Reader(Unacked):
         super().__init__()
         self.feed = feed
         self.listener = listener
+        self.follows: frozenset[ResponseId] | None = None  # all that it is there for; None: everything
         self.epoch = Epoch("")
         self.position = 0
         self.attached = False  # the answer to its resume is written: events may follow

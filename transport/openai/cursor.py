@@ -9,13 +9,13 @@ Does not know windows: one record after another is handed on as its taker asks, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 
 from sessions.access import demand
 from sessions.errors import SessileError, Unavailable
 from sessions.events import Record, SessionDeleted
-from sessions.types import Epoch, Principal, SessionKey
+from sessions.types import Epoch, Principal, ResponseId, SessionKey
 from transport.feeds import PULL_BYTES_MAX, Reader
 from transport.frames import JSON
 from transport.gateway import Gateway
@@ -31,11 +31,16 @@ class Stale(Unavailable):
 class LogCursor:
     """One cursor on one log. A context: leaving it takes the reader off its feed."""
 
-    def __init__(self, gateway: Gateway, principal: Principal, key: SessionKey) -> None:
+    def __init__(
+        self, gateway: Gateway, principal: Principal, key: SessionKey, *, follows: Iterable[ResponseId] | None = None
+    ) -> None:
+        """`follows`: the responses that it is there for (see `follow`); None: the whole session."""
         self.key = key
         self._gateway = gateway
         self._principal = principal
         self._reader: Reader = gateway.feeds.acquire(key, self, JSON)
+        if follows is not None:
+            self.follow(follows)
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
         self._ended: SessileError | None = None  # the key of whoever reads was revoked, or has expired
@@ -64,10 +69,17 @@ class LogCursor:
     def readable(self, reader: Reader) -> None:
         self._readable.set()
 
+    def follow(self, responses: Iterable[ResponseId]) -> None:
+        """From now on it is there for these responses alone. It still reads the whole log."""
+        self._reader.follows = frozenset(responses)
+
     @property
     def alone(self) -> bool:
-        """Nobody else reads this log through this gateway."""
-        return len(self._reader.feed.readers) == 1
+        """Nobody else reads any of what it follows through this gateway: other readers of the log, if there are any,
+        follow other responses."""
+        mine = self._reader.follows
+        others = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
+        return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in others)
 
     @property
     def epoch(self) -> Epoch:

@@ -294,6 +294,7 @@ class Doorway:
                 ok = await self.gateway.execute(principal, another)
                 assert ok.response_id is not None
                 responses += (ok.response_id,)
+            begun.cursor.follow(responses)
         except BaseException:
             begun.cursor.close()
             raise
@@ -319,7 +320,9 @@ class Doorway:
     async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> Sent:
         """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
         closes it."""
-        cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session))
+        # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
+        # a key.
+        cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session), follows=())
         try:
             ok = await self.gateway.execute(principal, turn)
         except BaseException:
@@ -328,6 +331,7 @@ class Doorway:
         assert ok.offset is not None
         await self._stand(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
+        cursor.follow(responses)
         return Doorway.Sent(cursor, responses, ok.offset, ok.item_id)
 
     async def _stand(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:

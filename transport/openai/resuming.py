@@ -31,10 +31,12 @@ async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choic
     place = await gateway.find_response(principal, seen.response)
     if place is None:
         raise _not_there()
-    cursor, after = LogCursor(gateway, principal, place.key), place.offset - 1
+    cursor, after = LogCursor(gateway, principal, place.key, follows=[seen.response]), place.offset - 1
     try:
         await check(cursor, after, seen)
-        return Resumed(cursor, await _responses(cursor, after, seen.response, choices), after)
+        responses = await _responses(cursor, after, seen.response, choices)
+        cursor.follow(responses)
+        return Resumed(cursor, responses, after)
     except BaseException:
         cursor.close()
         raise

@@ -45,7 +45,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
         cursor."""
         place = await doorway.find_response(principal, response_id, param)
-        answer = Answer(LogCursor(gateway, principal, place.key), ResponseId(response_id), place.offset - 1)
+        name = ResponseId(response_id)
+        answer = Answer(LogCursor(gateway, principal, place.key, follows=[name]), name, place.offset - 1)
         try:
             await answer.check()
             if seen is not None:
