@@ -37,7 +37,8 @@ from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLAC
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
 
-# The number of times that a place of a chain was given, before which it stands there; nil: it is not there.
+# What the scripts about one place share: `given` and `kept` say how often it was given and how it stands in the chain,
+# nil where it does not. Each is passed all of `_change`'s bounds and takes those that its ARGV names.
 _FIND: Final = """
 local function find(key, place)
   for _, kept in ipairs(redis.call('ZRANGE', key, 0, -1)) do

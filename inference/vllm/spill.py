@@ -2,7 +2,8 @@
 
     before a run   the best snapshot of the session (or of an opening that it has in common with others) is held and
                    named as the request's source; a file in the staging folder is opened for the blocks that it lacks
-    during it      full blocks are written into that file as they fill
+    during it      full blocks are written into that file as they fill; whoever takes the session away has them `cut`
+                   into a snapshot of their own
     after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
 
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
