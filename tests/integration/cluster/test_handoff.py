@@ -11,12 +11,13 @@ import pytest
 
 from actors.migration import StaysHere
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from sessions import commands as cm
 from sessions.errors import SessileError
 from sessions.events import ResponseCreated, SessionMigrated
 from sessions.generation import KVExport
 from sessions.ports import Member
 from sessions.types import SessionKey
-from tests.integration.cluster.harness import FAST, Cluster, ReplicaNode, advance, cluster, until
+from tests.integration.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import outcome, virtual
@@ -126,6 +127,29 @@ def test_in_mid_answer_the_readers_wait_less_than_fifty_milliseconds_more(block_
         assert texts[0] == texts[1]
 
     run()
+
+
+@virtual
+async def test_two_branches_that_are_being_written_take_their_kv_along() -> None:
+    options = msgspec.structs.replace(FAST, block_access=True)
+    async with cluster(replicas=2, engine_options=options) as made:
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        reader = gateway.read(key)
+        await gateway.say(key, LONG, tokens=150)
+        other_branch = cm.MessageCreate(
+            id=made.command_id(), session=key.session, content="other " * 1000, parent_id=None, max_output_tokens=150
+        )
+        await gateway.router.execute(ALICE, other_branch)
+        await made.writes(key, 20)
+        source = made.replicas[made.owner(key)]
+        target = other(made, source.name)
+        await source.replica.migration.hand_off(key, member(target))
+        assert made.owner(key) == target.name
+        counters = simulated(target).stats().counters
+        assert counters["imports"] == 2 and counters["prefilled_tokens"] < 100
+        await reader.reaches(await made.at_rest(key))
+        assert migrations(made, key) == ["handoff"]
 
 
 @virtual
