@@ -22,56 +22,56 @@ import msgspec
 import structlog
 import uvloop
 
-from actors.alone import keep_announced, lone_member
+from actors.cluster.compatibility import fingerprint_of
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
-from actors.kinship import fingerprint_of
-from actors.peer_host import PeerHost
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
+from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.standalone import keep_announced, lone_member
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from actors.peer.client import Connector
+from actors.peer.server import PeerHost
 from actors.replica import Replica, ReplicaLimits
-from actors.router import Router
-from actors.runtime import Runtime, RuntimeLimits
-from actors.upkeep import Upkeep, UpkeepLimits
+from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
 from persistence import JournalStore, KeyStore, api_keys_of, audit_of, open_journal, open_keys, opened_journal
-from persistence.outbox import Relay, sink_of
-from persistence.personal import personal_of
+from persistence.end_users import personal_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
-from sessions.errors import SessileError
-from sessions.measures import Measures
+from persistence.usage_stream.relay import Relay, sink_of
+from sessions.actor.actor_context import ActorLimits
+from sessions.billing.reconcile import reconcile
+from sessions.metrics import Measures
+from sessions.model.errors import SessileError
+from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, Journal, Member, Sessions
-from sessions.reconcile import reconcile
-from sessions.turn import TurnLimits
-from sessions.types import ReplicaId, TenantId, UnixMs
-from sessions.world import ActorLimits
-from transport.command_line import audit, logs, users
-from transport.command_line.arguments import check_role, parser, taken_sessions
-from transport.command_line.audit import AuditAsked, taken_audit
-from transport.command_line.cluster import directory_of, drain_replica, show_replicas, show_sessions, turns_at
-from transport.command_line.keys import Asked, on_ring, on_server, printed, taken_keys
-from transport.command_line.operator import Wanted
-from transport.command_line.prices import PriceFile
-from transport.command_line.reconciled import reconciled_text
-from transport.command_line.retention import RetentionFile
-from transport.command_line.security import peer_security, tls_of
-from transport.command_line.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
-from transport.command_line.users import UsersAsked, taken_users
-from transport.credentials import Credentials, credentials
-from transport.desk import ClusterDesk, local_desk
+from sessions.turn.generation_task import TurnLimits
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.credentials import Credentials, credentials
+from transport.cli import audit, logs, users
+from transport.cli.arguments import check_role, parser, taken_sessions
+from transport.cli.audit import AuditAsked, taken_audit
+from transport.cli.cluster import directory_of, drain_replica, show_replicas, show_sessions, turns_at
+from transport.cli.keys import Asked, on_ring, on_server, printed, taken_keys
+from transport.cli.operator import Wanted
+from transport.cli.prices import PriceFile
+from transport.cli.reconciliation_text import reconciled_text
+from transport.cli.retention import RetentionFile
+from transport.cli.security import peer_security, tls_of
+from transport.cli.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
+from transport.cli.users import UsersAsked, taken_users
+from transport.end_user_data import People
 from transport.gateway import Gateway, GatewayLimits
-from transport.gauges import of_engine, of_router, of_runtime
-from transport.keyring import KeyRing
-from transport.limiting import Limiting, admission_of, limiting, shares, told
-from transport.memory import settled_in
-from transport.metrics import Exposition
-from transport.openai.models import Catalog, Models, card_of
+from transport.gateway_store.open_store import sharing
+from transport.http.routes.health import Readiness
+from transport.http.server import Server
+from transport.limits_setup import Limiting, admission_of, limiting, shares, told
+from transport.openai.model_catalog import Catalog, Models, card_of
+from transport.ops.metric_sources import of_engine, of_router, of_runtime
+from transport.ops.metrics_server import measured, traced
+from transport.ops.operator_api import ClusterDesk, local_desk
+from transport.ops.process_tuning import settled_in
+from transport.ops.prometheus import Exposition
 from transport.peer import GrpcDialer, PeerServer
-from transport.personal import People
-from transport.routes.health import Readiness
-from transport.server import Server
-from transport.sharing import sharing
-from transport.side_door import measured, traced
 from transport.tasks import beside
 
 if TYPE_CHECKING:

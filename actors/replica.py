@@ -18,33 +18,33 @@ from typing import Any
 import msgspec
 import structlog
 
+from actors.cluster.compatibility import check_kinship
+from actors.cluster.membership import Change, Membership
+from actors.cluster.placement import BoundedRendezvous
+from actors.cluster.previous_owner import Keepers
 from actors.directory import Leases, partition_of
-from actors.drain import BY_SIGNAL, Drain, DrainLimits, Report
-from actors.evacuation import Evacuation
-from actors.keepers import Keepers
-from actors.kinship import check_kinship
-from actors.leftovers import tell_deleted
-from actors.links import Connect, LinkLimits, Links
-from actors.membership import Change, Membership
-from actors.migration import HandoffLimits, Migration
-from actors.moving import Moving
-from actors.peer_frames import PEER_PROTOCOL
-from actors.peer_host import PeerHost
-from actors.placement import BoundedRendezvous
-from actors.rebalance import RebalanceLimits, Rebalancer
-from actors.reception import Reception
-from actors.runtime import Runtime, RuntimeLimits
-from actors.survey import Surveyor
-from actors.upkeep import Upkeep, UpkeepLimits
-from sessions.audit import AuditLog
-from sessions.errors import SessileError
-from sessions.measures import Measures
-from sessions.personal import PersonalData
+from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits, Report
+from actors.handoff.engine_failover import Evacuation
+from actors.handoff.operator_handoff import Moving
+from actors.handoff.rebalance import RebalanceLimits, Rebalancer
+from actors.handoff.source import HandoffLimits, Migration
+from actors.handoff.target import Reception
+from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.maintenance.introspection import Surveyor
+from actors.maintenance.kv_cleanup import tell_deleted
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from actors.peer.frames import PEER_PROTOCOL
+from actors.peer.links import Connect, LinkLimits, Links
+from actors.peer.server import PeerHost
+from sessions.billing.prices import PriceBook
+from sessions.governance.end_user_data import PersonalData
+from sessions.governance.retention import Retention
+from sessions.metrics import Measures
+from sessions.model.audit import AuditLog
+from sessions.model.errors import SessileError
+from sessions.model.reviews import ReviewBooks
+from sessions.model.types import SessionKey, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
-from sessions.prices import PriceBook
-from sessions.retention import Retention
-from sessions.reviews import ReviewBooks
-from sessions.types import SessionKey, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -172,7 +172,7 @@ class Replica:
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
     async def __aenter__(self) -> Replica:
-        """Raises BadInput for a replica that is not like those that are there (`actors.kinship`)."""
+        """Raises BadInput for a replica that is not like those that are there (`actors.cluster.compatibility`)."""
         check_kinship(self._member, await self._directory.view())
         await self.runtime.__aenter__()
         try:
@@ -195,7 +195,7 @@ class Replica:
         return task
 
     async def drain(self, report: Report = lambda handed_off, parked, left: None) -> None:
-        """Hands everything off; returns when nothing is left here (`actors.drain`)."""
+        """Hands everything off; returns when nothing is left here (`actors.handoff.drain`)."""
         await self._drain.drain(report, by=BY_SIGNAL)
 
     async def __aexit__(

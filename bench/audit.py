@@ -20,13 +20,13 @@ from pathlib import Path
 
 from bench.support import percentile
 from persistence.audit import audit_of
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.audit import Audited
-from sessions.audit_check import verify
-from sessions.stored import Append
-from sessions.types import UnixMs
-from sessions.verdicts import Finding
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.governance.audit_verify import verify
+from sessions.model.audit import Audited
+from sessions.model.journal_types import Append
+from sessions.model.types import UnixMs
+from sessions.model.verdicts import Finding
 from tests.contract.journals import ACME, NOW, a_command, delta, grant, key, patch
 from tests.contract.postgres_server import PostgresServer
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from bench.support import filler, percentile, report
-from sessions.types import LOCAL_PRINCIPAL, UnixMs
+from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from tests.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.chaos.device import TERMINAL, Device, device
 

@@ -25,14 +25,14 @@ from pathlib import Path
 
 import structlog
 
-from actors.router import Router
+from actors.routing.router import Router
 from bench.support import filler, percentile, report
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.sqlite import SqliteJournal
-from sessions import commands as cm
-from sessions.events import OutputTextDelta
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model import commands as cm
+from sessions.model.events import OutputTextDelta
+from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine
-from sessions.types import CommandId, ResponseId, SessionKey
 from tests.integration.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}

@@ -18,13 +18,13 @@ import random
 
 import structlog
 
-from actors.placement import ranking
-from actors.router import Router
+from actors.cluster.placement import ranking
+from actors.routing.router import Router
 from bench.support import report
 from inference.simulated import SimulatedOptions
-from sessions.events import OutputTextDelta
+from sessions.model.events import OutputTextDelta
+from sessions.model.types import ReplicaId, SessionId, SessionKey
 from sessions.ports import Member, Published
-from sessions.types import ReplicaId, SessionId, SessionKey
 from tests.integration.cluster.harness import cluster
 from tests.integration.cluster.real import ALICE, Story, create, say
 from tests.support.virtual_time import run

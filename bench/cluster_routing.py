@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from actors.router import Router
+from actors.routing.router import Router
 from bench.support import percentile, report
-from sessions import commands as cm
-from sessions.types import CommandId, SessionKey
+from sessions.model import commands as cm
+from sessions.model.types import CommandId, SessionKey
 from tests.integration.cluster.processes import processes
 from tests.integration.cluster.real import ALICE, create, new_id
 
@@ -38,7 +38,7 @@ Noted = dict[str, float]
 
 def replica(arguments: list[str]) -> None:
     """A replica that notes how long each command was inside its runtime, and writes that down when it ends."""
-    from actors.runtime import Runtime
+    from actors.hosting.runtime import Runtime
     from tests.integration.cluster import node
 
     inside: Noted = {}

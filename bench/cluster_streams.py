@@ -25,10 +25,10 @@ import psutil
 import structlog
 import uvloop
 
-from actors.router import Router
+from actors.routing.router import Router
 from bench.device import Device, Frame, Happened
 from bench.support import percentile, report
-from sessions.events import OutputTextDelta
+from sessions.model.events import OutputTextDelta
 from sessions.ports import Published
 from tests.chaos.cluster import chaos_cluster
 from tests.integration.cluster.processes import processes

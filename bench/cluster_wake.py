@@ -17,7 +17,7 @@ from actors.directory.valkey import ValkeyDirectory
 from bench.support import percentile, report
 from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.chaos.device import Device, device
-from transport.command_line.operator import Wanted, sessions_of
+from transport.cli.operator import Wanted, sessions_of
 from transport.peer import PeerSecurity
 
 IDLE_S = 4.0

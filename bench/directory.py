@@ -19,12 +19,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from actors.cluster.membership import Membership
 from actors.directory.address import connect
 from actors.directory.valkey import ValkeyDirectory
-from actors.membership import Membership
 from bench.support import lower_bound, percentile, report
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.contract.directories import running
 
 BARE: Final = "redis.call('HGET', KEYS[1], ARGV[1]) redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) return 1"

@@ -22,9 +22,9 @@ import msgspec
 from bench.support import ROOT, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.http import HttpClient
-from sessions.generation import Chunk, GenerationRequest
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

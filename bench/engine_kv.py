@@ -17,9 +17,9 @@ from pathlib import Path
 
 from bench.support import ROOT, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

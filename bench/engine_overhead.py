@@ -18,9 +18,9 @@ import msgspec
 
 from bench.support import ROOT, lower_bound, percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.generation import Chunk, GenerationRequest
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 MODEL: Path = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

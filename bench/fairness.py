@@ -22,10 +22,10 @@ from bench.engine_kv import MODEL
 from bench.support import percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.errors import Overloaded
-from sessions.generation import Chunk, GenerationRequest
+from sessions.model.errors import Overloaded
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import run as run_virtual
 
 GPU = SimulatedOptions(

@@ -43,9 +43,9 @@ from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
 from inference.moderation.patterns import iban, luhn
-from sessions.generation import Chunk, GenerationRequest
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import InputFilter
-from sessions.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 FOLDER = Path(__file__).parent / "filters_data"
 CODE_POINTS = 8_500

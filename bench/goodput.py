@@ -27,23 +27,29 @@ import msgspec
 import structlog
 
 from actors.directory.memory import MemoryDirectory
-from actors.runtime import Runtime, RuntimeLimits
+from actors.hosting.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
 from bench.support import filler, percentile, report
+from inference.brownout_engine import switching
 from inference.simulated import SimulatedEngine
-from inference.switching import switching
-from persistence.memory import MemoryJournal
-from sessions import commands as cm
-from sessions.admission import Admission
-from sessions.errors import SessileError
-from sessions.events import OutputTextDelta, ResponseCompleted, ResponseCreated, ResponseFailed, ResponseIncomplete
-from sessions.filters import KeywordFilterSet
+from persistence.memory.journal import MemoryJournal
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.admission import Admission
 from sessions.limits import BrownoutStep, Limits, Target
-from sessions.measures import Measures
+from sessions.metrics import Measures
+from sessions.model import commands as cm
+from sessions.model.errors import SessileError
+from sessions.model.events import (
+    OutputTextDelta,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseIncomplete,
+)
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.ports import Engine, Member, Published
-from sessions.turn import TurnLimits
-from sessions.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
-from sessions.world import ActorLimits
+from sessions.turn.generation_task import TurnLimits
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.virtual_time import run as run_virtual
 
 CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time

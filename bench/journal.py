@@ -10,7 +10,7 @@ server; each session is somewhere in a turn when the clock starts, as people are
 server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
 share of the time, as a server's other work does. The interpreter is set as it is in a server
-(`transport.memory.settled_in`).
+(`transport.ops.process_tuning.settled_in`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.support import percentile, report
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.commands import Ok
-from sessions.events import OutputTextDelta, Private, Record
-from sessions.ports import Journal
-from sessions.stored import Append, CommandRecord, HeadPatch, UsageRow
-from sessions.types import (
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.commands import Ok
+from sessions.model.events import OutputTextDelta, Private, Record
+from sessions.model.journal_types import Append, CommandRecord, HeadPatch, UsageRow
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
     Epoch,
@@ -46,8 +45,9 @@ from sessions.types import (
     Usage,
     pack_tokens,
 )
+from sessions.ports import Journal
 from tests.contract.postgres_server import PostgresServer
-from transport.memory import settled_in
+from transport.ops.process_tuning import settled_in
 
 EVENTS_PER_TURN = 64
 

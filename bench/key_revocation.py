@@ -25,12 +25,12 @@ import structlog
 
 from bench.support import percentile, report
 from persistence import api_keys_of
-from persistence.postgres import PostgresJournal
-from sessions.api_keys import Wanted
-from sessions.errors import SessileError, Unauthorized
+from persistence.postgres.journal import PostgresJournal
+from sessions.model.api_keys import Wanted
+from sessions.model.errors import SessileError, Unauthorized
 from tests.contract.postgres_server import PostgresServer
-from transport.access import Access, wall_ms
-from transport.keyring import POLL_S, KeyRing
+from transport.auth.api_key_cache import POLL_S, KeyRing
+from transport.auth.authenticator import Access, wall_ms
 
 BAR_S = POLL_S + 0.1
 

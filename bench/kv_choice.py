@@ -26,7 +26,7 @@ from pathlib import Path
 import inference.kv.disk
 from bench.engine_kv import MODEL
 from bench.support import percentile, report
-from inference.kv.cold import ColdSnapshot, Progress
+from inference.kv.cold_tier import ColdSnapshot, Progress
 from inference.kv.cost import Choice, CostModel
 from inference.kv.envelope import Refused
 from inference.kv.promotion import Promotions
@@ -34,8 +34,8 @@ from inference.kv.tiers import HostSnapshot
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
-from sessions.generation import Chunk, GenerationRequest
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 
 class Forced(CostModel):

@@ -3,7 +3,7 @@
     python -m bench.kv_ranking --snapshots 20000
 
 Both are done between two tokens of everybody's answers. The victim is looked for among a few drawn at random
-(`inference.kv.shelf.least`), and of the silences that go on a sample is learned from; the peer in each pair takes all
+(`inference.kv.index.least`), and of the silences that go on a sample is learned from; the peer in each pair takes all
 of them. `victims_place` is where the victim stands among all, 0 for the least valuable: what the draw costs.
 """
 
@@ -20,10 +20,10 @@ from typing import TypeVar
 from bench.support import percentile, report
 from inference.kv.disk import DiskEntry
 from inference.kv.envelope import Identity
-from inference.kv.retention import FIT_SAMPLE, ReturnModel, Returns
-from inference.kv.shelf import Shelf, least
+from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, Returns
+from inference.kv.index import Shelf, least
 from inference.kv.tiers import Tiers
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId
 
 T = TypeVar("T")
 FIT_EVERY = 256

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from bench.support import report
-from inference.kv.retention import Kind, ReturnModel, kind_of
+from inference.kv.eviction_rank import Kind, ReturnModel, kind_of
 
 BLOCK_TOKENS = 512
 RESORT_S = 5.0

@@ -36,7 +36,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from bench.support import Server, report
-from transport.openai.documented import ChatChunk
+from transport.openai.response_models import ChatChunk
 
 FAST: Final = ("--engine", "sim", "--journal", "memory", "--sim-tokens-per-s", "5000", "--sim-answer-tokens", "8")
 KEPT_MAX: Final = 40

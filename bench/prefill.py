@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.peer import MODEL
 from bench.support import filler, report
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.generation import Chunk, Finish
-from sessions.types import Sampling
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import Sampling
 from tests.contract.engines import key, prompt_of, request
 
 SLOTS = 4

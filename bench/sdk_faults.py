@@ -29,12 +29,12 @@ import structlog
 
 from bench.support import ROOT, Server, connected, percentile, report
 from inference.simulated import SimulatedOptions
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.chaos.proxy import Flow, Proxy
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.protocol import Limits as ConnectionLimits
-from transport.protocol import Timing
-from transport.server import ServerLimits
+from transport.http.server import ServerLimits
+from transport.protocol.connection import Limits as ConnectionLimits
+from transport.protocol.connection import Timing
 
 sys.path.insert(0, str(ROOT / "clients" / "python"))
 from sessile_client import Client, Event, Limits, Lost, Session, sync

@@ -40,7 +40,7 @@ def serve(arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
     import app
     from inference.simulated.engine import SimulatedEngine
-    from sessions.generation import Chunk, Finish, GenerationRequest
+    from sessions.model.generation import Chunk, Finish, GenerationRequest
 
     made: list[tuple[str, int, float]] = []
     samples: collections.Counter[str] = collections.Counter()

@@ -58,8 +58,8 @@ from bench.vllm_support import (
 from inference.tokens import as_tokens
 from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeys
-from sessions.generation import Chunk, Finish
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import SessionId, SessionKey, TenantId
 
 WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context takes
 

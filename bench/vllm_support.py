@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from inference.vllm.core import VllmCore
+from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine, VllmOptions
-from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import Keys
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"

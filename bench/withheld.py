@@ -40,13 +40,13 @@ from websockets.asyncio.client import connect
 from bench.support import new_ulid, report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
-from sessions.generation import Chunk, Finish, GenerationRequest
-from sessions.state import replay
-from sessions.stored import Loaded
-from sessions.types import Principal, SessionKey, TenantId, unpack_tokens
+from sessions.machine.state import replay
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.journal_types import Loaded
+from sessions.model.types import Principal, SessionKey, TenantId, unpack_tokens
 from tests.integration.openai.server import ScriptedEngine, Serving, serving
 from tests.unit.inference.test_moderation_answers import AROUND, SPANS
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub

@@ -13,13 +13,13 @@ from typing import Literal, Protocol, runtime_checkable
 
 import structlog
 
-from inference.switching import switching
-from sessions.audit import INSTALLATION, Action, Audited, AuditLog
-from sessions.errors import BadInput, SessileError
-from sessions.filters import KeywordFilterSet
-from sessions.measures import Measures
+from inference.brownout_engine import switching
+from sessions.metrics import Measures
+from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.types import Json, UnixMs
 from sessions.ports import Engine, FilterSet, Keys
-from sessions.types import Json, UnixMs
+from sessions.turn.keyword_filter import KeywordFilterSet
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ import array
 import codecs
 from collections.abc import Iterable
 
-from sessions.types import Tokens
+from sessions.model.types import Tokens
 
 
 def as_tokens(tokens: Tokens) -> array.array[int]:

@@ -2,8 +2,8 @@
 they keep."""
 
 from persistence.audit import audit_of
-from persistence.choice import JournalStore, KeyStore, api_keys_of, open_journal, open_keys, opened_journal
-from persistence.personal import personal_of
+from persistence.end_users import personal_of
+from persistence.open_store import JournalStore, KeyStore, api_keys_of, open_journal, open_keys, opened_journal
 
 __all__ = [
     "JournalStore",

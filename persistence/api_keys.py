@@ -1,4 +1,5 @@
-"""API keys in the journal's database: in memory, in SQLite, in PostgreSQL. The port is `sessions.api_keys.ApiKeys`.
+"""API keys in the journal's database: in memory, in SQLite, in PostgreSQL. The port is
+`sessions.model.api_keys.ApiKeys`.
 
 Versions count changes to the one table. In SQLite there is one writer; in PostgreSQL a change locks the table against
 other changes (not against reads) until it commits, so that versions become visible in their order. Keys change seldom.
@@ -10,16 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.postgres_audit import chain_locked
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_audit import chain
-from persistence.sqlite_library import sqlite3
-from sessions.api_keys import KEPT_MS, KEYS_MAX, ApiKey, taken, too_many
-from sessions.audit import Audited
-from sessions.errors import SessileError
-from sessions.types import TenantId, UnixMs
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.audit_rows import chain_locked
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.audit_rows import chain
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from sessions.model.api_keys import KEPT_MS, KEYS_MAX, ApiKey, taken, too_many
+from sessions.model.audit import Audited
+from sessions.model.errors import SessileError
+from sessions.model.types import TenantId, UnixMs
 
 COLUMNS: Final = (
     "version",

@@ -1,4 +1,5 @@
-"""The audit log in the journal's database: in memory, in SQLite, in PostgreSQL. The port is `sessions.audit.AuditLog`.
+"""The audit log in the journal's database: in memory, in SQLite, in PostgreSQL. The port is
+`sessions.model.audit.AuditLog`.
 
 A chain has one place to grow, so whoever writes a row reads the chain's head first. In SQLite there is one writer. In
 PostgreSQL a row is made by the process, which alone has the key, and is inserted by a statement that moves the head
@@ -14,9 +15,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.postgres_audit import (
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.audit_rows import (
     AUDIT_COLUMNS,
     AUDIT_TYPES,
     RECORD,
@@ -28,13 +28,14 @@ from persistence.postgres_audit import (
     lock_chain,
     overtaken_too_often,
 )
-from persistence.rules import check_text
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_audit import chain
-from persistence.sqlite_library import sqlite3
-from sessions.audit import Audited, AuditFloor, AuditHead, AuditLog, AuditRow, Sealer
-from sessions.errors import BadInput
-from sessions.types import TenantId
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.audit_rows import chain
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from persistence.validation import check_text
+from sessions.model.audit import Audited, AuditFloor, AuditHead, AuditLog, AuditRow, Sealer
+from sessions.model.errors import BadInput
+from sessions.model.types import TenantId
 
 ROWS: Final = f"SELECT {AUDIT_COLUMNS} FROM audit WHERE tenant = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 TENANTS: Final = "SELECT tenant FROM audit_heads WHERE seq > 0 ORDER BY tenant"

@@ -20,10 +20,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sessions.commands import Ok
-from sessions.errors import Internal
-from sessions.events import AnyEvent, Private, Record
-from sessions.types import Json, SessionKey, UnixMs
+from sessions.model.commands import Ok
+from sessions.model.errors import Internal
+from sessions.model.events import AnyEvent, Private, Record
+from sessions.model.types import Json, SessionKey, UnixMs
 
 RECORD_VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([RECORD_VERSION])

@@ -23,10 +23,10 @@ import asyncpg
 import msgspec
 
 from persistence.master_key import KEY_BYTES, MasterKey
-from persistence.sqlite_library import sqlite3
-from sessions.errors import Unavailable
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from sessions.types import SessionKey
 
 T = TypeVar("T")
 

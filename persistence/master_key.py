@@ -19,7 +19,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12

@@ -1,5 +1,5 @@
-"""Review cases in memory, in SQLite, in PostgreSQL. The port is `sessions.reviews.ReviewBooks`; cases are written by
-the appends that open them, and go with their session when it is purged.
+"""Review cases in memory, in SQLite, in PostgreSQL. The port is `sessions.model.reviews.ReviewBooks`; cases are written
+by the appends that open them, and go with their session when it is purged.
 
 Both databases are asked the same statements, with `$n` for parameters (SQLite's `?n`). A transition is one UPDATE whose
 condition is the state that it needs; where it changes nothing, what stands there says why.
@@ -16,14 +16,14 @@ from typing import Any, Final, cast
 import msgspec
 
 from persistence.codec import Codec
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.rules import check_text
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_library import sqlite3
-from persistence.writes import REVIEW_COLUMNS, sealed, unsealed
-from sessions.errors import Conflict
-from sessions.reviews import (
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from persistence.validation import check_text
+from persistence.write_batch import REVIEW_COLUMNS, sealed, unsealed
+from sessions.model.errors import Conflict
+from sessions.model.reviews import (
     CASES_MAX,
     CLAIM_MS,
     DECIDED_MS,
@@ -39,7 +39,7 @@ from sessions.reviews import (
     check_decidable,
     repeated,
 )
-from sessions.types import ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 TIDY_ROWS: Final = 1_000
 RACES_MAX: Final = 8

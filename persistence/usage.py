@@ -1,5 +1,6 @@
 """Usage rows as they are asked for: sums, pages, the outbox, in memory, in SQLite, in PostgreSQL. The port is
-`sessions.metering.UsageBooks`; rows are written by the appends that end responses, and only `relayed_at` ever changes.
+`sessions.billing.metering.UsageBooks`; rows are written by the appends that end responses, and only `relayed_at` ever
+changes.
 
 Both databases are asked the same statements, with `$n` for parameters (SQLite's `?n`). Money is summed in two halves,
 so that no sum leaves 64 bits; PostgreSQL's numeric sums are cast back.
@@ -14,14 +15,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.rules import FIRST_KEY, check_key, check_text
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_library import sqlite3
-from sessions.metering import DAY_MS, UsageBooks, UsageEntry, UsageGroup, UsageQuery, UsageTotal
-from sessions.stored import UsageRow
-from sessions.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from persistence.validation import FIRST_KEY, check_key, check_text
+from sessions.billing.metering import DAY_MS, UsageBooks, UsageEntry, UsageGroup, UsageQuery, UsageTotal
+from sessions.model.journal_types import UsageRow
+from sessions.model.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
 
 HALF: Final = 10**9  # of a sum of money
 

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checka
 import msgspec
 from msgspec import Meta
 
-from sessions.types import CommandId, Principal, ResponseId, SessionId, SessionKey, TenantId
+from sessions.model.types import CommandId, Principal, ResponseId, SessionId, SessionKey, TenantId
 
 MINUTE_MS: Final = 60_000
 BUSY_RETRY_MS: Final = 1_000  # nobody knows when a turn of somebody's ends
@@ -261,7 +261,7 @@ class Tallies(Protocol):
 
 
 class Holdings(Protocol):
-    """What each tenant's KV takes at one engine (`inference.kv.holdings`)."""
+    """What each tenant's KV takes at one engine (`inference.kv.tenant_quota`)."""
 
     ceiling: Callable[[TenantId], int | None]
     """Asked whenever something of a tenant is stored. None: as much as there is room for."""

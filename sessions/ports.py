@@ -5,7 +5,7 @@
 suite in `tests/contract`, run on every implementation.
 
 Common rules. Every `await` may be cancelled; a cancelled call leaves no half-done state behind except where
-its docstring says "unknown". Errors are `sessions.errors`; adapters translate with `raise ... from exc`.
+its docstring says "unknown". Errors are `sessions.model.errors`; adapters translate with `raise ... from exc`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from sessions.commands import ActorCommand, Ok
-from sessions.events import Record
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
-from sessions.stored import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
-from sessions.types import (
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.events import Record
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.model.types import (
     ActivationId,
     CommandId,
     Epoch,
@@ -35,7 +35,7 @@ from sessions.types import (
     Tool,
     UnixMs,
 )
-from sessions.verdicts import Verdict
+from sessions.model.verdicts import Verdict
 
 # == journal =====================================================================================================
 

@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Protocol
 
-from sessions.types import ResponseId, TenantId
+from sessions.model.types import ResponseId, TenantId
 
 Attributes = Mapping[str, str | int | float | bool]
 

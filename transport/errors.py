@@ -1,8 +1,8 @@
 """The one table of error codes: what each becomes on every door.
 
-A code is API. `sessions.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status and,
-where an error ends a WebSocket, its close code. The close codes that tell a client what to do next are
-PROTOCOL.md §4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after the others it does not.
+A code is API. `sessions.model.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status
+and, where an error ends a WebSocket, its close code. The close codes that tell a client what to do next are PROTOCOL.md
+§4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after the others it does not.
 
 Does not know: who raises what, and how an error is written down on a door.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from sessions.errors import SessileError
+from sessions.model.errors import SessileError
 
 GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002

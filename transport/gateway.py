@@ -19,31 +19,31 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.access import demand, may_see
-from sessions.audit import AuditLog
-from sessions.commands import ActorCommand, Ok, ReviewAppeal
-from sessions.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
+from sessions.billing.metering import UsageBooks
 from sessions.limits import TenantLimits
-from sessions.measures import Measures
-from sessions.metering import UsageBooks
+from sessions.machine.appeals import telling
+from sessions.metrics import Measures
+from sessions.model.audit import AuditLog
+from sessions.model.authorization import demand, may_see
+from sessions.model.commands import ActorCommand, Ok, ReviewAppeal
+from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.journal_types import Head, ResponsePlace
+from sessions.model.reviews import Case, ReviewBooks
+from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Journal, Sessions
-from sessions.reviewing import telling
-from sessions.reviews import Case, ReviewBooks
-from sessions.stored import Head, ResponsePlace
-from sessions.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
-from transport.access import Access
-from transport.auditing import Auditor
-from transport.desk import Desk
-from transport.feeds import Feeds
-from transport.frames import Done, Listed
-from transport.gauges import of_doors
-from transport.keyring import KeyRing
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.authenticator import Access
+from transport.end_user_data import People
+from transport.gateway_store.open_store import Shared
 from transport.openai.history import HistoryIndex, MemoryHistory
-from transport.openai.models import Models
-from transport.personal import People
+from transport.openai.model_catalog import Models
+from transport.ops.audit_writer import Auditor
+from transport.ops.metric_sources import of_doors
+from transport.ops.operator_api import Desk
+from transport.protocol.frames import Done, Listed
 from transport.quotas import Quotas
-from transport.reading import LogReader
-from transport.sharing import Shared
+from transport.reading.feeds import Feeds
+from transport.reading.log_reader import LogReader
 from transport.tasks import Tasks
 
 SWEEP_S: Final = 10.0

@@ -1,7 +1,7 @@
 """Limits at the door: what a command asks of its tenant's and user's limits, before any actor hears of it.
 
 A command that may begin a response reserves a request and tokens (its own text, what its session held at the end of its
-last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settling`). One
+last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settlement`). One
 that turns out to begin none, or is refused, gives its tokens back; where nobody knows whether it was applied, the
 reservation stays until the response ends or it lapses. Listed sessions and stored bytes are counted in the journal, at
 most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left,
@@ -21,8 +21,6 @@ from typing import Final
 
 import structlog
 
-from sessions import commands as cm
-from sessions.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.limits import (
     Ceilings,
     Demand,
@@ -35,9 +33,11 @@ from sessions.limits import (
     TenantLimits,
     user_scope,
 )
-from sessions.responses import response_id_of
-from sessions.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
-from transport.pacing import Pace
+from sessions.machine.responses import response_id_of
+from sessions.model import commands as cm
+from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
+from sessions.model.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
+from transport.websocket.connection_rate import Pace
 
 TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message

@@ -25,7 +25,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 from typing import Final, Protocol
 
+from sessions.model.types import SessionKey
 from sessions.ports import Directory, Member, Owner, View
-from sessions.types import SessionKey
 
 PARTITIONS: Final = 64
 LEASE_TTL_S: Final = 6.0
@@ -44,7 +44,7 @@ class Announcement(View, frozen=True):
 
 
 class Leases(Directory, Protocol):
-    """The directory as the keeper of a lease sees it: the port, with what `actors.membership` needs besides."""
+    """The directory as the keeper of a lease sees it: the port, with what `actors.cluster.membership` needs besides."""
 
     async def announce(self, member: Member) -> Announcement:
         """As in the port. Raises Conflict (`replica_replaced`) when another process has joined since as the same

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from actors.directory.common import LEASE_TTL_S, Activations, Announcement, Freshness
-from actors.directory.store import MemoryStore
-from sessions.errors import Unavailable
+from actors.directory.rules import MemoryStore
+from sessions.model.errors import Unavailable
+from sessions.model.types import ReplicaId, SessionKey
 from sessions.ports import Claim, Member, Owner, View
-from sessions.types import ReplicaId, SessionKey
 
 
 class Faults(Protocol):

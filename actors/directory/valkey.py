@@ -45,14 +45,14 @@ from actors.directory.common import (
     partition_of,
     session_name,
 )
-from actors.directory.lane import Lost, NotSent, Word
+from actors.directory.pipelined_connection import Lost, NotSent, Word
+from actors.directory.pubsub import QUIET_S, Subscription
+from actors.directory.rules import GRACE_TTLS, lease_missing, replaced, stable
 from actors.directory.scripts import Script, script
-from actors.directory.servers import servers_for
-from actors.directory.store import GRACE_TTLS, lease_missing, replaced, stable
-from actors.directory.subscription import QUIET_S, Subscription
-from sessions.errors import BadInput, Internal, OutcomeUnknown, SessileError, Unavailable
+from actors.directory.topology import servers_for
+from sessions.model.errors import BadInput, Internal, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionKey
 from sessions.ports import Claim, Member, Owner, View
-from sessions.types import ActivationId, ReplicaId, SessionKey
 
 VERSION_MIN: Final = (7, 0)
 WATCH_BATCH: Final = 256

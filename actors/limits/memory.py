@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from sessions.limits import BUSY_RETRY_MS, WHAT, Bucket, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
-from sessions.types import ResponseId, SessionId, TenantId
+from sessions.model.types import ResponseId, SessionId, TenantId
 
 REMEMBERED_MS: Final = 3_600_000  # an ended reservation, so that a repeat is not charged again
 ENTRIES_MAX: Final = 200_000  # of each kind

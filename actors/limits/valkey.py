@@ -5,7 +5,7 @@ server of a cluster too. The connection is the directory's lane: a call that is 
 behind for the next one.
 Nothing is kept longer than it says something: full buckets, ended reservations and silent sessions expire.
 
-Does not know what holds while the server is away (`actors.limits.lost`).
+Does not know what holds while the server is away (`actors.limits.fallback`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from actors.directory.address import client_for, parse
-from actors.directory.lane import Lost, NotSent, Word
-from actors.directory.servers import servers_for
-from sessions.errors import OutcomeUnknown, Unavailable
+from actors.directory.pipelined_connection import Lost, NotSent, Word
+from actors.directory.topology import servers_for
 from sessions.limits import WHAT, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
-from sessions.types import ResponseId, SessionId, TenantId
+from sessions.model.errors import OutcomeUnknown, Unavailable
+from sessions.model.types import ResponseId, SessionId, TenantId
 
 SCRIPT: Final = Path(__file__).parent / "limits.lua"
 

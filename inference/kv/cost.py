@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from inference.kv.cold import PIECE_BYTES_MIN, Progress
+from inference.kv.cold_tier import PIECE_BYTES_MIN, Progress
 
 _FADE: Final = 0.9  # of old measurements, at each new one
 _JUMP: Final = 4.0  # so far off the line, a measurement starts it anew

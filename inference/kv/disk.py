@@ -30,7 +30,8 @@ from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Final
 
-from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
+from inference.kv.cold_tier import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
+from inference.kv.encryption import Head, Source, Stored, store, stored_bytes
 from inference.kv.envelope import (
     Identity,
     Manifest,
@@ -40,11 +41,10 @@ from inference.kv.envelope import (
     check_manifest,
     encode_header,
 )
-from inference.kv.seal import Head, Source, Stored, store, stored_bytes
-from inference.kv.shelf import Shelf, least
-from sessions.errors import BadInput, SessileError, Unavailable
+from inference.kv.index import Shelf, least
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
-from sessions.types import SessionKey, TenantId
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sessions.types import SessionKey, pack_tokens, unpack_tokens
+from sessions.model.types import SessionKey, pack_tokens, unpack_tokens
 
 MAGIC: Final = b"SESSKV\x00\x01"
 CHUNK_BYTES: Final = 1 << 20

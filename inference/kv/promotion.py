@@ -13,10 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Literal
 
-from inference.kv.cold import ColdSnapshot, Progress
+from inference.kv.cold_tier import ColdSnapshot, Progress
 from inference.kv.cost import Choice
 from inference.kv.envelope import Refused
-from inference.kv.host import Flight, HostSnapshot
+from inference.kv.host_tier import Flight, HostSnapshot
 
 if TYPE_CHECKING:
     from inference.kv.tiers import Tiers

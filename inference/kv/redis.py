@@ -31,13 +31,13 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from inference.kv.cold import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
+from inference.kv.cold_tier import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
+from inference.kv.encryption import Stored, store, stored_bytes
 from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
-from inference.kv.seal import Stored, store, stored_bytes
-from inference.kv.shelf import Shelf
-from sessions.errors import BadInput, SessileError
+from inference.kv.index import Shelf
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
-from sessions.types import SessionKey, TenantId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 log = logging.getLogger(__name__)
 

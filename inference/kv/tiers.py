@@ -30,18 +30,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from inference.kv import transfer
-from inference.kv.cold import ColdSnapshot, ColdTier, Ranked
+from inference.kv.cold_tier import ColdSnapshot, ColdTier, Ranked
 from inference.kv.cost import Choice, CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
-from inference.kv.holdings import Holdings
-from inference.kv.host import Flight, HostSnapshot
+from inference.kv.eviction_rank import Returns
+from inference.kv.host_tier import Flight, HostSnapshot
+from inference.kv.index import Shelf, least
 from inference.kv.promotion import Promotions
-from inference.kv.retention import Returns
-from inference.kv.shelf import Shelf, least
+from inference.kv.tenant_quota import Holdings
 from inference.tokens import common_prefix
-from sessions.generation import KVExport, KVPlace
-from sessions.types import OPENINGS, SHARED, SessionKey, TenantId
+from sessions.model.generation import KVExport, KVPlace
+from sessions.model.types import OPENINGS, SHARED, SessionKey, TenantId
 
 if TYPE_CHECKING:
     from inference.kv.redis import RedisTier  # its client is not loaded where nobody wants it

@@ -20,8 +20,8 @@ from inference.kv.envelope import (
     decode_header,
     encode_header,
 )
-from inference.kv.host import append, create
-from sessions.types import SessionKey
+from inference.kv.host_tier import append, create
+from sessions.model.types import SessionKey
 
 
 async def stream(payload: Path, manifest: Manifest) -> AsyncGenerator[bytes, None]:

@@ -17,9 +17,9 @@ import msgspec
 from inference.llama.http import EventStream, HttpClient
 from inference.llama.sampling import public_logprobs
 from inference.llama.vocabulary import Fragments
-from sessions.errors import BadInput, Internal, SessileError, Unavailable
-from sessions.generation import Chunk, Finish
-from sessions.types import INTEGER_MAX, Json, Tokens
+from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import INTEGER_MAX, Json, Tokens
 
 
 class _Progress(msgspec.Struct, frozen=True):

@@ -16,37 +16,37 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from inference.brownout_engine import check_model
+from inference.chat_template import BUILT_IN, ChatTemplate
+from inference.forecast import Load
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
-from inference.kv.gauges import gauges_of
-from inference.kv.holdings import Holdings
 from inference.kv.staging import StagingFolder, staging_folder
+from inference.kv.stats import gauges_of
+from inference.kv.tenant_quota import Holdings
 from inference.kv.tiers import Tiers
-from inference.llama.ahead import SavesAhead
 from inference.llama.completion import Completion
+from inference.llama.eager_save import SavesAhead
 from inference.llama.gguf import Model, read_model
 from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import Prefill, Turn
-from inference.llama.residency import Residency, bytes_per_token
-from inference.llama.resident import Resident
 from inference.llama.sampling import HONOURED, completion_parameters
 from inference.llama.scheduling import Run, Scheduler, continued
-from inference.llama.schemas import IMPOSSIBLE, SchemaTrials
+from inference.llama.schema_probe import IMPOSSIBLE, SchemaTrials
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
+from inference.llama.slot_kv import Residency, bytes_per_token
+from inference.llama.slot_usage import Resident
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.load import Load
-from inference.switching import check_model
-from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
-from sessions.errors import BadInput, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
-from sessions.types import ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 MAGIC: Final = b"GGUF"
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

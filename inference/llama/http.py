@@ -17,7 +17,7 @@ from typing import cast
 
 import httptools
 
-from sessions.errors import Unavailable
+from sessions.model.errors import Unavailable
 
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
 

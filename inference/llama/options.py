@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 
 class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):

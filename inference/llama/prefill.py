@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from inference.llama.completion import Completion
 from inference.llama.http import HttpClient
-from inference.llama.openings import WORTH_TOKENS, Openings
-from inference.llama.residency import Residency
+from inference.llama.prefix_cache import WORTH_TOKENS, Openings
 from inference.llama.scheduling import Run, Scheduler
-from inference.llama.schemas import SchemaTrials
+from inference.llama.schema_probe import SchemaTrials
+from inference.llama.slot_kv import Residency
 from inference.llama.slots import Slot
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments
 from inference.tokens import common_prefix
-from sessions.errors import SessileError
-from sessions.generation import Chunk
-from sessions.types import INTEGER_MAX, Json
+from sessions.model.errors import SessileError
+from sessions.model.generation import Chunk
+from sessions.model.types import INTEGER_MAX, Json
 
 _TRIED_TOKENS: Final = 64
 _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate

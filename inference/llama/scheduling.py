@@ -1,13 +1,14 @@
-"""Who gets a slot next: the slot table, with the queue of `inference.fair` before it.
+"""Who gets a slot next: the slot table, with the queue of `inference.fair_queue` before it.
 
 A slot is handed to a waiter by the release that frees it, so nobody overtakes; a waiter that was cancelled in that
 moment gives it back at once. Where a waiter goes before somebody that runs, that one is told to make room
 (`Run.yields`) and does so behind its next token.
 
 That takes several steps of llama-server's: until it has said its next token, has noticed that we hung up, and the slot
-is saved. So with enough slots one is kept idle for whoever is around and has less than its share (`inference.fair`).
-And llama-server fills prompts in the order of its slots, each as far as a batch goes: so whoever gives way sends its
-prompt in pieces, and before each waits until nobody who goes first is being filled (`turn_to_fill`).
+is saved. So with enough slots one is kept idle for whoever is around and has less than its share
+(`inference.fair_queue`). And llama-server fills prompts in the order of its slots, each as far as a batch goes: so
+whoever gives way sends its prompt in pieces, and before each waits until nobody who goes first is being filled
+(`turn_to_fill`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Final
 
 import msgspec
 
-from inference.fair import Claim, FairQueue
+from inference.fair_queue import Claim, FairQueue
 from inference.llama.slots import Slot, SlotTable
-from sessions.errors import Overloaded, SessileError
-from sessions.generation import GenerationRequest
-from sessions.turn import continuation_seed
-from sessions.types import SessionKey, Tokens
+from sessions.model.errors import Overloaded, SessileError
+from sessions.model.generation import GenerationRequest
+from sessions.model.types import SessionKey, Tokens
+from sessions.turn.generation_task import continuation_seed
 
 
 class Run:

@@ -19,7 +19,7 @@ import xllamacpp
 
 from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
-from sessions.errors import Unavailable
+from sessions.model.errors import Unavailable
 
 BUILD = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
 

@@ -12,7 +12,7 @@ import array
 from collections.abc import Callable, Iterator
 
 from inference.tokens import common_prefix
-from sessions.types import SessionKey
+from sessions.model.types import SessionKey
 
 
 class Slot:

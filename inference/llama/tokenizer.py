@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
+from inference.chat_template import ChatTemplate
 from inference.llama.http import HttpClient
 from inference.llama.vocabulary import Vocabulary
-from inference.template import ChatTemplate
-from sessions.errors import Internal
+from sessions.model.errors import Internal
+from sessions.model.types import Tokens, Tool
 from sessions.ports import ChatMessage
-from sessions.types import Tokens, Tool
 
 _OPENINGS_MAX: Final = 256
 _ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text

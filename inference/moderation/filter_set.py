@@ -18,18 +18,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from inference.moderation.answers import Ask, JudgedOutputFilter, PolicyOutputFilter, Scores
 from inference.moderation.guard import GuardClient
 from inference.moderation.guard_models import Judged
-from inference.moderation.link import NotJudged, WorkerLink
-from inference.moderation.messages import Look, PolicyInputFilter
+from inference.moderation.input_filter import Look, PolicyInputFilter
+from inference.moderation.output_filter import Ask, JudgedOutputFilter, PolicyOutputFilter, Scores
 from inference.moderation.policy import BadPolicy, Policies, Policy, Side, read_policies
 from inference.moderation.scan import Scanner
-from sessions.audit import Action
-from sessions.measures import Measures
+from inference.moderation.worker_client import NotJudged, WorkerLink
+from sessions.file_watcher import Watched
+from sessions.metrics import Measures
+from sessions.model.audit import Action
+from sessions.model.types import Json, Principal
 from sessions.ports import InputFilter, OutputFilter
-from sessions.types import Json, Principal
-from sessions.watched import Watched
 
 log = structlog.get_logger(__name__)
 

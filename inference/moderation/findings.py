@@ -11,7 +11,7 @@ import msgspec
 
 from inference.moderation.policy import Policy, Side
 from inference.moderation.scan import Hit
-from sessions.verdicts import Finding
+from sessions.model.verdicts import Finding
 
 PATTERNS: Final = "patterns/1"
 AROUND: Final = 160  # code points on either side of what was found, for reviewers

@@ -24,9 +24,9 @@ import msgspec
 import structlog
 
 from inference.moderation.guard_models import Endpoint, GuardModel, Judged, Local
-from inference.moderation.link import NotJudged
 from inference.moderation.policy import Guard
-from sessions.errors import SessileError
+from inference.moderation.worker_client import NotJudged
+from sessions.model.errors import SessileError
 
 STRETCH: Final = 4_000  # code points that are judged at once
 STRETCHES_MAX: Final = 64

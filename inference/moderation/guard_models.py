@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from inference.llama.http import HttpClient
-from inference.moderation.link import NotJudged
 from inference.moderation.policy import TEXT, BadPolicy, Guard
-from sessions.errors import SessileError
-from sessions.types import Json
+from inference.moderation.worker_client import NotJudged
+from sessions.model.errors import SessileError
+from sessions.model.types import Json
 
 LIKELY: Final = 0.05  # less for the two words together is rubbish
 KIND_TOKENS: Final = 16

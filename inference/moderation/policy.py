@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from inference.moderation.patterns import NAMED, PII_KINDS, SECRET_KINDS
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 FILE_BYTES_MAX: Final = 4_000_000
 Action = Literal["block", "redact", "flag", "retract"]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from inference.moderation.normal import folded_of, plain_of
+from inference.moderation.normalize import folded_of, plain_of
 from inference.moderation.patterns import (
     AROUND_NUMBER,
     HINTS,
@@ -32,7 +32,7 @@ from inference.moderation.patterns import (
     Pattern,
 )
 from inference.moderation.policy import Action, Side
-from sessions.pipeline import beginnings, held_back
+from sessions.turn.output_pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 _WORD_END: Final = re.compile(r"[!-~]*\Z")

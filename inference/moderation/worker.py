@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from inference.moderation.messages import scan_message
+from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import Policies
 from inference.moderation.scan import Scanner
-from inference.moderation.wire import Item, Load, Look, Reply, Request, Seen, frame, read_request
+from inference.moderation.worker_frames import Item, Load, Look, Reply, Request, Seen, frame, read_request
 
 VERSIONS_MAX = 64
 
@@ -50,11 +50,11 @@ class Worker:
         while len(self._scanners) > max(VERSIONS_MAX, len(policies.policies)):
             del self._scanners[next(iter(self._scanners))]
         if request.models:
-            from inference.moderation import models
+            from inference.moderation import classifiers
 
             for name in request.models:
                 if name not in self._models:
-                    self._models[name] = models.load(name)
+                    self._models[name] = classifiers.load(name)
         gc.collect()
         gc.freeze()  # models live as long as the process and are not worth looking at again
         return {name: model.version for name, model in self._models.items()}

@@ -4,10 +4,10 @@ One timer drives all streams: a step is planned, lasts as long as `SimulatedOpti
 stream that decoded in it one token. Invariants: at most `slots` streams run; a stream that leaves (end, abort, error)
 frees its slot in the same call; what a stream computed goes back to the device memory of its session.
 
-Who runs next, and who makes room, is `inference.fair`'s to say. A stream that makes room keeps its KV as long as the
-device memory does, and is computed again otherwise. Prompts in flight may push the device memory out, and answers in
-flight may exceed it by what they add. To make an engine misbehave, subclass it: `step_s`, `draw` and `crash` are made
-for that.
+Who runs next, and who makes room, is `inference.fair_queue`'s to say. A stream that makes room keeps its KV as long as
+the device memory does, and is computed again otherwise. Prompts in flight may push the device memory out, and answers
+in flight may exceed it by what they add. To make an engine misbehave, subclass it: `step_s`, `draw` and `crash` are
+made for that.
 
 It knows no clock but the running loop's and no chance at all.
 """
@@ -21,9 +21,10 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from inference.fair import Claim, FairQueue
+from inference.brownout_engine import check_model
+from inference.fair_queue import Claim, FairQueue
+from inference.forecast import Load
 from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
-from inference.load import Load
 from inference.simulated.kv import DeviceMemory, nearest
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
@@ -35,12 +36,11 @@ from inference.simulated.vocabulary import (
     hash_tokens,
     next_token,
 )
-from inference.switching import check_model
 from inference.tokens import Utf8Stream, as_tokens
-from sessions.errors import BadInput, Overloaded, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.limits import Forecast, Share
-from sessions.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
+from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from inference.tokens import common_prefix
-from sessions.types import SessionKey
+from sessions.model.types import SessionKey
 
 
 class DeviceMemory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
+from sessions.model.types import Tokens, Tool
 from sessions.ports import ChatMessage
-from sessions.types import Tokens, Tool
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
 _TEMPLATE = "begin; role text end; tools; call id name arguments"

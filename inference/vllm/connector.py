@@ -28,10 +28,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 
-from inference.vllm.link import Sender, Unfit
-from inference.vllm.mover import Mover
-from inference.vllm.orders import Load, Orders, Save, Transfer
-from inference.vllm.orphan import end_with
+from inference.vllm.block_copier import Mover
+from inference.vllm.connector_metadata import Load, Orders, Save, Transfer
+from inference.vllm.parent_watchdog import end_with
+from inference.vllm.worker_events import Sender, Unfit
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,34 +22,34 @@ from typing import Any, Final
 import msgspec
 from vllm import SamplingParams
 
+from inference.brownout_engine import check_model
+from inference.chat_template import BUILT_IN, ChatTemplate
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity
-from inference.kv.gauges import gauges_of
-from inference.kv.holdings import Holdings
 from inference.kv.redis import RedisTier
 from inference.kv.staging import StagingFolder, staging_folder
+from inference.kv.stats import gauges_of
+from inference.kv.tenant_quota import Holdings
 from inference.kv.tiers import Tiers
-from inference.switching import check_model
-from inference.template import BUILT_IN, ChatTemplate
 from inference.tokens import as_tokens, common_prefix
-from inference.vllm.core import BUILD, Ended, VllmCore
-from inference.vllm.gate import Gate
-from inference.vllm.link import Listener, Ready, Report, Unfit, all_ready
-from inference.vllm.meaning import meaning_of
-from inference.vllm.model import VllmModel, read_vllm_model
+from inference.vllm.async_llm import BUILD, Ended, VllmCore
+from inference.vllm.block_usage import Resident
+from inference.vllm.concurrency_gate import Gate
+from inference.vllm.crash_isolation import Probation
+from inference.vllm.kv_fingerprint import meaning_of
+from inference.vllm.model_folder import VllmModel, read_vllm_model
+from inference.vllm.offload import Plan, Spill
 from inference.vllm.options import VllmOptions
-from inference.vllm.probation import Probation
-from inference.vllm.resident import Resident
-from inference.vllm.revival import Revival
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
-from inference.vllm.spill import Plan, Spill
+from inference.vllm.supervisor import Revival
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
-from sessions.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
-from sessions.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from inference.vllm.worker_events import Listener, Ready, Report, Unfit, all_ready
 from sessions.limits import Forecast, Share
+from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.types import Json, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
-from sessions.types import Json, ResponseId, SessionKey, TenantId, Tokens
 
 __all__ = ["VllmEngine", "VllmOptions"]
 

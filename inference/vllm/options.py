@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from sessions.errors import BadInput
-from sessions.types import Json
+from sessions.model.errors import BadInput
+from sessions.model.types import Json
 
 # vLLM's own names for what our settings decide: said twice, they could contradict each other.
 OURS: Final = {

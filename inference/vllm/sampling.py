@@ -14,10 +14,10 @@ from typing import Any, Final
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.formats import output_schema
-from sessions.errors import BadInput
-from sessions.generation import GenerationRequest
-from sessions.types import Json
+from inference.structured_output import output_schema
+from sessions.model.errors import BadInput
+from sessions.model.generation import GenerationRequest
+from sessions.model.types import Json
 
 HONOURED: Final = frozenset(
     {

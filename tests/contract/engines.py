@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
+from inference.brownout_engine import switching
 from inference.kv.cost import Choice, CostModel
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from inference.switching import switching
-from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import ChatMessage, Engine
-from sessions.types import ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
 
 SLOTS = 2
 WINDOW = 1024

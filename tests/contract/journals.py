@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from persistence.group import GroupLimits
-from persistence.memory import MemoryJournal, MemoryStore
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.commands import Ok
-from sessions.events import OutputTextDelta, Private, Record
-from sessions.ports import Journal
-from sessions.stored import Append, CommandRecord, Due, Head, HeadPatch, UsageRow
-from sessions.types import (
+from persistence.group_commit import GroupLimits
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.commands import Ok
+from sessions.model.events import OutputTextDelta, Private, Record
+from sessions.model.journal_types import Append, CommandRecord, Due, Head, HeadPatch, UsageRow
+from sessions.model.types import (
     CommandId,
     Epoch,
     ItemId,
@@ -37,6 +36,7 @@ from sessions.types import (
     Usage,
     pack_tokens,
 )
+from sessions.ports import Journal
 
 if TYPE_CHECKING:  # where vLLM's tests run there is no PostgreSQL
     from tests.contract.postgres_server import PostgresServer

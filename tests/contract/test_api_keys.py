@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from persistence import api_keys_of
-from sessions import api_keys as ak
-from sessions.api_keys import KEPT_MS, ApiKey, Wanted, make, opens, split
-from sessions.errors import Conflict, Limited
+from sessions.model import api_keys as ak
+from sessions.model.api_keys import KEPT_MS, ApiKey, Wanted, make, opens, split
+from sessions.model.errors import Conflict, Limited
+from sessions.model.types import Scope, UnixMs
 from sessions.ports import Journal
-from sessions.types import Scope, UnixMs
 from tests.contract.journals import NOW, Bed
 
 Store = ak.ApiKeys

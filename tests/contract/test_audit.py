@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from persistence.audit import audit_of
-from persistence.memory import MemoryJournal
-from sessions.audit import INSTALLATION, AuditLog, AuditRow, public
-from sessions.audit_check import parse_anchor, verify
-from sessions.errors import Fenced
+from persistence.memory.journal import MemoryJournal
+from sessions.governance.audit_verify import parse_anchor, verify
+from sessions.model.audit import INSTALLATION, AuditLog, AuditRow, public
+from sessions.model.errors import Fenced
+from sessions.model.journal_types import Due
+from sessions.model.types import Principal, TenantId, UnixMs
+from sessions.model.verdicts import Finding
 from sessions.ports import Journal
-from sessions.stored import Due
-from sessions.types import Principal, TenantId, UnixMs
-from sessions.verdicts import Finding
 from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
 from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
 

@@ -9,13 +9,13 @@ import asyncio
 import pytest
 
 from persistence.audit import audit_of
-from persistence.memory import MemoryJournal
-from sessions import audit_trim
-from sessions.audit import AuditFloor, AuditLog, AuditRow
-from sessions.audit_check import parse_anchor, verify
-from sessions.audit_trim import trim
+from persistence.memory.journal import MemoryJournal
+from sessions.governance import audit_trim
+from sessions.governance.audit_trim import trim
+from sessions.governance.audit_verify import parse_anchor, verify
+from sessions.model.audit import AuditFloor, AuditLog, AuditRow
+from sessions.model.types import UnixMs
 from sessions.ports import Journal
-from sessions.types import UnixMs
 from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, put_floor, sql, unlock
 from tests.contract.journals import ACME, NOW, Bed
 

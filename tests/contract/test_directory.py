@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from actors.directory import LEASE_TTL_S, PARTITIONS, Leases, partition_of
-from sessions.errors import Conflict, Unavailable
+from sessions.model.errors import Conflict, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.contract.directories import World, world_of
 
 EVERYWHERE = frozenset(range(PARTITIONS))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.directory import Leases
-from sessions.errors import SessileError
+from sessions.model.errors import SessileError
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.contract.directories import MemoryWorld, Server, ValkeyWorld, World, running
 
 pytestmark = pytest.mark.cluster

@@ -20,11 +20,11 @@ from cryptography.x509.oid import NameOID
 from redis.crc import key_slot
 
 from actors.directory import PARTITIONS, partition_of
-from actors.directory.lane import WAITING_MAX
+from actors.directory.pipelined_connection import WAITING_MAX
 from actors.directory.valkey import ValkeyDirectory
-from sessions.errors import BadInput, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.errors import BadInput, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.chaos.proxy import Flow, Proxy
 from tests.contract.directories import Sentinel, Server, cluster_url, free_port, running, running_cluster, started
 

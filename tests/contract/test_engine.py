@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from inference.tokens import as_tokens
-from sessions.errors import BadInput, Overloaded, Unavailable
-from sessions.generation import Chunk, Finish
+from sessions.model.errors import BadInput, Overloaded, Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import Sampling, SessionKey, Tokens, Tool
 from sessions.ports import ChatMessage, Engine
-from sessions.types import Sampling, SessionKey, Tokens, Tool
 from tests.contract.engines import (
     GREEDY,
     SLOTS,

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.errors import BadInput
-from sessions.generation import Chunk, KVPlace
+from sessions.model.errors import BadInput
+from sessions.model.generation import Chunk, KVPlace
+from sessions.model.types import OPENINGS, Sampling, SessionKey, TextOptions
 from sessions.ports import ChatMessage
-from sessions.types import OPENINGS, Sampling, SessionKey, TextOptions
 from tests.contract.engines import (
     SLOTS,
     WINDOW,

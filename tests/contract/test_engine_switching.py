@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from inference.brownout_engine import HeldTogether, SwitchingEngine, switching
 from inference.kv.envelope import decode_header
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from inference.switching import HeldTogether, SwitchingEngine, switching
 from inference.tokens import as_tokens
-from sessions.errors import BadInput, Unavailable
 from sessions.limits import HoldsKV, Share
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import ResponseId, TenantId
 from sessions.ports import Engine
-from sessions.types import ResponseId, TenantId
 from tests.contract.engines import WINDOW, ask, follow_up, key, open_stream, prompt_of, until
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sessions import writer
-from sessions.pipeline import Release
+from sessions.machine import event_writer
+from sessions.model.types import Json, Sampling, Tool, pack_tokens
 from sessions.ports import ChatMessage, Engine
-from sessions.tools import ToolCalls, constrained, forced
-from sessions.types import Json, Sampling, Tool, pack_tokens
+from sessions.turn.output_pipeline import Release
+from sessions.turn.tool_call_parser import ToolCalls, constrained, forced
 from tests.contract.engines import Answer, LlamaWorld, World, ask, key
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -73,20 +73,20 @@ async def asked(engine: Engine, tools: Sequence[Tool], *messages: ChatMessage) -
     return (*tokens, *engine.tokenizer.answer_opening)
 
 
-def pieces(answer: Answer, tools: Sequence[Tool], *, bare: bool) -> list[writer.Piece]:
+def pieces(answer: Answer, tools: Sequence[Tool], *, bare: bool) -> list[event_writer.Piece]:
     """What an actor would write of an answer."""
     stage = ToolCalls(tools, bare=bare)
-    found: list[writer.Piece] = []
+    found: list[event_writer.Piece] = []
     for chunk in answer.chunks:
         found += stage.accept(Release(chunk.text, pack_tokens(chunk.tokens), "")).pieces
     return [*found, *stage.finish("stop" if answer.finish.reason == "stop" else "max_output_tokens").pieces]
 
 
-def call_in(found: list[writer.Piece]) -> tuple[str, Any]:
+def call_in(found: list[event_writer.Piece]) -> tuple[str, Any]:
     """The one call, and nothing else."""
-    names = [piece.name for piece in found if isinstance(piece, writer.CallBegin)]
-    assert len(names) == 1 and not any(isinstance(piece, writer.Text) for piece in found), found
-    text = "".join(piece.text for piece in found if isinstance(piece, writer.CallArguments))
+    names = [piece.name for piece in found if isinstance(piece, event_writer.CallBegin)]
+    assert len(names) == 1 and not any(isinstance(piece, event_writer.Text) for piece in found), found
+    text = "".join(piece.text for piece in found if isinstance(piece, event_writer.CallArguments))
     return names[0], json.loads(text)
 
 

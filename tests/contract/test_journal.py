@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from persistence.group import GroupLimits
-from sessions.commands import Ok
-from sessions.errors import BadInput, Fenced, TooLarge, Unavailable
-from sessions.events import (
+from persistence.group_commit import GroupLimits
+from sessions.model.commands import Ok
+from sessions.model.errors import BadInput, Fenced, TooLarge, Unavailable
+from sessions.model.events import (
     ContextFitted,
     ItemCreated,
     Private,
@@ -19,9 +19,8 @@ from sessions.events import (
     ResponseBody,
     ResponseCompleted,
 )
-from sessions.ports import Journal
-from sessions.stored import CommandRecord, Due, Head, Snapshot
-from sessions.types import (
+from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
+from sessions.model.types import (
     CommandId,
     Epoch,
     InputText,
@@ -31,6 +30,7 @@ from sessions.types import (
     Sampling,
     UnixMs,
 )
+from sessions.ports import Journal
 from tests.contract.journals import (
     ACME,
     NOW,

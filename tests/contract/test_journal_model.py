@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from persistence.memory import MemoryJournal
-from sessions.errors import SessileError
+from persistence.memory.journal import MemoryJournal
+from sessions.model.errors import SessileError
+from sessions.model.journal_types import Append, Due, Snapshot
+from sessions.model.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Journal
-from sessions.stored import Append, Due, Snapshot
-from sessions.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story

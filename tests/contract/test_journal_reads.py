@@ -6,16 +6,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from persistence import memory, postgres_purge, sqlite_transaction
-from sessions.errors import Fenced, NotFound, Unavailable
-from sessions.ports import Journal
-from sessions.stored import COMMANDS_LOADED_MAX, Due, Snapshot
-from sessions.types import (
+from persistence.memory import journal as memory
+from persistence.postgres import purge as postgres_purge
+from persistence.sqlite import transaction as sqlite_transaction
+from sessions.model.errors import Fenced, NotFound, Unavailable
+from sessions.model.journal_types import COMMANDS_LOADED_MAX, Due, Snapshot
+from sessions.model.types import (
     CommandId,
     SessionKey,
     TenantId,
     UnixMs,
 )
+from sessions.ports import Journal
 from tests.contract.journals import (
     ACME,
     DAY_MS,

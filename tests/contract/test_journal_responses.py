@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.errors import Fenced
-from sessions.events import Private, Record, ResponseBody, ResponseCreated, ResponseQueued
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.errors import Fenced
+from sessions.model.events import Private, Record, ResponseBody, ResponseCreated, ResponseQueued
+from sessions.model.journal_types import Due, ResponsePlace
+from sessions.model.types import ResponseId, Sampling, Status, TenantId, UnixMs
 from sessions.ports import Journal
-from sessions.stored import Due, ResponsePlace
-from sessions.types import ResponseId, Sampling, Status, TenantId, UnixMs
 from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch, purge
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from persistence.choice import open_keys
 from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
 from persistence.master_key import KEY_BYTES, MasterKey, read_master_key
-from persistence.sqlite_library import sqlite3
-from sessions.errors import BadInput, Unavailable
-from sessions.types import SessionId, SessionKey, TenantId
+from persistence.open_store import open_keys
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.contract.journals import postgres
 
 MASTER = MasterKey(bytes(range(KEY_BYTES)))

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.limits.lost import LossTolerant
+from actors.limits.fallback import LossTolerant
 from actors.limits.memory import MemoryLimiter
 from actors.limits.valkey import ValkeyLimiter
-from sessions.errors import Unavailable
 from sessions.limits import Ceilings, Demand, Grant, Limiter, Limits
-from sessions.types import ResponseId, SessionId, TenantId
+from sessions.model.errors import Unavailable
+from sessions.model.types import ResponseId, SessionId, TenantId
 from tests.contract.directories import Server, cluster_url, running_cluster
 
 TENANT = TenantId("acme {}")

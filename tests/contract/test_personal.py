@@ -8,14 +8,14 @@ import pytest
 from persistence import api_keys_of, personal_of
 from persistence.audit import audit_of
 from persistence.usage import usage_of
-from sessions.api_keys import Wanted, make
-from sessions.audit import Audited, public
-from sessions.audit_check import verify
-from sessions.metering import UsageQuery
-from sessions.personal import Erasure, PersonalData
+from sessions.billing.metering import UsageQuery
+from sessions.governance.audit_verify import verify
+from sessions.governance.end_user_data import Erasure, PersonalData
+from sessions.model.api_keys import Wanted, make
+from sessions.model.audit import Audited, public
+from sessions.model.journal_types import Due
+from sessions.model.types import INTEGER_MAX, TenantId, UnixMs
 from sessions.ports import Journal
-from sessions.stored import Due
-from sessions.types import INTEGER_MAX, TenantId, UnixMs
 from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
 
 BETA = TenantId("beta")

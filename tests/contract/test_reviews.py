@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from persistence.reviews import reviews_of
-from sessions.errors import Conflict, Fenced, NotFound
-from sessions.ports import Journal
-from sessions.reviews import (
+from sessions.model.errors import Conflict, Fenced, NotFound
+from sessions.model.journal_types import Append, Due
+from sessions.model.reviews import (
     CLAIM_MS,
     DECIDED_MS,
     OPEN_MS,
@@ -25,9 +25,9 @@ from sessions.reviews import (
     command_mark,
     opened,
 )
-from sessions.stored import Append, Due
-from sessions.types import ItemId, ResponseId, TenantId, UnixMs
-from sessions.verdicts import Finding
+from sessions.model.types import ItemId, ResponseId, TenantId, UnixMs
+from sessions.model.verdicts import Finding
+from sessions.ports import Journal
 from tests.contract.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
 
 FLAG = Finding(category="toxicity", action="flag", start=3, end=9, score=0.75, model="m/1", policy="p1", review=True)

@@ -13,12 +13,15 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis
 
-from sessions import commands as cm
-from sessions.errors import Limited, Unauthorized, Unavailable
-from sessions.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
+from sessions.model import commands as cm
+from sessions.model.errors import Limited, Unauthorized, Unavailable
+from sessions.model.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
 from tests.contract.directories import Server, cluster_url, running
-from transport import tickets
-from transport.access import Access, key_digest
+from transport.auth import tickets
+from transport.auth.authenticator import Access, key_digest
+from transport.auth.tickets import MemoryTickets
+from transport.gateway_store.open_store import Shared
+from transport.gateway_store.valkey import PAUSE_S, SharedStore, ValkeyHistory, ValkeyTickets
 from transport.openai.history import (
     GIVEN_MAX,
     GIVEN_TTL_S,
@@ -32,9 +35,6 @@ from transport.openai.history import (
     chains,
     find,
 )
-from transport.sharing import Shared
-from transport.tickets import MemoryTickets
-from transport.valkey import PAUSE_S, SharedStore, ValkeyHistory, ValkeyTickets
 
 ALICE = Principal(tenant=TenantId("acme {}"), key_id="k1", user="alice", scopes=SCOPES, expires_at=UnixMs(2**50))
 BOB = Principal(tenant=TenantId("other"), key_id="k1", user="alice")

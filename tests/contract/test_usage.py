@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from persistence.usage import usage_of
-from sessions.events import Private, Record, ResponseBody, ResponseCompleted, ResponseCreated
-from sessions.metering import DAY_MS, UsageBooks, UsageGroup, UsageQuery
+from sessions.billing.metering import DAY_MS, UsageBooks, UsageGroup, UsageQuery
+from sessions.billing.reconcile import reconcile
+from sessions.model.events import Private, Record, ResponseBody, ResponseCompleted, ResponseCreated
+from sessions.model.journal_types import Due, UsageRow
+from sessions.model.types import Principal, ResponseId, Sampling, TenantId, UnixMs, Usage, pack_tokens
 from sessions.ports import Journal
-from sessions.reconcile import reconcile
-from sessions.stored import Due, UsageRow
-from sessions.types import Principal, ResponseId, Sampling, TenantId, UnixMs, Usage, pack_tokens
 from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch, purge
 
 HUGE = 9 * 10**18  # two of them leave 64 bits

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference.vllm.core import VllmCore
+from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine

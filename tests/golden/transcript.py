@@ -18,11 +18,11 @@ from typing import Any, assert_never
 
 from msgspec import UNSET
 
-from sessions import commands as cm
-from sessions import events as ev
-from sessions import steps
-from sessions.errors import SessileError, Unavailable
-from sessions.types import (
+from sessions.machine import event_writer, inputs_effects
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     FunctionCall,
     FunctionCallOutput,
@@ -134,8 +134,8 @@ class Player:
         self._sent.setdefault(command.id, command)
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
-            prepared = steps.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
-        input = steps.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
+            prepared = inputs_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
+        input = inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
         step = self.ground.input(input)
         if isinstance(step.answer, cm.Ok):
             if step.answer.item_id is not None:
@@ -150,16 +150,16 @@ class Player:
     # -- what engines say ------------------------------------------------------------------------------------------
 
     def do_text(self, response: str, text: str, *, run: str = "", tail: str = "") -> list[str]:
-        return self._output(response, steps.writer.Text(text), run=run, tail=tail)
+        return self._output(response, event_writer.Text(text), run=run, tail=tail)
 
     def do_call(self, response: str, name: str, arguments: str) -> list[str]:
-        return self._output(response, steps.writer.CallBegin(name), steps.writer.CallArguments(arguments))
+        return self._output(response, event_writer.CallBegin(name), event_writer.CallArguments(arguments))
 
-    def _output(self, response: str, *pieces: steps.writer.Piece, run: str = "", tail: str = "") -> list[str]:
+    def _output(self, response: str, *pieces: event_writer.Piece, run: str = "", tail: str = "") -> list[str]:
         response_id = self.names.full(response)
         number = int(run) if run else self.ground.running[response_id]  # type: ignore[index]
         return self._told(
-            self.ground.input(steps.Output(response_id, number, pieces, b"\x02\0\0\0", tail))  # type: ignore[arg-type]
+            self.ground.input(inputs_effects.Output(response_id, number, pieces, b"\x02\0\0\0", tail))  # type: ignore[arg-type]
         )
 
     def do_finish(self, response: str, reason: Any = "stop", refusal: str | None = None) -> list[str]:
@@ -169,24 +169,24 @@ class Player:
         response_id = self.names.full(response)
         number = self.ground.running.pop(response_id)  # type: ignore[call-overload]
         error = Unavailable(code, "The engine is gone.")
-        return self._told(self.ground.input(steps.Broke(response_id, number, error, Usage(3, 0))))  # type: ignore[arg-type]
+        return self._told(self.ground.input(inputs_effects.Broke(response_id, number, error, Usage(3, 0))))  # type: ignore[arg-type]
 
     def do_fitted(self, response: str, *, dropped: str, cut: str) -> list[str]:
         response_id = self.names.full(response)
         number = self.ground.running[response_id]  # type: ignore[index]
-        fitted = steps.Fitted(response_id, number, int(dropped), self.names.full(cut))  # type: ignore[arg-type]
+        fitted = inputs_effects.Fitted(response_id, number, int(dropped), self.names.full(cut))  # type: ignore[arg-type]
         return self._told(self.ground.input(fitted))
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def do_deadline(self, response: str) -> list[str]:
-        return self._told(self.ground.input(steps.ToolDeadline(self.names.full(response))))  # type: ignore[arg-type]
+        return self._told(self.ground.input(inputs_effects.ToolDeadline(self.names.full(response))))  # type: ignore[arg-type]
 
     def do_crash(self, *, snapshot: str = "0", cause: Any = "failover", tokenizer: str | None = None) -> list[str]:
         return self._told(self.ground.activate(snapshot_at=int(snapshot), cause=cause, fingerprint=tokenizer))
 
     def do_orphaned(self) -> list[str]:
-        return self._told(self.ground.input(steps.Orphaned()))
+        return self._told(self.ground.input(inputs_effects.Orphaned()))
 
     def do_queue(self) -> list[str]:
         """Who waits for whom."""
@@ -194,7 +194,7 @@ class Player:
 
     # -- as text ---------------------------------------------------------------------------------------------------
 
-    def _told(self, step: steps.Step) -> list[str]:
+    def _told(self, step: inputs_effects.Step) -> list[str]:
         return [
             *(f"{record.offset:3} {self.event(record)}" for record in step.records),
             *([f"head open={_yes(step.head.open)}{_head(step.head)}"] if step.head is not None else []),
@@ -212,15 +212,15 @@ class Player:
             parts += [f"response={self.names.short(answer.response_id)}"] if answer.response_id else []
             yield " ".join([*parts, f"offset={answer.offset}", *(["noop"] if answer.noop else [])])
 
-    def effect(self, effect: steps.Effect) -> str:
+    def effect(self, effect: inputs_effects.Effect) -> str:
         match effect:
-            case steps.Start():
+            case inputs_effects.Start():
                 return f"=> start {self.names.short(effect.response_id)} run {effect.generation}"
-            case steps.Stop():
+            case inputs_effects.Stop():
                 return f"=> stop {self.names.short(effect.response_id)}"
-            case steps.ArmToolDeadline():
+            case inputs_effects.ArmToolDeadline():
                 return f"=> arm the tool deadline of {self.names.short(effect.response_id)}"
-            case steps.Erase():
+            case inputs_effects.Erase():
                 return "=> erase"
             case _:
                 assert_never(effect)

@@ -18,16 +18,16 @@ import httpx
 
 from persistence import api_keys_of
 from persistence.audit import audit_of
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_library import sqlite3
-from sessions.api_keys import Wanted
-from sessions.audit import Audited
-from sessions.audit_check import verify
-from sessions.audit_trim import trim
-from sessions.types import UnixMs
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from sessions.governance.audit_trim import trim
+from sessions.governance.audit_verify import verify
+from sessions.model.api_keys import Wanted
+from sessions.model.audit import Audited
+from sessions.model.types import UnixMs
 from tests.contract.journals import ACME, NOW, key
-from transport.access import wall_ms
-from transport.keyring import KeyRing
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.authenticator import wall_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = '[policies.default.input]\nphrases = { deny = ["project nightjar"] }\n'
@@ -150,8 +150,8 @@ def test_a_trimmed_log_is_shown_and_checked(tmp_path: Path) -> None:
 WRITING = """
 import asyncio, sys
 from pathlib import Path
-from persistence.sqlite import SqliteJournal
-from sessions.audit import Audited
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.audit import Audited
 import msgspec
 from tests.contract.journals import NOW, an_append, grant, key
 

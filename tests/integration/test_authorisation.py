@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from sessions.types import Scope
+from sessions.model.types import Scope
 from tests.support.authorisation.attempts import attempt, over_http, talk
 from tests.support.authorisation.entries import COMMANDS, HTTP, Entry, Http, Names
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, kind_of, missing

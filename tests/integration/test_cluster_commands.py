@@ -25,8 +25,8 @@ from websockets.exceptions import InvalidStatus
 from actors.directory.valkey import ValkeyDirectory
 from bench.support import Wire, connected, text_of
 from persistence import open_journal
-from sessions.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from transport.command_line.operator import Found, Wanted, sessions_of
+from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
+from transport.cli.operator import Found, Wanted, sessions_of
 from transport.peer import PeerSecurity
 
 ROOT = Path(__file__).resolve().parents[2]

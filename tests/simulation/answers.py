@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sessions.types import FunctionCallOutput, Message
+from sessions.model.types import FunctionCallOutput, Message
 from tests.simulation.books import Account
 from tests.simulation.nodes import ALICE, MALLORY
 from tests.simulation.rules import Response

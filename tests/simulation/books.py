@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors import peer_frames as pf
-from sessions.appending import MARK
-from sessions.events import Record
+from actors.peer import frames as pf
+from sessions.actor.journal_writer import MARK
+from sessions.model.events import Record
+from sessions.model.journal_types import Append, Head
+from sessions.model.types import FunctionCall, Message, SessionKey
 from sessions.ports import Owner
-from sessions.stored import Append, Head
-from sessions.types import FunctionCall, Message, SessionKey
 from tests.simulation.oracle import Expected, expected, message_tokens, whole_branch
 from tests.simulation.rules import Broken, Response, Rules, need
 from tests.simulation.world import World

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sessions.events import ArgumentsDelta, OutputTextDelta
-from sessions.types import SessionId, SessionKey
+from sessions.model.events import ArgumentsDelta, OutputTextDelta
+from sessions.model.types import SessionId, SessionKey
 from tests.simulation import answers
 from tests.simulation.books import Account
 from tests.simulation.nodes import ALICE, GatewayNode

@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
-from actors.drain import DrainLimits
-from actors.links import LinkLimits
-from actors.ownership import described
-from actors.rebalance import RebalanceLimits
-from actors.recovery import RecoveryGate
+from actors.handoff.drain import DrainLimits
+from actors.handoff.rebalance import RebalanceLimits
+from actors.hosting.ownership import described
+from actors.hosting.recovery_gate import RecoveryGate
+from actors.hosting.runtime import RuntimeLimits
+from actors.maintenance.sweeps import UpkeepLimits
+from actors.peer.links import LinkLimits
 from actors.replica import ReplicaLimits
-from actors.router import RouterLimits
-from actors.runtime import RuntimeLimits
-from actors.upkeep import UpkeepLimits
-from actors.watches import WatchLimits
+from actors.routing.router import RouterLimits
+from actors.routing.subscriptions import WatchLimits
 from inference.simulated import SimulatedOptions
-from sessions.types import CommandId, SessionId, SessionKey
-from sessions.world import ActorLimits
+from sessions.actor.actor_context import ActorLimits
+from sessions.model.types import CommandId, SessionId, SessionKey
 from tests.simulation.books import Books
 from tests.simulation.client import Client
 from tests.simulation.loop import Process
@@ -37,7 +37,7 @@ from tests.simulation.people import Person
 from tests.simulation.stores import Directory, Store, Trouble
 from tests.simulation.world import World
 from transport.gateway import GatewayLimits
-from transport.protocol import Limits, Timing
+from transport.protocol.connection import Limits, Timing
 
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
 LEASE_S = 3.0

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from actors.migration import StaysHere
-from sessions.errors import EngineLost, SessileError
-from sessions.types import SessionKey
+from actors.handoff.source import StaysHere
+from sessions.model.errors import EngineLost, SessileError
+from sessions.model.types import SessionKey
 from tests.simulation.nodes import GatewayNode, ReplicaNode
 from tests.simulation.stores import Trouble
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from actors.links import LinkDown
-from actors.peer_frames import unpack
+from actors.peer.frames import unpack
+from actors.peer.links import LinkDown
 from tests.simulation.loop import Process
 from tests.simulation.world import World
 
@@ -52,7 +52,7 @@ class Lane:
 
 
 class Carrier:
-    """One end of a stream between processes: `actors.links.Carrier`."""
+    """One end of a stream between processes: `actors.peer.links.Carrier`."""
 
     def __init__(self, lane: Lane, network: Network, source: str, target: str) -> None:
         self.other: Carrier
@@ -200,7 +200,7 @@ class Network:
 
 
 class Dialer:
-    """`actors.links.Dialer` for one place."""
+    """`actors.peer.links.Dialer` for one place."""
 
     def __init__(self, network: Network, source: str) -> None:
         self._network = network

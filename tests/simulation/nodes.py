@@ -8,27 +8,27 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
-from actors.links import LinkLimits
-from actors.ownership import STOOD_STILL_S, TICK_S
-from actors.peer_host import PeerHost
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
+from actors.hosting.ownership import STOOD_STILL_S, TICK_S
+from actors.peer.client import Connector
+from actors.peer.links import LinkLimits
+from actors.peer.server import PeerHost
 from actors.replica import Replica
-from actors.router import Router
-from persistence.memory import MemoryJournal
-from sessions.errors import Unavailable
-from sessions.filters import KeywordFilterSet
+from actors.routing.router import Router
+from persistence.memory.journal import MemoryJournal
+from sessions.model.errors import Unavailable
+from sessions.model.types import Principal, ReplicaId, SessionKey, TenantId
 from sessions.ports import Member
-from sessions.types import Principal, ReplicaId, SessionKey, TenantId
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.simulation.loop import Process
 from tests.simulation.oracle import Speaker
 from tests.simulation.sockets import Wire
 from tests.simulation.stores import Medium, Way
-from transport.access import Access, key_digest
-from transport.door import Door
+from transport.auth.authenticator import Access, key_digest
 from transport.gateway import Gateway
-from transport.protocol import Limits
+from transport.protocol.connection import Limits
+from transport.websocket.connections import Door
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

@@ -28,8 +28,8 @@ from inference.simulated.vocabulary import (
     next_token,
 )
 from inference.tokens import Utf8Stream
-from sessions.generation import EngineInfo
-from sessions.types import FunctionCall, FunctionCallOutput, Item, Message, Tool, unpack_tokens
+from sessions.model.generation import EngineInfo
+from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Message, Tool, unpack_tokens
 from tests.simulation.rules import Response, Rules
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})

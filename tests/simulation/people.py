@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sessions.types import Message, SessionId, SessionKey
+from sessions.model.types import Message, SessionId, SessionKey
 from tests.simulation.client import Client
 from tests.simulation.nodes import ALICE
 from tests.simulation.oracle import ASKED, LOOK

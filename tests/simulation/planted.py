@@ -12,27 +12,27 @@ from typing import Any
 import msgspec
 import pytest
 
-import actors.directory.store
-import actors.migration
-import actors.ownership
-import actors.recovery
-import actors.upkeep
-import actors.watches
-import persistence.memory
-import sessions.ledger
-import sessions.machine
-import sessions.responses
-import sessions.snapshots
-import sessions.turn
-import transport.channel
-import transport.feeds
-import transport.reading
-from actors.router import Router
-from sessions.actor import Actor, Phase
+import actors.directory.rules
+import actors.handoff.source
+import actors.hosting.ownership
+import actors.hosting.recovery_gate
+import actors.maintenance.sweeps
+import actors.routing.subscriptions
+import persistence.memory.journal
+import sessions.actor.snapshots
+import sessions.machine.machine
+import sessions.machine.responses
+import sessions.turn.generation_task
+import sessions.turn.ledger
+import transport.reading.feeds
+import transport.reading.log_reader
+import transport.reading.reader_set
+from actors.routing.router import Router
+from sessions.actor.actor import Actor, Phase
+from sessions.machine.inputs_effects import Activated
+from sessions.model.journal_types import Append, Head
+from sessions.model.types import SessionKey
 from sessions.ports import Published
-from sessions.steps import Activated
-from sessions.stored import Append, Head
-from sessions.types import SessionKey
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, tuple[int, tuple[str, ...], Plant]] = {}
@@ -53,18 +53,18 @@ def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
 
 @planted(40, "pause_replica")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.MemoryStore.append
+    right = persistence.memory.journal.MemoryStore.append
 
     def append(self: Any, append: Append) -> None:
         head = self.head(append.key)
         right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
 
-    patch.setattr(persistence.memory.MemoryStore, "append", append)
+    patch.setattr(persistence.memory.journal.MemoryStore, "append", append)
 
 
 @planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.MemoryStore.grant
+    right = persistence.memory.journal.MemoryStore.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
         head = right(self, key, expected, *more)
@@ -72,30 +72,30 @@ def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
             self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
         return head
 
-    patch.setattr(persistence.memory.MemoryStore, "grant", grant)
+    patch.setattr(persistence.memory.journal.MemoryStore, "grant", grant)
 
 
 @planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.MemoryStore.grant
+    right = persistence.memory.journal.MemoryStore.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
         head = right(self, key, expected, owner, new_epoch, now_ms)
         self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
         return head
 
-    patch.setattr(persistence.memory.MemoryStore, "grant", grant)
+    patch.setattr(persistence.memory.journal.MemoryStore, "grant", grant)
 
 
 @planted(60, "pause_replica")
 def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(actors.ownership.Ownership, "certain", lambda self, key: True)
-    patch.setattr(actors.ownership.Ownership, "tick", lambda self: False)
+    patch.setattr(actors.hosting.ownership.Ownership, "certain", lambda self, key: True)
+    patch.setattr(actors.hosting.ownership.Ownership, "tick", lambda self: False)
 
 
 @planted(40)
 def a_claim_is_won_against_a_living_owner(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(actors.directory.store.MemoryStore, "_counts", lambda self, entry, now: False)
+    patch.setattr(actors.directory.rules.MemoryStore, "_counts", lambda self, entry, now: False)
 
 
 # -- what is durable, and what is shown ----------------------------------------------------------------------------
@@ -115,19 +115,19 @@ def shown_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 @planted(5)
 def a_reader_resumes_one_offset_late(patch: pytest.MonkeyPatch) -> None:
-    right = transport.reading.LogReader.standing
+    right = transport.reading.log_reader.LogReader.standing
 
     async def standing(self: Any, *more: Any) -> Any:
         found = await right(self, *more)
         late = found.mode == "replay" and 0 < found.position < found.top
         return found._replace(position=found.position + 1, page=None) if late else found
 
-    patch.setattr(transport.reading.LogReader, "standing", standing)
+    patch.setattr(transport.reading.log_reader.LogReader, "standing", standing)
 
 
 @planted(40)
 def a_gap_in_what_is_told_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    right = transport.feeds.Feed.take_in
+    right = transport.reading.feeds.Feed.take_in
 
     def take_in(self: Any, published: Published) -> None:
         if self._entries:
@@ -137,7 +137,7 @@ def a_gap_in_what_is_told_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
                 self._base = first - len(self._entries)
         right(self, published)
 
-    patch.setattr(transport.feeds.Feed, "take_in", take_in)
+    patch.setattr(transport.reading.feeds.Feed, "take_in", take_in)
 
 
 @planted(120, "partition")
@@ -145,12 +145,14 @@ def a_reader_that_fell_behind_is_not_told_how_far(patch: pytest.MonkeyPatch) -> 
     async def catch_up(self: Any, watch: Any) -> None:
         watch.known = None
 
-    patch.setattr(actors.watches.Watches, "_catch_up", catch_up)
+    patch.setattr(actors.routing.subscriptions.Watches, "_catch_up", catch_up)
 
 
 @planted(20)
 def an_answer_overtakes_its_events(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transport.channel.Channel, "answer", lambda self, message, session, offset: self.write(message))
+    patch.setattr(
+        transport.reading.reader_set.Channel, "answer", lambda self, message, session, offset: self.write(message)
+    )
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -158,17 +160,17 @@ def an_answer_overtakes_its_events(patch: pytest.MonkeyPatch) -> None:
 
 @planted(20)
 def a_repeated_command_is_applied_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sessions.machine.Machine, "known", lambda self, principal, command_id: None)
+    patch.setattr(sessions.machine.machine.Machine, "known", lambda self, principal, command_id: None)
 
 
 @planted(40, "kill_after_persist")
 def a_new_owner_does_not_know_old_commands(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.machine.Machine.__init__
+    right = sessions.machine.machine.Machine.__init__
 
     def init(self: Any, state: Any, commands: Any = (), **more: Any) -> None:
         right(self, state, (), **more)
 
-    patch.setattr(sessions.machine.Machine, "__init__", init)
+    patch.setattr(sessions.machine.machine.Machine, "__init__", init)
 
 
 @planted(40, "hand_off")
@@ -190,19 +192,19 @@ def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> 
 
 @planted(40)
 def queued_turns_are_forgotten_on_recovery(patch: pytest.MonkeyPatch) -> None:
-    right = actors.ownership.replay
+    right = actors.hosting.ownership.replay
 
     def replay(loaded: Any) -> Any:
         state = right(loaded)
         state.queue.clear()
         return state
 
-    patch.setattr(actors.ownership, "replay", replay)
+    patch.setattr(actors.hosting.ownership, "replay", replay)
 
 
 @planted(40)
 def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.ledger.Ledger.plan
+    right = sessions.turn.ledger.Ledger.plan
 
     async def plan(self: Any, open_: Any) -> Any:
         made = await right(self, open_)
@@ -210,12 +212,12 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
             return made
         return msgspec.structs.replace(made, prompt=made.prompt[:-1], emitted=made.emitted[:-1])
 
-    patch.setattr(sessions.ledger.Ledger, "plan", plan)
+    patch.setattr(sessions.turn.ledger.Ledger, "plan", plan)
 
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.Turn.take
+    take = sessions.turn.generation_task.Turn.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -224,7 +226,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.Turn, "take", lose)
+    patch.setattr(sessions.turn.generation_task.Turn, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
@@ -232,18 +234,18 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
     async def recover(self: Any) -> int:
         return 0
 
-    patch.setattr(actors.upkeep.Upkeep, "recover", recover)
+    patch.setattr(actors.maintenance.sweeps.Upkeep, "recover", recover)
 
 
 @planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.responses.Responses._activated
+    right = sessions.machine.responses.Responses._activated
 
     def activated(self: Any, input: Activated) -> None:
         if input.cause != "handoff":
             right(self, input)
 
-    patch.setattr(sessions.responses.Responses, "_activated", activated)
+    patch.setattr(sessions.machine.responses.Responses, "_activated", activated)
 
 
 @planted(20, "directory_flushed")
@@ -251,7 +253,7 @@ def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> No
     async def spare(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
         return None
 
-    patch.setattr(actors.ownership.Ownership, "_spare", spare)
+    patch.setattr(actors.hosting.ownership.Ownership, "_spare", spare)
 
 
 @planted(40, "kill_replica")
@@ -261,7 +263,7 @@ def recovery_slots_are_lost(patch: pytest.MonkeyPatch) -> None:
         if timer is not None:
             timer.cancel()
 
-    patch.setattr(actors.recovery.RecoveryGate, "done", done)
+    patch.setattr(actors.hosting.recovery_gate.RecoveryGate, "done", done)
 
 
 @planted(40)
@@ -278,9 +280,9 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
 
 @planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.snapshots.pack_state
+    right = sessions.actor.snapshots.pack_state
 
     def pack_state(state: Any) -> bytes:
         return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))
 
-    patch.setattr(sessions.snapshots, "pack_state", pack_state)
+    patch.setattr(sessions.actor.snapshots, "pack_state", pack_state)

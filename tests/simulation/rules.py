@@ -1,16 +1,16 @@
 """The grammar of a log, written down a second time: what may follow what, and what it adds up to.
 
 `Rules` takes a session's records one by one, as they become durable, and says what is wrong with the first that is out
-of place. It folds them as it goes, by code that shares nothing with `sessions.state`, so that snapshots, queues and
-answers can be compared with what the log says. What an answer must say is in `tests.simulation.oracle`.
+of place. It folds them as it goes, by code that shares nothing with `sessions.machine.state`, so that snapshots, queues
+and answers can be compared with what the log says. What an answer must say is in `tests.simulation.oracle`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sessions import events as ev
-from sessions.types import FunctionCall, FunctionCallOutput, Item, Message, OutputText, Principal, Sampling
+from sessions.model import events as ev
+from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Message, OutputText, Principal, Sampling
 
 TERMINALS = (ev.ResponseCompleted, ev.ResponseIncomplete, ev.ResponseFailed)
 STATUS = {ev.ResponseCompleted: "completed", ev.ResponseIncomplete: "incomplete", ev.ResponseFailed: "failed"}

@@ -16,8 +16,8 @@ import msgspec
 
 from tests.simulation.loop import Process
 from tests.simulation.world import World
-from transport.door import Door
-from transport.websocket import WebSocketConnection
+from transport.websocket.connections import Door
+from transport.websocket.websocket import WebSocketConnection
 
 _json = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 _msgpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode

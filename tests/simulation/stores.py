@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from actors.directory.store import MemoryStore as DirectoryRules
-from persistence.memory import MemoryStore
-from sessions.errors import OutcomeUnknown, SessileError, Unavailable
-from sessions.events import Record
+from actors.directory.rules import MemoryStore as DirectoryRules
+from persistence.memory.journal import MemoryStore
+from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
+from sessions.model.events import Record
+from sessions.model.journal_types import Append, Head, Page
+from sessions.model.types import Epoch, SessionKey, UnixMs
 from sessions.ports import Claim, Owner
-from sessions.stored import Append, Head, Page
-from sessions.types import Epoch, SessionKey, UnixMs
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
 from tests.simulation.world import World
@@ -81,7 +81,7 @@ class Store(MemoryStore):
 
 
 class Medium:
-    """One process's way to the journal: `persistence.memory.Medium`."""
+    """One process's way to the journal: `persistence.memory.journal.Medium`."""
 
     def __init__(self, world: World, process: Process, store: Store, trouble: Trouble, rng: Random) -> None:
         self._world = world

@@ -10,7 +10,7 @@ import random
 import sys
 from typing import Any
 
-from sessions.types import UnixMs
+from sessions.model.types import UnixMs
 from tests.simulation.loop import SimLoop
 
 BEGAN_MS = 1_700_000_000_000

@@ -1,6 +1,6 @@
 """Whether what is over is freed by its last reference, or waits in a cycle for the garbage collector.
 
-The collector looks at what lived long so seldom (`transport.memory`) that cycles would be a leak.
+The collector looks at what lived long so seldom (`transport.ops.process_tuning`) that cycles would be a leak.
 """
 
 from __future__ import annotations

@@ -21,17 +21,15 @@ from types import TracebackType
 from typing import Any, Literal
 
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore as DirectoryStore
-from actors.runtime import Runtime, RuntimeLimits
+from actors.directory.rules import MemoryStore as DirectoryStore
+from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory import MemoryJournal, MemoryStore
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import OutcomeUnknown, Unavailable
-from sessions.filters import KeywordFilterSet
-from sessions.ports import FilterSet, Head, Loaded, Member, Published
-from sessions.state import State, replay
-from sessions.types import (
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from sessions.machine.state import State, replay
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import OutcomeUnknown, Unavailable
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
     Principal,
@@ -42,6 +40,8 @@ from sessions.types import (
     TenantId,
     UnixMs,
 )
+from sessions.ports import FilterSet, Head, Loaded, Member, Published
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.virtual_time import passed
 
 SESSION = SessionId("s1")

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from inference.simulated import SimulatedEngine, decode
-from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
-from sessions.types import ResponseId, Tool
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.types import ResponseId, Tool
 from tests.support.virtual_time import passed
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actors.upkeep import Upkeep, UpkeepLimits
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
 from persistence.keys import MemoryKeys
-from sessions.retention import Kept, Retention
-from sessions.reviews import ReviewBooks
+from sessions.governance.retention import Kept, Retention
+from sessions.model.reviews import ReviewBooks
 from tests.support.replicas import Replica
 
 

@@ -13,7 +13,7 @@ import random
 import pytest
 
 from inference.vllm.engine import VllmEngine
-from sessions.types import Sampling
+from sessions.model.types import Sampling
 from tests.contract.engines import Answer, ask, key, prompt_of, request, until
 from tests.contract.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, start
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from inference.vllm.core import VllmCore
+from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.sampling import prefill_params
-from sessions.errors import EngineLost, Unavailable
+from sessions.model.errors import EngineLost, Unavailable
 from tests.contract.engines import ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import VllmWorld, settled, vllm_options
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from inference.tokens import as_tokens
-from inference.vllm import core
+from inference.vllm import async_llm
 from inference.vllm.connector import SessileConnector, contained
 from inference.vllm.engine import VllmEngine
-from sessions.errors import BadInput
-from sessions.generation import Chunk
-from sessions.types import OPENINGS, Sampling, TextOptions
+from sessions.model.errors import BadInput
+from sessions.model.generation import Chunk
+from sessions.model.types import OPENINGS, Sampling, TextOptions
 from tests.contract.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
 from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
 
@@ -378,7 +378,7 @@ async def test_a_folder_that_cannot_be_used_is_refused(world: VllmWorld) -> None
 async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     known = await start(world)
     await known.close()  # and its core is lent on
-    monkeypatch.setattr(core, "CONNECTOR_KNOWS", ("0.1.",))
+    monkeypatch.setattr(async_llm, "CONNECTOR_KNOWS", ("0.1.",))
     engine = await start(world)
     prompt = await prompt_of(engine, STORY)
     await ask(engine, key("a"), prompt, max_tokens=4)
@@ -388,7 +388,7 @@ async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeyp
 
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
-    from inference.vllm.model import read_vllm_model
+    from inference.vllm.model_folder import read_vllm_model
 
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "missing", tmp_path / "empty", Path(__file__)):

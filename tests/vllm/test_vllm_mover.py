@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from inference.kv.envelope import CHUNK_BYTES, tag_payload
-from inference.vllm import mover as mover_module
-from inference.vllm.link import Sender
-from inference.vllm.mover import Mover
-from inference.vllm.orders import Load, Save, Source
+from inference.vllm import block_copier as mover_module
+from inference.vllm.block_copier import Mover
+from inference.vllm.connector_metadata import Load, Save, Source
+from inference.vllm.worker_events import Sender
 
 pytestmark = pytest.mark.vllm
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from inference import make_engine
-from inference.vllm.core import VllmCore
+from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 from tests.contract.engines import ask, follow_up, key, prompt_of
 from tests.contract.vllm_world import MODEL, STEP_TOKENS, VllmWorld, settled, start, vllm_options
-from transport.command_line.settings import Settings
+from transport.cli.settings import Settings
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

@@ -25,8 +25,8 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from inference.vllm.core import VllmCore
-from inference.vllm.orders import Load, Orders, Save
+from inference.vllm.async_llm import VllmCore
+from inference.vllm.connector_metadata import Load, Orders, Save
 from tests.contract.vllm_world import BLOCK_TOKENS, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

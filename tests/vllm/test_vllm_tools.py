@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from inference.vllm.engine import _template
-from inference.vllm.model import read_vllm_model
+from inference.vllm.model_folder import read_vllm_model
 from inference.vllm.tokenizer import VllmTokenizer
+from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
-from sessions.tools import CLOSE, OPEN
-from sessions.types import Sampling
+from sessions.turn.tool_call_parser import CLOSE, OPEN
 from tests.contract.engines import ask, key, prompt_of
 from tests.contract.vllm_world import MODEL, VllmWorld, start
 

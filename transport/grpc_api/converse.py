@@ -24,19 +24,19 @@ from typing import Any, Final, Protocol
 import grpc.aio
 import structlog
 
-from sessions.commands import ActorCommand, Ok, ResponseCancel
-from sessions.errors import BadInput, Internal, SessileError
-from sessions.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
-from sessions.types import CommandId, Epoch, Principal, ResponseId, SessionId, SessionKey
-from transport.feeds import MERGE_FROM
+from sessions.model.commands import ActorCommand, Ok, ResponseCancel
+from sessions.model.errors import BadInput, Internal, SessileError
+from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.model.types import CommandId, Epoch, Principal, ResponseId, SessionId, SessionKey
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import translate
-from transport.grpc_api.begun import begin
+from transport.grpc_api.detached_work import begin
 from transport.grpc_api.status import refusal
-from transport.merge import Span, merged
-from transport.openai.cursor import LogCursor, Stale
-from transport.reading import Standing
+from transport.openai.log_cursor import LogCursor, Stale
+from transport.protocol.delta_merge import Span, merged
+from transport.reading.feeds import MERGE_FROM
+from transport.reading.log_reader import Standing
 from transport.tasks import Tasks
 
 COMMANDS_MAX: Final = 32

@@ -20,13 +20,13 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from sessions.errors import BadInput, Unavailable
-from transport.access import is_loopback
+from sessions.model.errors import BadInput, Unavailable
+from transport.auth.authenticator import is_loopback
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api.service import SessionsService
-from transport.tls import DoorTls
+from transport.http.tls import DoorTls
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Sessions"].full_name
 OFF: Final = -1  # as a port

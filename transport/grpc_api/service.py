@@ -17,18 +17,18 @@ from urllib.parse import unquote
 import grpc.aio
 import structlog
 
-from sessions.access import acting_for
-from sessions.errors import BadInput, Internal, SessileError
-from sessions.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
+from sessions.model.authorization import acting_for
+from sessions.model.errors import BadInput, Internal, SessileError
+from sessions.model.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api import translate
-from transport.grpc_api.begun import begin, unless
 from transport.grpc_api.converse import Conversation, tell
+from transport.grpc_api.detached_work import begin, unless
 from transport.grpc_api.status import status_of, trailing_of
-from transport.handshake import USER_HEADER, bearer
-from transport.openai.cursor import LogCursor
+from transport.openai.log_cursor import LogCursor
+from transport.websocket.handshake import USER_HEADER, bearer
 
 LIST_MAX: Final = 100
 LIST_DEFAULT: Final = 20

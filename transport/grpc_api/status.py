@@ -10,7 +10,7 @@ from typing import Final
 
 import grpc
 
-from sessions.errors import SessileError
+from sessions.model.errors import SessileError
 from transport import errors
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import translate

@@ -17,13 +17,13 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from msgspec import UNSET
 
-from sessions.commands import ClientCommand
-from sessions.errors import BadInput
-from sessions.events import OutputTextDelta
-from sessions.types import INTEGER_MAX, Epoch, SessionId
-from transport.decoding import BadFrame, invalid, unacceptable
+from sessions.model.commands import ClientCommand
+from sessions.model.errors import BadInput
+from sessions.model.events import OutputTextDelta
+from sessions.model.types import INTEGER_MAX, Epoch, SessionId
 from transport.grpc_api import sessile_pb2 as pb
-from transport.merge import Span
+from transport.protocol.decoding import BadFrame, invalid, unacceptable
+from transport.protocol.delta_merge import Span
 
 COMMANDS: Final[dict[str, type[msgspec.Struct]]] = {
     str(each.__struct_config__.tag).replace(".", "_"): each for each in get_args(ClientCommand)

@@ -2,5 +2,5 @@
 
     request ──> wanted (wire → items, sampling) ──> places (which session) ──> turn.create ──> LogCursor ──> chunks
 
-The routes in `transport.routes` are thin: they parse, call in here and answer. Nothing here keeps a conversation.
+The routes in `transport.http.routes` are thin: they parse, call in here and answer. Nothing here keeps a conversation.
 """

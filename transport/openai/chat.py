@@ -1,185 +1,116 @@
-"""The log's events as chat completions: chunks of a stream, or one whole answer.
-
-Pure. One `Choice` per response follows its events; what it makes of them is OpenAI's, field by field.
-"""
+"""One chat completion being read from its log: as a whole, or as the chunks of a stream."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
 
-import msgspec
-
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import Internal, SessileError, Unavailable
-from sessions.prices import sum_public
-from sessions.types import FunctionCall, ItemId, Json, Message, Refusal, ResponseId
+from sessions.model import events as ev
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.events import Record
+from sessions.model.types import Json
 from transport import errors
-from transport.openai.history import Unit
+from transport.http import sse
+from transport.http.headers import EventId, Naming
+from transport.openai.chat_render import Choice, encode, usage_of
+from transport.openai.turn_starter import Begun, Doorway
 
-_FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+FINGERPRINT: Final = "sessile"
 
 
-class Choice:
-    """One choice of a completion: a response as it comes along."""
+class Completion:
+    """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
 
-    def __init__(self, index: int, response_id: ResponseId, *, logprobs: bool) -> None:
-        self.index = index
-        self.response_id = response_id
-        self.body: ev.ResponseBody | None = None  # once the response has ended
-        self.created = 0
-        self.model = ""  # that writes it, once that is known
-        self._logprobs = logprobs
-        self._all_logprobs: list[Json] | None = [] if logprobs else None
-        self._calls: dict[int, int] = {}  # output index → index among the calls
-        self._begun = False
-
-    def take(self, event: ev.ResponseEvent) -> list[dict[str, Json]]:
-        """The `choices` entries that an event becomes in a stream."""
-        match event:
-            case ev.ResponseCreated():
-                self.created, self.model = event.response.created_at // 1000, event.response.model
-                return []
-            case ev.OutputTextDelta():
-                if self._all_logprobs is not None:
-                    self._all_logprobs.extend(event.logprobs)
-                return self._delta({"content": event.delta}, event.logprobs)
-            case ev.RefusalDelta():
-                return self._delta({"refusal": event.delta})
-            case ev.OutputItemAdded(item=FunctionCall() as call):
-                index = self._calls[event.output_index] = len(self._calls)
-                function = {"name": call.name, "arguments": ""}
-                return self._delta(
-                    {"tool_calls": [{"index": index, "id": call.call_id, "type": "function", "function": function}]}
-                )
-            case ev.ArgumentsDelta():
-                index = self._calls[event.output_index]
-                return self._delta({"tool_calls": [{"index": index, "function": {"arguments": event.delta}}]})
-            case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                self.body, self.model = event.response, event.response.model
-                self.created = self.created or event.response.created_at // 1000
-                if self.error is not None:
-                    return []
-                return [*self._delta(None), self._entry({}, self.finish_reason)]
-            case _:
-                return []
-
-    def retract(self) -> None:
-        """Something of it was taken back: its log probabilities, which spell the tokens out, are not told."""
-        self._all_logprobs = None
-
-    def _delta(self, delta: dict[str, Json] | None, logprobs: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
-        entries = []
-        if not self._begun:
-            self._begun = True
-            entries.append(self._entry({"role": "assistant", "content": "", "refusal": None}, None))
-        if delta is not None:
-            entries.append(self._entry(delta, None, logprobs))
-        return entries
-
-    def _entry(self, delta: dict[str, Json], finish: str | None, logprobs: tuple[Json, ...] = ()) -> dict[str, Json]:
-        shown = {"content": list(logprobs), "refusal": None} if self._logprobs and logprobs else None
-        return {"index": self.index, "delta": delta, "logprobs": shown, "finish_reason": finish}
-
-    # -- ended ---------------------------------------------------------------------------------------------------
-
-    @property
-    def error(self) -> SessileError | None:
-        """Why there is no answer that a client could take for one."""
-        assert self.body is not None
-        return error_of(self.body)
-
-    @property
-    def finish_reason(self) -> str:
-        assert self.body is not None
-        if self.body.status == "incomplete" and self.body.incomplete_details is not None:
-            return _FINISH.get(self.body.incomplete_details["reason"], "stop")
-        return "tool_calls" if any(isinstance(item, FunctionCall) for item in self.body.output) else "stop"
-
-    def whole(self) -> dict[str, Json]:
-        """The entry of a completion that is not streamed."""
-        assert self.body is not None
-        text = "".join(item.text for item in self.body.output if isinstance(item, Message))
-        refusal = "".join(
-            part.refusal
-            for item in self.body.output
-            if isinstance(item, Message)
-            for part in item.content
-            if isinstance(part, Refusal)
-        )
-        calls = [
-            {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
-            for item in self.body.output
-            if isinstance(item, FunctionCall)
-        ]
-        message: dict[str, Json] = {
-            "role": "assistant",
-            "content": text if text or not calls else None,
-            "refusal": refusal or None,
-            "annotations": [],
+    def __init__(self, doorway: Doorway, begun: Begun, *, model: str, logprobs: bool, usage: bool) -> None:
+        self._doorway = doorway
+        self._begun = begun
+        self._model = model
+        self._usage = usage
+        self._choices = {
+            response_id: Choice(index, response_id, logprobs=logprobs)
+            for index, response_id in enumerate(begun.responses)
         }
-        if calls:
-            message["tool_calls"] = calls
+        self._first = self._choices[begun.responses[0]]
+
+    async def whole(self) -> dict[str, Json]:
+        """The `chat.completion` object. Raises the error that an answer ended with."""
+        with self._begun.cursor:
+            async for _ in self._entries():
+                pass
+        for choice in self._choices.values():
+            if choice.error is not None:
+                raise choice.error
+        bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
         return {
-            "index": self.index,
-            "message": message,
-            "logprobs": None if self._all_logprobs is None else {"content": self._all_logprobs, "refusal": None},
-            "finish_reason": self.finish_reason,
+            **self._head("chat.completion"),
+            "choices": [choice.whole() for choice in self._choices.values()],
+            "usage": usage_of(bodies),
         }
 
+    async def stream(self, *, ids: Naming | None = None, skip: EventId | None = None) -> AsyncGenerator[bytes, None]:
+        """The bytes of a stream. Raises what is wrong before the first of them; later it is told in the stream.
 
-def told(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
-    """The answer as its client will resend it, with its last item; None for one without output."""
-    if not body.output:
-        return None
-    text = "".join(item.text for item in body.output if isinstance(item, Message))
-    calls = tuple(
-        cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
-        for item in body.output
-        if isinstance(item, FunctionCall)
-    )
-    words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
-    return body.output[-1].id, Unit((*words, *calls), answer=True)
+        `skip`: what its reader has seen already, by a stream of the same request with ids."""
+        told = False
+        cursor = self._begun.cursor
+        with cursor:
+            try:
+                async for record, entries, error in self._entries():
+                    if skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset:
+                        continue
+                    if error is not None:
+                        raise error
+                    for number, entry in enumerate(entries, 1):
+                        # The id stands on the last chunk of its event: one that is cut off before it comes again.
+                        event_id = ids(cursor.epoch, record.offset) if ids and number == len(entries) else None
+                        yield self._chunk([entry], event_id)
+                        told = True
+                if self._usage:
+                    bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
+                    last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}
+                    yield sse.data(encode(last))
+                yield sse.DONE
+            except SessileError as error:
+                if not told:
+                    raise
+                yield sse.data(encode({"error": errors.public(error)}))
 
+    async def _entries(self) -> AsyncIterator[tuple[Record, list[dict[str, Json]], SessileError | None]]:
+        """Every event of these responses with what it becomes, to the end of the last one."""
+        left = len(self._choices)
+        async for record in self._begun.cursor.records(self._begun.after):
+            event = record.event
+            if isinstance(event, ev.SessionDeleted):
+                break
+            if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
+                self._choices[event.response_id].retract()
+            choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
+            if choice is None or not isinstance(event, ev.ResponseEvent):
+                continue
+            entries = choice.take(event)
+            if choice.body is None:
+                if entries:
+                    yield record, entries, None
+                continue
+            await self._doorway.answered(self._begun, choice.body)
+            yield record, entries, choice.error
+            left -= 1
+            if not left:
+                return
+        raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
 
-def error_of(body: ev.ResponseBody) -> SessileError | None:
-    """The error that a response ended with, if it did."""
-    if body.status == "failed":
-        error = body.error or {"code": "internal_error", "message": "The server failed to carry this out."}
-        return as_error(error["code"], error["message"])
-    reason = (body.incomplete_details or {}).get("reason")
-    if body.status == "incomplete" and reason not in (*_FINISH, "cancelled"):
-        return Unavailable("engine_unavailable", f"This answer was cut short: {reason}.")
-    return None
+    def _head(self, kind: str) -> dict[str, Json]:
+        return {
+            "id": f"chatcmpl-{self._first.response_id.removeprefix('resp_')}",
+            "object": kind,
+            "created": self._first.created,
+            "model": self._first.model or self._model,
+            "service_tier": "default",
+            "system_fingerprint": FINGERPRINT,
+        }
 
-
-def as_error(code: str, message: str) -> SessileError:
-    """An error of the log as one that can be raised, of the kind that its status says."""
-    from sessions import errors as kinds
-
-    status = errors.row(code).http
-    for kind in (kinds.BadInput, kinds.Unavailable, kinds.Conflict, kinds.TooLarge, kinds.Limited):
-        if kind.status == status:
-            return kind(code, message)
-    return Internal(code, message)
-
-
-def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:
-    """The usage of a completion: its prompt once, every choice's output."""
-    usages: list[dict[str, Any]] = [body.usage or {} for body in bodies]
-    prompt = max((usage.get("input_tokens", 0) for usage in usages), default=0)
-    cached = max((usage.get("input_tokens_details", {}).get("cached_tokens", 0) for usage in usages), default=0)
-    output = sum(usage.get("output_tokens", 0) for usage in usages)
-    reasoning = sum(usage.get("output_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
-    cost = sum_public(usage["cost"] for usage in usages if "cost" in usage)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
-        **({"cost": cost} if cost is not None else {}),
-    }
-
-
-encode = msgspec.json.Encoder().encode
+    def _chunk(self, entries: list[dict[str, Json]], event_id: EventId | None) -> bytes:
+        chunk = {**self._head("chat.completion.chunk"), "choices": entries}
+        if self._usage:
+            chunk["usage"] = None
+        return sse.data(encode(chunk), id=None if event_id is None else str(event_id))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sessions.types import FunctionCall, FunctionCallOutput, Item, Json, Message
-from transport.openai.items import upwards
+from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Json, Message
+from transport.openai.conversations import upwards
 
 _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "Developer", "tool": "Tool"}
 

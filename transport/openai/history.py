@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from sessions import commands as cm
-from sessions.types import ItemId, Principal, SessionId, Tool
+from sessions.model import commands as cm
+from sessions.model.types import ItemId, Principal, SessionId, Tool
 
 HISTORY_TTL_S: Final = 24 * 3600.0
 HISTORY_PLACES_MAX: Final = 200_000

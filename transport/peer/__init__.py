@@ -1,4 +1,4 @@
-"""Peer links on gRPC: the carrier of `actors.links`, one bidirectional stream of opaque messages per link."""
+"""Peer links on gRPC: the carrier of `actors.peer.links`, one bidirectional stream of opaque messages per link."""
 
 from transport.peer.client import GrpcDialer
 from transport.peer.security import PeerSecurity

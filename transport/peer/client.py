@@ -1,7 +1,7 @@
 """The dialing end of peer links on gRPC.
 
 Every dial is a channel of its own: gRPC's shared connections would bring their own reconnecting and backing off, and
-whether a replica is there is decided above (`actors.links`). Retries, proxies and gRPC's keepalive are off for the
+whether a replica is there is decided above (`actors.peer.links`). Retries, proxies and gRPC's keepalive are off for the
 same reason. Bound: one message of the wire is under way at a time; gRPC's flow control holds the next.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from actors.links import LinkDown
+from actors.peer.links import LinkDown
 from transport.peer.security import PeerSecurity
 
 METHOD: Final = "/sessile.peer.v1.Peer/Link"

@@ -13,7 +13,7 @@ from typing import Final
 import grpc
 import msgspec
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 TOKEN_HEADER: Final = "authorization"
 TOKEN_BYTES_MIN: Final = 16

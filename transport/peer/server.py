@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import structlog
 
-from actors.links import Carrier, LinkDown
-from sessions.errors import BadInput
+from actors.peer.links import Carrier, LinkDown
+from sessions.model.errors import BadInput
 from transport.peer.client import ADMITTED, MESSAGE_BYTES_MAX, METHOD
 from transport.peer.security import PeerSecurity
 
@@ -61,7 +61,7 @@ class ServerCarrier:
 
 
 class PeerServer:
-    """Listens for peers. `accept` runs one link to its end (`actors.peer_host.PeerHost.accept`)."""
+    """Listens for peers. `accept` runs one link to its end (`actors.peer.server.PeerHost.accept`)."""
 
     def __init__(self, accept: Accept, *, security: PeerSecurity) -> None:
         self._accept = accept

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from inference.moderation.stretches import distinct, spread
-from inference.moderation.words import codes_of, followed, hashes_of, letters, words_in
+from inference.moderation.segments import distinct, spread
+from inference.moderation.word_hashing import codes_of, followed, hashes_of, letters, words_in
 
 FILE: Final = Path(__file__).parent / "model.npz"
 PLACES: Final = 2**15

@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from inference.moderation.injection.model import FILE, PLACES, places
-from inference.moderation.normal import plain_of
+from inference.moderation.normalize import plain_of
 
 DATA: Final = Path(__file__).parent / "train.tsv"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from persistence.memory import MemoryStore
-from sessions.events import ItemCreated, Record, ResponseCreated, ResponseEvent
-from sessions.types import SessionKey
+from persistence.memory.journal import MemoryStore
+from sessions.model.events import ItemCreated, Record, ResponseCreated, ResponseEvent
+from sessions.model.types import SessionKey
 
 
 class Checker:

@@ -15,26 +15,36 @@ from typing import Any
 
 import msgspec
 
+from actors.cluster.compatibility import fingerprint_of
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore as DirectoryStore
-from actors.kinship import fingerprint_of
-from actors.links import LinkLimits
-from actors.memory_links import MemoryNetwork
-from actors.peer_host import PeerHost
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
+from actors.directory.rules import MemoryStore as DirectoryStore
+from actors.hosting.runtime import RuntimeLimits
+from actors.maintenance.sweeps import UpkeepLimits
+from actors.peer.client import Connector
+from actors.peer.links import LinkLimits
+from actors.peer.memory import MemoryNetwork
+from actors.peer.server import PeerHost
 from actors.replica import Replica, ReplicaLimits
-from actors.router import Router, RouterLimits
-from actors.runtime import RuntimeLimits
-from actors.upkeep import UpkeepLimits
+from actors.routing.router import Router, RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.audit import audit_of
-from persistence.memory import MemoryJournal, MemoryStore
-from sessions import commands as cm
-from sessions.errors import Unavailable
-from sessions.filters import KeywordFilterSet
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from sessions.model import commands as cm
+from sessions.model.errors import Unavailable
+from sessions.model.types import (
+    CommandId,
+    Principal,
+    ReplicaId,
+    ResponseId,
+    SessionId,
+    SessionKey,
+    TenantId,
+    Tool,
+    UnixMs,
+)
 from sessions.ports import Engine, Member, Published
-from sessions.types import CommandId, Principal, ReplicaId, ResponseId, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.integration.cluster.checker import Checker
 from tests.support.virtual_time import advance, until
 

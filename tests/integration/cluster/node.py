@@ -20,17 +20,17 @@ from typing import Any
 
 import structlog
 
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory.valkey import ValkeyDirectory
-from actors.peer_frames import Drained
-from actors.peer_host import PeerHost
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
+from actors.peer.client import Connector
+from actors.peer.frames import Drained
+from actors.peer.server import PeerHost
 from actors.replica import Replica, ReplicaLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence import open_journal
-from sessions.filters import KeywordFilterSet
+from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member
-from sessions.types import ReplicaId, UnixMs
+from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
 SECURITY = PeerSecurity(token="a token for the tests alone")

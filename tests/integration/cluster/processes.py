@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory.valkey import ValkeyDirectory
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
-from actors.router import Router, RouterLimits
+from actors.peer.client import Connector
+from actors.routing.router import Router, RouterLimits
 from persistence import open_journal
 from sessions.ports import Journal
 from tests.contract.directories import Server, free_port

@@ -13,21 +13,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
+from actors.cluster.placement import BoundedRendezvous
 from actors.directory import Leases
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore as DirectoryStore
-from actors.peer_host import PeerHost
-from actors.peer_link import Connector
-from actors.placement import BoundedRendezvous
+from actors.directory.rules import MemoryStore as DirectoryStore
+from actors.peer.client import Connector
+from actors.peer.server import PeerHost
 from actors.replica import Replica, ReplicaLimits
-from actors.router import Router, RouterLimits
+from actors.routing.router import Router, RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory import MemoryJournal
-from sessions import commands as cm
-from sessions.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
-from sessions.filters import KeywordFilterSet
-from sessions.ports import Engine, Journal, Member, Published
-from sessions.types import (
+from persistence.memory.journal import MemoryJournal
+from sessions.model import commands as cm
+from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.model.types import (
     CommandId,
     Principal,
     ReplicaId,
@@ -37,6 +35,8 @@ from sessions.types import (
     TenantId,
     UnixMs,
 )
+from sessions.ports import Engine, Journal, Member, Published
+from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice")

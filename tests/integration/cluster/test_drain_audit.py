@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from actors.drain import BY_SIGNAL
+from actors.handoff.drain import BY_SIGNAL
 from persistence.audit import audit_of
-from persistence.memory import MemoryJournal
-from sessions.audit import INSTALLATION, public
-from sessions.audit_check import verify
-from sessions.errors import Unavailable
+from persistence.memory.journal import MemoryJournal
+from sessions.governance.audit_verify import verify
+from sessions.model.audit import INSTALLATION, public
+from sessions.model.errors import Unavailable
 from tests.integration.cluster.harness import Cluster, cluster
 from tests.support.virtual_time import outcome, virtual
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sessions import commands as cm
-from sessions.errors import EngineLost
-from sessions.events import ResponseFailed
+from sessions.model import commands as cm
+from sessions.model.errors import EngineLost
+from sessions.model.events import ResponseFailed
 from tests.integration.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.integration.cluster.test_handoff import simulated

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from inference.simulated import SimulatedOptions
-from sessions.errors import Unavailable
-from sessions.events import OutputTextDelta, SessionMigrated
-from sessions.types import SessionKey
+from sessions.model.errors import Unavailable
+from sessions.model.events import OutputTextDelta, SessionMigrated
+from sessions.model.types import SessionKey
 from tests.integration.cluster.harness import Cluster, Reader, advance, cluster, until, with_runtime
 from tests.support.virtual_time import outcome, virtual
 

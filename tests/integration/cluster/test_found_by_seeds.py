@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from actors.copies import Copies
-from actors.migration import StaysHere
-from sessions import commands as cm
-from sessions.errors import Conflict
-from sessions.types import SessionKey
+from actors.handoff.source import StaysHere
+from actors.hosting.inflight_commands import Copies
+from sessions.model import commands as cm
+from sessions.model.errors import Conflict
+from sessions.model.types import SessionKey
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import virtual
 

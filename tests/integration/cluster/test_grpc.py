@@ -12,15 +12,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from actors import peer_frames as pf
-from actors.links import LinkDown, LinkLimits
-from actors.peer_link import Connector
-from actors.peer_wire import Wire
-from actors.router import Router, RouterLimits
-from persistence.sqlite import SqliteJournal
-from sessions.errors import BadInput, Unavailable
+from actors.peer import frames as pf
+from actors.peer.client import Connector
+from actors.peer.links import LinkDown, LinkLimits
+from actors.peer.wire import Wire
+from actors.routing.router import Router, RouterLimits
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import ReplicaId
 from sessions.ports import Member
-from sessions.types import ReplicaId
 from tests.integration.cluster.real import (
     TOKEN,
     RealCluster,

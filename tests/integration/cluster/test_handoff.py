@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import msgspec
 import pytest
 
-from actors.migration import StaysHere
+from actors.handoff.source import StaysHere
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions import commands as cm
-from sessions.errors import SessileError
-from sessions.events import ResponseCreated, SessionMigrated
-from sessions.generation import KVExport
+from sessions.model import commands as cm
+from sessions.model.errors import SessileError
+from sessions.model.events import ResponseCreated, SessionMigrated
+from sessions.model.generation import KVExport
+from sessions.model.types import SessionKey
 from sessions.ports import Member
-from sessions.types import SessionKey
 from tests.integration.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.support.scripted import LOOK, Scripted

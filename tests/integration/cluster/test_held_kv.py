@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.kv.holdings import Holdings
+from inference.kv.tenant_quota import Holdings
 from inference.simulated import SimulatedEngine
-from sessions.types import SessionKey, TenantId
+from sessions.model.types import SessionKey, TenantId
 from tests.integration.cluster.real import ALICE, FAST, Story, create, real_cluster, say
-from transport.desk import ClusterDesk
+from transport.ops.operator_api import ClusterDesk
 from transport.tasks import Tasks
 
 TOKEN_BYTES = 1_000

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from actors.router import Router
-from sessions.events import SessionMigrated
+from actors.routing.router import Router
+from sessions.model.events import SessionMigrated
+from sessions.model.types import SessionKey
 from sessions.ports import Journal
-from sessions.types import SessionKey
 from tests.integration.cluster.processes import Processes, ReplicaProcess, processes
 from tests.integration.cluster.real import Story, create, say
 

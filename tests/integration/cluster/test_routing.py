@@ -7,13 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
-from sessions import commands as cm
-from sessions.errors import Conflict, Gone, NotFound
-from sessions.events import ReviewDecided
-from sessions.reviewing import telling
-from sessions.reviews import Subject, case_of
-from sessions.types import CommandId, SessionId
-from sessions.verdicts import Finding
+from sessions.machine.appeals import telling
+from sessions.model import commands as cm
+from sessions.model.errors import Conflict, Gone, NotFound
+from sessions.model.events import ReviewDecided
+from sessions.model.reviews import Subject, case_of
+from sessions.model.types import CommandId, SessionId
+from sessions.model.verdicts import Finding
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.virtual_time import virtual
 

@@ -11,19 +11,19 @@ import httpx
 import pytest
 
 from inference.simulated import SimulatedEngine
-from sessions.errors import Unavailable
-from sessions.types import Principal
+from sessions.model.errors import Unavailable
+from sessions.model.types import Principal
 from tests.contract.directories import Server as Valkey
 from tests.contract.directories import running
 from tests.integration.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
 from tests.integration.transport.wire import shake_hands, wire
-from transport.access import Access, key_digest
+from transport.auth.authenticator import Access, key_digest
+from transport.auth.tickets import MemoryTickets
 from transport.gateway import Gateway, GatewayLimits
+from transport.gateway_store.open_store import Shared, sharing
+from transport.http.server import Server
 from transport.openai.history import MemoryHistory, Place
-from transport.openai.models import card_of
-from transport.server import Server
-from transport.sharing import Shared, sharing
-from transport.tickets import MemoryTickets
+from transport.openai.model_catalog import card_of
 
 KEY = {"authorization": "Bearer sk-1"}
 pytestmark = pytest.mark.cluster

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from inference.brownout_engine import SwitchingEngine, switching
 from inference.simulated import SimulatedEngine
-from inference.switching import SwitchingEngine, switching
-from sessions.admission import Admission
-from sessions.errors import BadInput
-from sessions.events import ResponseCompleted, ResponseCreated, ResponseIncomplete
-from sessions.generation import EngineInfo
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.admission import Admission
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target
-from sessions.types import ResponseId, SessionKey, TenantId
-from sessions.world import ActorLimits
+from sessions.model.errors import BadInput
+from sessions.model.events import ResponseCompleted, ResponseCreated, ResponseIncomplete
+from sessions.model.generation import EngineInfo
+from sessions.model.types import ResponseId, SessionKey, TenantId
 from tests.integration.cluster.harness import FAST, Cluster, cluster, with_runtime
 from tests.integration.cluster.test_failover import answering, migrations, text_of
 from tests.integration.cluster.test_handoff import member, other
 from tests.support.virtual_time import virtual
-from transport.desk import member_shown
+from transport.ops.operator_api import member_shown
 
 SMALL = "small"
 CAUSES = {"killed": "failover", "handed off": "handoff"}

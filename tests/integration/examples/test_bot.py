@@ -12,7 +12,7 @@ import pytest
 from sessile_client import Bot, Client, FileInbox, InvalidRequest, Limits, MemoryInbox
 
 from inference.simulated import SimulatedOptions
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.integration.openai.server import Serving, serving
 
 QUICK = Limits(backoff_first_s=0.01, backoff_max_s=0.05)

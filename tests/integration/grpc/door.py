@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from inference.simulated import SimulatedOptions
-from sessions.types import Principal
+from sessions.model.types import Principal
 from tests.integration.transport.assembly import Assembly, assembled
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb

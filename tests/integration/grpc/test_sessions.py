@@ -12,10 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from sessions.errors import BadInput
-from sessions.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.errors import BadInput
+from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.grpc.door import ENDS, Door, error_of, events, has, opened, text
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 

@@ -12,13 +12,13 @@ import grpc
 import httpx
 import pytest
 
-from sessions.types import Principal, TenantId
+from sessions.model.types import Principal, TenantId
 from tests.integration.grpc.door import error_of
 from tests.integration.transport.assembly import Assembly, assembled
 from tests.integration.transport.wire import shake_hands, wire
-from transport.access import key_digest
-from transport.command_line.limits import LimitsFile
-from transport.command_line.settings import BadSetting
+from transport.auth.authenticator import key_digest
+from transport.cli.limits import LimitsFile
+from transport.cli.settings import BadSetting
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub

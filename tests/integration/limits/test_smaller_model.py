@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from inference.simulated import SimulatedOptions
-from sessions.admission import Admission
-from sessions.prices import PriceBook, read_prices
+from sessions.actor.admission import Admission
+from sessions.billing.prices import PriceBook, read_prices
 from tests.integration.transport.assembly import Assembly, assembled
 from tests.integration.transport.wire import wire
 

@@ -12,14 +12,14 @@ import pytest
 import redis.asyncio as redis
 
 from bench.kafka_broker import Broker, Consumer
-from persistence.kafka import KafkaStream
-from persistence.memory import MemoryJournal
-from persistence.outbox import Relay, sink_of
+from persistence.memory.journal import MemoryJournal
 from persistence.usage import usage_of
-from sessions.errors import Unavailable
-from sessions.measures import Measures
-from sessions.metering import entry_public
-from sessions.types import UnixMs
+from persistence.usage_stream.kafka import KafkaStream
+from persistence.usage_stream.relay import Relay, sink_of
+from sessions.billing.metering import entry_public
+from sessions.metrics import Measures
+from sessions.model.errors import Unavailable
+from sessions.model.types import UnixMs
 from tests.contract.directories import Server as Valkey
 from tests.contract.directories import free_port
 from tests.contract.journals import NOW, billed, key

@@ -14,12 +14,12 @@ import pytest
 
 from inference.moderation import BadPolicy, PolicyFilterSet
 from inference.moderation.guard import STRETCH, GuardClient, stretches
-from inference.moderation.link import NotJudged
 from inference.moderation.policy import Guard, parse_policies
+from inference.moderation.worker_client import NotJudged
 from inference.simulated import SimulatedOptions
-from sessions.measures import Measures
+from sessions.metrics import Measures
+from sessions.model.types import Principal, TenantId
 from sessions.ports import LateFilter
-from sessions.types import Principal, TenantId
 from tests.integration.openai.server import SIMULATED, serving
 
 ANA = Principal(tenant=TenantId("acme"), key_id="k")

@@ -14,13 +14,13 @@ import openai
 import pytest
 
 from inference.moderation import BadPolicy, PolicyFilterSet
-from inference.moderation.messages import INLINE_MAX
+from inference.moderation.input_filter import INLINE_MAX
 from inference.moderation.policy import parse_policies
 from inference.simulated import SimulatedOptions, decode
-from sessions import events as ev
-from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
-from sessions.types import LOCAL_PRINCIPAL
-from sessions.verdicts import Verdict
+from sessions.model import events as ev
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.types import LOCAL_PRINCIPAL
+from sessions.model.verdicts import Verdict
 from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving
 
 POLICY = """

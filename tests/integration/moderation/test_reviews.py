@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from actors.directory.memory import MemoryDirectory
-from actors.upkeep import Upkeep, UpkeepLimits
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions
 from persistence.reviews import reviews_of
-from sessions import events as ev
-from sessions.generation import Chunk, Finish, GenerationRequest
-from sessions.reviews import ReviewId
-from sessions.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model import events as ev
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.reviews import ReviewId
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving
 
 POLICY = """

@@ -13,20 +13,20 @@ import msgspec
 import openai
 
 from actors.directory.memory import MemoryDirectory
-from actors.runtime import Runtime, RuntimeLimits
+from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import Stream
-from persistence.memory import MemoryJournal, MemoryStore
+from persistence.memory.journal import MemoryJournal, MemoryStore
 from persistence.reviews import reviews_of
-from sessions.events import Record
-from sessions.filters import KeywordFilterSet
-from sessions.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.events import Record
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
 from sessions.ports import FilterSet, Member
-from sessions.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
-from transport.access import Access
+from sessions.turn.keyword_filter import KeywordFilterSet
+from transport.auth.authenticator import Access
 from transport.gateway import Gateway, GatewayLimits
-from transport.openai.models import ModelCard, card_of
-from transport.server import Server
+from transport.http.server import Server
+from transport.openai.model_catalog import ModelCard, card_of
 
 SIMULATED = "simulated"
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from inference.simulated.vocabulary import decode
-from sessions.events import ItemCreated, ResponseCreated, ResponseIncomplete
+from sessions.model.events import ItemCreated, ResponseCreated, ResponseIncomplete
 from tests.integration.openai.server import SIMULATED, Serving
 from transport.openai.history import GIVEN_MAX
 
@@ -152,10 +152,10 @@ async def test_a_session_that_is_full_is_gone_on_from_in_a_new_one(
     messages = list(HELLO)
     await answer(client, messages)
     messages.append({"role": "user", "content": "go on"})
-    monkeypatch.setattr("sessions.machine.ITEMS_MAX", 2)
+    monkeypatch.setattr("sessions.machine.machine.ITEMS_MAX", 2)
     await answer(client, messages, extra_headers=headers)
     messages.append({"role": "user", "content": "and on"})
-    monkeypatch.setattr("sessions.machine.ITEMS_MAX", 30)
+    monkeypatch.setattr("sessions.machine.machine.ITEMS_MAX", 30)
     full, *_ = server.sessions
     items = sum(isinstance(record.event, ItemCreated) for record in server.log(full))
     await answer(client, messages)

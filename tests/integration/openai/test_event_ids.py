@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from inference.simulated import SimulatedOptions
-from sessions.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.integration.openai.server import SIMULATED, Serving, another_door, serving
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 
 CHAT: dict[str, Any] = {
     "model": SIMULATED,

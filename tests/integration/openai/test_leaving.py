@@ -11,12 +11,12 @@ import httpx
 import openai
 import pytest
 
-from sessions import commands as cm
-from sessions.events import Record, ResponseBody, ResponseCreated
-from sessions.types import Principal, SessionId, SessionKey, TenantId
+from sessions.model import commands as cm
+from sessions.model.events import Record, ResponseBody, ResponseCreated
+from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from tests.integration.openai.server import SIMULATED, Serving
 from tests.integration.transport.wire import wire
-from transport.openai.answers import TERMINAL
+from transport.openai.responses import TERMINAL
 
 T = TypeVar("T")
 

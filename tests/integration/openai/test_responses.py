@@ -11,11 +11,11 @@ from openai.types.responses import ResponseErrorEvent
 
 from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
-from persistence.memory import MemoryStore
-from sessions.errors import Unauthorized
-from sessions.types import Principal, TenantId
+from persistence.memory.journal import MemoryStore
+from sessions.model.errors import Unauthorized
+from sessions.model.types import Principal, TenantId
 from tests.integration.openai.server import SIMULATED, Serving, serving
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 
 WEATHER: Any = {
     "type": "function",

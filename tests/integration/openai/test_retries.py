@@ -10,7 +10,7 @@ import pytest
 
 from bench.openai_retries import run
 from inference.simulated import SimulatedOptions
-from persistence.memory import MemoryStore
+from persistence.memory.journal import MemoryStore
 from tests.integration.openai.server import SIMULATED, another_door, serving
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]

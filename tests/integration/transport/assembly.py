@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.directory.memory import MemoryDirectory
-from actors.erasure import Eraser
-from actors.runtime import Runtime, RuntimeLimits
+from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.maintenance.erasure import Eraser
+from inference.brownout_engine import switching
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from inference.switching import switching
 from persistence.audit import audit_of
+from persistence.end_users import personal_of
 from persistence.keys import MemoryKeys
-from persistence.memory import MemoryJournal, MemoryStore
-from persistence.personal import personal_of
+from persistence.memory.journal import MemoryJournal, MemoryStore
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
-from sessions.filters import KeywordFilterSet
-from sessions.measures import Measures
+from sessions.actor.actor_context import ActorLimits
+from sessions.billing.prices import PriceBook
+from sessions.metrics import Measures
+from sessions.model.types import Principal, ReplicaId, UnixMs
 from sessions.ports import Engine, Member
-from sessions.prices import PriceBook
-from sessions.types import Principal, ReplicaId, UnixMs
-from sessions.world import ActorLimits
-from transport.access import Access
-from transport.desk import local_desk
+from sessions.turn.keyword_filter import KeywordFilterSet
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.authenticator import Access
+from transport.end_user_data import People
 from transport.gateway import Gateway, GatewayLimits
-from transport.gauges import of_engine, of_runtime
-from transport.keyring import KeyRing
-from transport.limiting import Limiting, admission_of, limiting, shares
-from transport.openai.models import card_of
-from transport.personal import People
-from transport.server import Server, ServerLimits
+from transport.http.server import Server, ServerLimits
+from transport.limits_setup import Limiting, admission_of, limiting, shares
+from transport.openai.model_catalog import card_of
+from transport.ops.metric_sources import of_engine, of_runtime
+from transport.ops.operator_api import local_desk
 
 
 class Assembly(NamedTuple):

@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 
 from persistence import api_keys_of
-from persistence.memory import MemoryJournal
-from sessions.api_keys import Wanted
-from sessions.reviews import Subject, case_of
-from sessions.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
-from sessions.verdicts import Finding
+from persistence.memory.journal import MemoryJournal
+from sessions.model.api_keys import Wanted
+from sessions.model.reviews import Subject, case_of
+from sessions.model.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.access import Access, wall_ms
-from transport.keyring import KeyRing
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.authenticator import Access, wall_ms
 
 
 @asynccontextmanager

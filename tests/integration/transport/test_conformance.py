@@ -14,8 +14,8 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from tests.integration.transport.assembly import assembled
-from transport.protocol import Limits, Timing
-from transport.server import ServerLimits
+from transport.http.server import ServerLimits
+from transport.protocol.connection import Limits, Timing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients" / "python" / "tests"))
 

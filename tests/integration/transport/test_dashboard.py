@@ -18,8 +18,11 @@ from tests.integration.transport.assembly import Assembly, assembled
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\b(?:sessile|process)_[a-z0-9_]+")
 SUFFIXES = ("_bucket", "_sum", "_count", "_total")
-GATEWAYS_ONLY = {"sessile_replicas", "sessile_router_retries"}  # of `transport.gauges.of_router`; tested below
-WHERE_WANTED = {  # with a setting that asks for what they count: `persistence.outbox`, a policy's guard, limits
+GATEWAYS_ONLY = {
+    "sessile_replicas",
+    "sessile_router_retries",
+}  # of `transport.ops.metric_sources.of_router`; tested below
+WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits
     "sessile_usage_rows_relayed",
     "sessile_usage_relay_failures",
     "sessile_guard_texts",

@@ -21,15 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 from tests.integration.transport.assembly import assembled
-from transport.command_line.security import tls_of
-from transport.command_line.settings import BadSetting, Settings
+from transport.cli.security import tls_of
+from transport.cli.settings import BadSetting, Settings
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
-from transport.server import Server
-from transport.tls import DoorTls, door_tls
+from transport.http.server import Server
+from transport.http.tls import DoorTls, door_tls
 
 
 def a_pair() -> tuple[bytes, bytes]:

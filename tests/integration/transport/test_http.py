@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from inference.simulated import SimulatedEngine
-from sessions.errors import BadInput, EngineLost, Unavailable
-from sessions.types import Principal, TenantId
+from sessions.model.errors import BadInput, EngineLost, Unavailable
+from sessions.model.types import Principal, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
 from tests.integration.transport.wire import wire
-from transport import http_connection
-from transport.access import Access, key_digest
-from transport.server import Server
+from transport.auth.authenticator import Access, key_digest
+from transport.http import http_connection
+from transport.http.server import Server
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ import grpc.aio
 import httpx
 import pytest
 
-from sessions.types import SCOPES, CommandId, SessionId
+from sessions.model.types import SCOPES, CommandId, SessionId
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world, without
-from transport.command_line.arguments import parser
-from transport.command_line.keys import Asked, on_server, printed, taken_keys
-from transport.command_line.settings import BadSetting
-from transport.frames import SessionGet
+from transport.cli.arguments import parser
+from transport.cli.keys import Asked, on_server, printed, taken_keys
+from transport.cli.settings import BadSetting
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
+from transport.protocol.frames import SessionGet
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,15 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.links import LinkDown
-from actors.peer_frames import Surveyed
-from inference.kv.holdings import Holdings
+from actors.peer.frames import Surveyed
+from actors.peer.links import LinkDown
+from inference.kv.tenant_quota import Holdings
 from inference.simulated import SimulatedEngine
+from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
-from sessions.types import Principal, SessionId, SessionKey, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.access import key_digest
-from transport.desk import LocalDesk, held_of
+from transport.auth.authenticator import key_digest
+from transport.ops.operator_api import LocalDesk, held_of
 
 ACME, BETA = TenantId("acme"), TenantId("beta")
 TOKEN_BYTES = 1_000

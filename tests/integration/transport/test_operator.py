@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from sessions.types import Principal, TenantId
+from sessions.model.types import Principal, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 
 ACME = TenantId("acme")
 KEYS = {

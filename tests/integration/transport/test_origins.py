@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from sessions.types import Principal, TenantId
+from sessions.model.types import Principal, TenantId
 from tests.integration.transport.assembly import assembled
-from transport.access import Access, key_digest
+from transport.auth.authenticator import Access, key_digest
 
 LISTED = "https://app.example"
 KEY = {"authorization": "Bearer k"}

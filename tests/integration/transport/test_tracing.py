@@ -9,12 +9,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from inference.simulated import SimulatedOptions
-from persistence.memory import MemoryStore
-from sessions.errors import BadInput
+from persistence.memory.journal import MemoryStore
+from sessions.model.errors import BadInput
+from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import trace_ids
-from sessions.types import ResponseId, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.tracing import OtelTracer, otlp
+from transport.ops.otlp import OtelTracer, otlp
 
 SLOW = SimulatedOptions(step_base_s=0.02, answer_tokens_mean=100_000)
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from sessions.prices import PriceBook, read_prices
-from sessions.types import Principal, TenantId
+from sessions.billing.prices import PriceBook, read_prices
+from sessions.model.types import Principal, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 
 PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 1\ncached = 0.5\noutput = 2'
 ACME, OTHER = TenantId("acme"), TenantId("other")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from inference.simulated import SimulatedOptions
-from sessions.types import Principal, TenantId
+from sessions.model.types import Principal, TenantId
 from tests.integration.transport.assembly import Assembly, assembled
 from tests.integration.transport.wire import Closed, Wire, shake_hands, wire
-from transport.access import key_digest
+from transport.auth.authenticator import key_digest
 from transport.gateway import GatewayLimits
-from transport.protocol import Limits, Timing
-from transport.server import ServerLimits
+from transport.http.server import ServerLimits
+from transport.protocol.connection import Limits, Timing
 
 ENDLESS = SimulatedOptions(step_base_s=0.002, answer_tokens_mean=0)
 ids = (f"c{number}" for number in itertools.count())

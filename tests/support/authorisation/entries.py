@@ -12,10 +12,20 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from sessions import commands as cm
-from sessions.types import Scope, SessionId
-from transport.frames import Ack, ClientFrame, Hello, Ping, Pong, SessionGet, SessionList, Subscribe, Unsubscribe
+from sessions.model import commands as cm
+from sessions.model.types import Scope, SessionId
 from transport.grpc_api import sessile_pb2 as pb
+from transport.protocol.frames import (
+    Ack,
+    ClientFrame,
+    Hello,
+    Ping,
+    Pong,
+    SessionGet,
+    SessionList,
+    Subscribe,
+    Unsubscribe,
+)
 
 Needs = Scope | Literal["administrator", "operator", "reviewer", "anyone"] | None
 About = Literal["session", "response", "item", "key", "review", "tenant"] | None

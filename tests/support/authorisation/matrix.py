@@ -1,6 +1,7 @@
 """Who attempts what, what must come of it, and what was allowed that should not be.
 
-The rules are written down here a second time, on purpose without `sessions.access`: a slip in either shows.
+The rules are written down here a second time, on purpose without `sessions.model.authorization`: a slip in either
+shows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.routing import Route
 
-from sessions.types import Principal
+from sessions.model.types import Principal
 from tests.support.authorisation.attempts import NOBODYS, Came, attempt, like
 from tests.support.authorisation.entries import (
     COMMANDS,

@@ -21,17 +21,27 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from inference.simulated import SimulatedOptions
 from persistence import api_keys_of
-from persistence.memory import MemoryJournal
-from sessions.api_keys import Wanted, make
-from sessions.reviews import Subject, case_of
-from sessions.types import SCOPES, Authority, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
-from sessions.verdicts import Finding
+from persistence.memory.journal import MemoryJournal
+from sessions.model.api_keys import Wanted, make
+from sessions.model.reviews import Subject, case_of
+from sessions.model.types import (
+    SCOPES,
+    Authority,
+    Principal,
+    ResponseId,
+    Scope,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+)
+from sessions.model.verdicts import Finding
 from tests.integration.transport.assembly import Assembly, assembled
-from transport.access import Access, key_digest, wall_ms
+from transport.auth.api_key_cache import KeyRing
+from transport.auth.auth_throttle import StrangerLimits, Strangers
+from transport.auth.authenticator import Access, key_digest, wall_ms
+from transport.auth.jwt_issuers import Issuer, Issuers
 from transport.grpc_api import GrpcServer
-from transport.issuers import Issuer, Issuers
-from transport.keyring import KeyRing
-from transport.strangers import StrangerLimits, Strangers
 
 ISSUER: Final = Issuer(
     issuer="https://login.example",

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from actors.drain import BY_SIGNAL, Drain
-from actors.runtime import RuntimeLimits
+from actors.handoff.drain import BY_SIGNAL, Drain
+from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import BadInput, Overloaded, SessileError
-from sessions.filters import KeywordFilterSet
-from sessions.stored import Append
-from sessions.types import SessionId, SessionKey, TenantId, UnixMs
-from sessions.world import ActorLimits
+from sessions.actor.actor_context import ActorLimits
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Overloaded, SessileError
+from sessions.model.journal_types import Append
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.virtual_time import advance, outcome, passed, virtual
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from actors.upkeep import Upkeep, UpkeepLimits
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
 from persistence.audit import audit_of
-from sessions.audit import INSTALLATION, Audited
-from sessions.audit_check import verify
-from sessions.retention import Kept, Retention
-from sessions.types import TenantId
+from sessions.governance.audit_verify import verify
+from sessions.governance.retention import Kept, Retention
+from sessions.model.audit import INSTALLATION, Audited
+from sessions.model.types import TenantId
 from tests.support.replicas import Place
 from tests.support.virtual_time import advance, virtual
 

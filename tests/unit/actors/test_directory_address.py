@@ -10,7 +10,7 @@ from redis.asyncio.connection import SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from actors.directory.address import Address, connect, parse
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 
 @pytest.mark.parametrize(

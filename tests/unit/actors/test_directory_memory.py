@@ -8,10 +8,10 @@ import pytest
 
 from actors.directory.common import UNREAD_MAX
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore
-from sessions.errors import OutcomeUnknown, Unavailable
+from actors.directory.rules import MemoryStore
+from sessions.model.errors import OutcomeUnknown, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import advance, virtual
 from tests.unit.actors.faulty import Weather
 

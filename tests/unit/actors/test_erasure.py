@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from actors.erasure import Eraser
+from actors.maintenance.erasure import Eraser
 from persistence.audit import audit_of
+from persistence.end_users import personal_of
 from persistence.keys import MemoryKeys
-from persistence.personal import personal_of
 from persistence.usage import usage_of
-from sessions import commands as cm
-from sessions.audit import Audited, public
-from sessions.audit_check import verify
-from sessions.errors import Unavailable
-from sessions.metering import UsageQuery
-from sessions.personal import Erasure, exported
-from sessions.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
+from sessions.billing.metering import UsageQuery
+from sessions.governance.audit_verify import verify
+from sessions.governance.end_user_data import Erasure, exported
+from sessions.model import commands as cm
+from sessions.model.audit import Audited, public
+from sessions.model.errors import Unavailable
+from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
 from tests.support.replicas import Place, Replica
 from tests.support.virtual_time import virtual
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from actors.kinship import check_kinship
-from actors.peer_frames import PEER_PROTOCOL
-from sessions.errors import BadInput
+from actors.cluster.compatibility import check_kinship
+from actors.peer.frames import PEER_PROTOCOL
+from sessions.model.errors import BadInput
+from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
-from sessions.types import ReplicaId
 from tests.integration.cluster.harness import cluster
 from tests.support.virtual_time import virtual
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.leftovers import PAGE, Leftovers
-from sessions import commands as cm
-from sessions.errors import Unavailable
-from sessions.types import SessionId, SessionKey, TenantId
+from actors.maintenance.kv_cleanup import PAGE, Leftovers
+from sessions.model import commands as cm
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.replicas import KEY, Place, Replica
 from tests.support.virtual_time import virtual
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors.links import LinkDown, LinkLimits, Links, PeerLink, Replaced
+from actors.peer.links import LinkDown, LinkLimits, Links, PeerLink, Replaced
+from sessions.model.types import ReplicaId
 from sessions.ports import Member
-from sessions.types import ReplicaId
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from actors.cluster.membership import RENEW_S, Change, Membership
 from actors.directory import LEASE_TTL_S, PARTITIONS
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore
-from actors.membership import RENEW_S, Change, Membership
-from sessions.errors import Conflict, OutcomeUnknown, Unavailable
+from actors.directory.rules import MemoryStore
+from sessions.model.errors import Conflict, OutcomeUnknown, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from tests.support.virtual_time import advance, settled, virtual
 from tests.unit.actors.faulty import Weather
 

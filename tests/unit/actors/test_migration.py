@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import peer_frames as pf
-from actors.migration import Migration, common
-from actors.reception import Reception
-from sessions.generation import KVExport
-from sessions.types import SessionId, SessionKey, TenantId, pack_tokens
+from actors.handoff.source import Migration, common
+from actors.handoff.target import Reception
+from actors.peer import frames as pf
+from sessions.model.generation import KVExport
+from sessions.model.types import SessionId, SessionKey, TenantId, pack_tokens
 from tests.integration.cluster.harness import Cluster, cluster
 from tests.support.virtual_time import settled, virtual
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.runtime import RuntimeLimits
+from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import Overloaded
-from sessions.types import ResponseId, SessionId
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import Overloaded
+from sessions.model.types import ResponseId, SessionId
 from tests.support.replicas import KEY, Place, Replica, text_of
 from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, outcome, settled, until, virtual

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from actors.directory.memory import MemoryDirectory
-from actors.directory.store import MemoryStore as DirectoryStore
-from actors.ownership import STOOD_STILL_S, TICK_S, Moved, Ownership, described
-from persistence.memory import MemoryJournal, MemoryStore
-from sessions.errors import Fenced, OutcomeUnknown, Unavailable
-from sessions.events import Record, SessionCreated, SessionInfo
+from actors.directory.rules import MemoryStore as DirectoryStore
+from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Moved, Ownership, described
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
+from sessions.model.events import Record, SessionCreated, SessionInfo
+from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Append, Head, Member, Owner
-from sessions.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.virtual_time import VirtualLoop, advance, virtual
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import peer_frames as pf
-from sessions import commands as cm
-from sessions import errors
-from sessions.errors import SessileError
-from sessions.events import OutputTextDelta, Private, Record
-from sessions.ports import Owner
-from sessions.types import (
+from actors.peer import frames as pf
+from sessions.model import commands as cm
+from sessions.model import errors
+from sessions.model.errors import SessileError
+from sessions.model.events import OutputTextDelta, Private, Record
+from sessions.model.types import (
     ActivationId,
     CommandId,
     Epoch,
@@ -25,6 +24,7 @@ from sessions.types import (
     TenantId,
     UnixMs,
 )
+from sessions.ports import Owner
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))

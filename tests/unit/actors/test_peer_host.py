@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from actors import peer_frames as pf
-from actors.links import LinkLimits
-from actors.peer_wire import Wire
-from sessions import commands as cm
-from sessions.types import CommandId, SessionId, SessionKey
+from actors.peer import frames as pf
+from actors.peer.links import LinkLimits
+from actors.peer.wire import Wire
+from sessions.model import commands as cm
+from sessions.model.types import CommandId, SessionId, SessionKey
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.virtual_time import outcome, settled, virtual
 

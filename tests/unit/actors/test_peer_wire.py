@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from actors import peer_frames as pf
-from actors.links import LinkDown, LinkLimits
-from actors.memory_links import MemoryCarrier, MemoryNetwork
-from actors.peer_wire import Wire
+from actors.peer import frames as pf
+from actors.peer.links import LinkDown, LinkLimits
+from actors.peer.memory import MemoryCarrier, MemoryNetwork
+from actors.peer.wire import Wire
 from tests.support.virtual_time import VirtualLoop, advance, until, virtual
 
 LIMITS = LinkLimits()

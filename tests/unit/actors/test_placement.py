@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from actors.placement import BOUND, BoundedRendezvous, ranking, session_load_of
-from sessions.generation import EngineInfo
+from actors.cluster.placement import BOUND, BoundedRendezvous, ranking, session_load_of
+from sessions.model.generation import EngineInfo
+from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
-from sessions.types import ReplicaId, SessionId, SessionKey, TenantId
 
 SESSION_LOAD = 1 / 16
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.recovery import FIRST, READ, UNREAD, RecoveryGate
-from sessions.events import Record, SessionDeleted, SessionMigrated
-from sessions.types import SessionId, SessionKey, TenantId, UnixMs
+from actors.hosting.recovery_gate import FIRST, READ, UNREAD, RecoveryGate
+from sessions.model.events import Record, SessionDeleted, SessionMigrated
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.support.virtual_time import advance, settled, virtual
 
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from actors.links import LinkDown
-from actors.whereabouts import NotNow
-from sessions.errors import NotFound, Unavailable
+from actors.peer.links import LinkDown
+from actors.routing.route_table import NotNow
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
 from sessions.ports import Owner
-from sessions.types import ActivationId, ReplicaId, SessionId, SessionKey
 from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import outcome, virtual
 

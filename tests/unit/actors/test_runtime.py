@@ -9,16 +9,16 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from actors.runtime import RuntimeLimits
+from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
-from sessions.filters import KeywordFilterSet
-from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.actor.actor_context import ActorLimits
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
 from sessions.ports import FilterSet, UsageRow
-from sessions.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
-from sessions.world import ActorLimits
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 from tests.unit.sessions.test_pipeline import Redactor

@@ -10,17 +10,17 @@ import asyncio
 
 import pytest
 
-from actors.runtime import Moved, RuntimeLimits
+from actors.hosting.runtime import Moved, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from persistence.keys import MemoryKeys
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.errors import SessileError, Unavailable
-from sessions.filters import KeywordFilterSet
-from sessions.retention import Kept, Retention
-from sessions.state import replay
-from sessions.stored import Loaded
-from sessions.types import (
+from sessions.actor.actor_context import ActorLimits
+from sessions.governance.retention import Kept, Retention
+from sessions.machine.state import replay
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.journal_types import Loaded
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     SCOPES,
     Epoch,
@@ -31,7 +31,7 @@ from sessions.types import (
     UnixMs,
     unpack_tokens,
 )
-from sessions.world import ActorLimits
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual

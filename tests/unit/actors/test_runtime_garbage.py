@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sessions import commands as cm
-from sessions.actor import Actor
-from sessions.errors import Conflict, Gone, NotFound, SessileError
-from sessions.letters import ActorGone, Letter
-from sessions.machine import Machine
-from sessions.types import LOCAL_PRINCIPAL, CommandId, SessionId
+from sessions.actor.actor import Actor
+from sessions.actor.mailbox import ActorGone, Letter
+from sessions.machine.machine import Machine
+from sessions.model import commands as cm
+from sessions.model.errors import Conflict, Gone, NotFound, SessileError
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId
 from tests.support.garbage import no_cycles
 from tests.support.replicas import KEY, SESSION, Place
 from tests.support.virtual_time import virtual

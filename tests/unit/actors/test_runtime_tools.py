@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.runtime import RuntimeLimits
+from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import decode
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.admission import Admission
-from sessions.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
-from sessions.generation import Chunk, Finish, GenerationRequest
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.admission import Admission
 from sessions.limits import Limits
+from sessions.machine.inputs_effects import Command
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
 from sessions.ports import Engine
-from sessions.steps import Command
-from sessions.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
-from sessions.world import ActorLimits
 from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual

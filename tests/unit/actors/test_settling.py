@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from actors.limits import settling
+from actors.limits import settlement
 from actors.limits.memory import MemoryLimiter
-from actors.limits.settling import Settler
-from sessions.events import Record, ResponseBody, ResponseCompleted
+from actors.limits.settlement import Settler
 from sessions.limits import Limits
+from sessions.model.events import Record, ResponseBody, ResponseCompleted
+from sessions.model.types import Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Published
-from sessions.types import Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 KEY = SessionKey(TenantId("acme"), SessionId("s"))
 
@@ -26,7 +26,7 @@ def ended(number: int) -> Published:
 
 
 def test_beyond_the_bound_the_oldest_is_given_up_and_somebody_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "WAITING_MAX", 3)
+    monkeypatch.setattr(settlement, "WAITING_MAX", 3)
     settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
     with structlog.testing.capture_logs() as said:
         for number in range(3):

@@ -7,14 +7,14 @@ import contextlib
 
 import pytest
 
-from actors.recovery import UNREAD
-from actors.runtime import RuntimeLimits
+from actors.hosting.recovery_gate import UNREAD
+from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from persistence.reviews import reviews_of
-from sessions import commands as cm
-from sessions import events as ev
-from sessions.reviews import Case, ReviewId
-from sessions.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.reviews import Case, ReviewId
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.support.replicas import KEY, Place
 from tests.support.upkeep import upkeep
 from tests.support.virtual_time import advance, settled, until, virtual

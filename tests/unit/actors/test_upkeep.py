@@ -8,8 +8,8 @@ import errno
 
 import pytest
 
-from actors.upkeep import Upkeep, UpkeepLimits
-from sessions.errors import Unavailable
+from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from sessions.model.errors import Unavailable
 from tests.support.replicas import Place
 from tests.support.virtual_time import advance, virtual
 

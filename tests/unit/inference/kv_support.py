@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference.kv.envelope import Identity, Manifest, encode_header, make_manifest, tag_payload
 from inference.tokens import as_tokens
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId
 
 IDENTITY = Identity("engine/1", "model-1", "f16", "slots")
 

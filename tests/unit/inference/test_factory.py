@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from inference import make_engine
+from inference.brownout_engine import SwitchingEngine
 from inference.llama import LlamaEngine
 from inference.simulated import SimulatedEngine
-from inference.switching import SwitchingEngine
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 from tests.unit.inference.gguf_support import METADATA, TENSORS, gguf
-from transport.command_line.settings import Settings
+from transport.cli.settings import Settings
 
 
 def refused(**settings: Any) -> str:

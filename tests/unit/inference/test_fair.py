@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.fair import ANSWER_COST, CREDIT, Claim, FairQueue
-from sessions.types import TenantId
+from inference.fair_queue import ANSWER_COST, CREDIT, Claim, FairQueue
+from sessions.model.types import TenantId
 
 Q = FairQueue[str]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv.cold import Progress
+from inference.kv.cold_tier import Progress
 from inference.kv.cost import DEADLINE_MAX_S, DEADLINE_MIN_S, Choice, CostModel, Line
 
 BYTES_PER_TOKEN = 23_000

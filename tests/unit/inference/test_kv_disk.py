@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from inference.kv import disk as disk_module
-from inference.kv.cold import Ranked
+from inference.kv.cold_tier import Ranked
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Refused
-from inference.kv.shelf import SAMPLE
-from sessions.errors import BadInput
+from inference.kv.index import SAMPLE
+from sessions.model.errors import BadInput
 from tests.unit.inference.kv_support import IDENTITY, key, snapshot, write_payload
 
 SIZE = 50_000

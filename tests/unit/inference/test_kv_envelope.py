@@ -27,7 +27,7 @@ from inference.kv.envelope import (
     token_chain,
 )
 from inference.tokens import as_tokens
-from sessions.types import SessionKey, pack_tokens
+from sessions.model.types import SessionKey, pack_tokens
 from tests.unit.inference.kv_support import IDENTITY, file_of, key, payload_of, snapshot
 
 SIZE = 2 * CHUNK_BYTES + 12_345

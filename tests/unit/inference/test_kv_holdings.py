@@ -11,12 +11,12 @@ import pytest
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest
 from inference.kv.tiers import Tiers
-from inference.llama.resident import Resident
+from inference.llama.slot_usage import Resident
 from inference.llama.slots import Slot, SlotTable, least_recently_used
 from inference.tokens import as_tokens
-from inference.vllm import resident
-from inference.vllm.resident import Resident as VllmResident
-from sessions.types import SessionKey, TenantId
+from inference.vllm import block_usage
+from inference.vllm.block_usage import Resident as VllmResident
+from sessions.model.types import SessionKey, TenantId
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
 SIZE = 40_000
@@ -171,7 +171,7 @@ async def test_what_vllm_has_on_the_device_counts_where_no_snapshot_covers_it(ti
 
 
 def test_stays_are_remembered_of_so_many_sessions_and_of_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "TAGS_MAX", 3)
+    monkeypatch.setattr(block_usage, "TAGS_MAX", 3)
     busy = {key("runs")}
     device = VllmResident(16, busy.__contains__)
     device.device_tokens = 1_000

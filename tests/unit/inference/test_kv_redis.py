@@ -14,7 +14,7 @@ from inference.kv.envelope import Identity, Refused
 from inference.kv.redis import RedisTier
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
-from inference.vllm.spill import Spill
+from inference.vllm.offload import Spill
 from persistence.keys import MemoryKeys
 from tests.contract.directories import Server
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of, snapshot, write_payload

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv.retention import FIT_SAMPLE, Kind, ReturnModel, Returns, kind_of
+from inference.kv.eviction_rank import FIT_SAMPLE, Kind, ReturnModel, Returns, kind_of
 from tests.unit.inference.kv_support import key
 
 FIRST = kind_of(0, 500, None)

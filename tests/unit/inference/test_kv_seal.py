@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from inference.kv.disk import DiskTier
+from inference.kv.encryption import SEALED, Stored, store, stored_bytes
 from inference.kv.envelope import CHUNK_BYTES, Refused, check_manifest
-from inference.kv.seal import SEALED, Stored, store, stored_bytes
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
-from sessions.errors import Unavailable
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from sessions.types import SessionKey
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of, snapshot, write_payload
 
 SIZE = 2 * CHUNK_BYTES + 12_345

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv.shelf import SAMPLE, Shelf, least
-from sessions.types import SessionKey, TenantId
+from inference.kv.index import SAMPLE, Shelf, least
+from sessions.model.types import SessionKey, TenantId
 from tests.unit.inference.kv_support import key
 
 

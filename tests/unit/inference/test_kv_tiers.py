@@ -21,9 +21,9 @@ from inference.llama.engine import _staged
 from inference.llama.options import LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
-from sessions.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import OPENINGS, SessionKey
 from sessions.ports import DataKey
-from sessions.types import OPENINGS, SessionKey
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
 SIZE = 40_000

@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference.kv.cold import PIECE_BYTES_MIN, ColdSnapshot, Progress
+from inference.kv.cold_tier import PIECE_BYTES_MIN, ColdSnapshot, Progress
 from inference.kv.cost import Choice
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Manifest, Refused
-from inference.kv.gauges import gauges_of
-from inference.kv.retention import ReturnModel, Returns, kind_of
+from inference.kv.eviction_rank import ReturnModel, Returns, kind_of
+from inference.kv.stats import gauges_of
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeys
-from sessions.types import SessionKey
+from sessions.model.types import SessionKey
 from tests.unit.inference.kv_support import IDENTITY, key, payload_of
 
 SIZE = 40_000

@@ -8,10 +8,10 @@ from collections.abc import Set
 from types import SimpleNamespace
 from typing import Any, cast
 
-from inference.llama.ahead import SavesAhead
-from inference.llama.residency import Residency
+from inference.llama.eager_save import SavesAhead
+from inference.llama.slot_kv import Residency
 from inference.llama.slots import Slot, SlotTable
-from sessions.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId
 
 
 def key(name: str) -> SessionKey:

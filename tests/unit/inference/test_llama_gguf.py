@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.llama.gguf import read_model
-from inference.llama.residency import bytes_per_token
+from inference.llama.slot_kv import bytes_per_token
 from inference.llama.vocabulary import Fragments, read_vocabulary
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 from tests.unit.inference.gguf_support import METADATA, TENSORS, gguf
 
 GOOD = gguf(METADATA, TENSORS)

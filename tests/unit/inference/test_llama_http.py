@@ -16,9 +16,9 @@ from inference.llama.completion import Completion
 from inference.llama.http import HttpClient, _Exchange
 from inference.llama.vocabulary import Fragments
 from inference.tokens import as_tokens
-from sessions.errors import BadInput, Internal, SessileError, Unavailable
-from sessions.generation import Chunk, Finish
-from sessions.types import Tokens
+from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import Tokens
 from tests.support.garbage import no_cycles
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from inference.llama.scheduling import Run, Scheduler
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens, common_prefix
-from sessions.errors import Overloaded, Unavailable
+from sessions.model.errors import Overloaded, Unavailable
 from tests.unit.inference.kv_support import key
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

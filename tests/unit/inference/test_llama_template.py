@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.template import CHATML, ChatTemplate
-from sessions.errors import BadInput
-from sessions.types import Tool
+from inference.chat_template import CHATML, ChatTemplate
+from sessions.model.errors import BadInput
+from sessions.model.types import Tool
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

@@ -7,13 +7,13 @@ import re
 import msgspec
 import pytest
 
+from inference.chat_template import CHATML, ChatTemplate
 from inference.llama.http import HttpClient
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Fragments, Vocabulary
-from inference.template import CHATML, ChatTemplate
-from sessions.errors import Internal
+from sessions.model.errors import Internal
+from sessions.model.types import Tool
 from sessions.ports import ChatMessage
-from sessions.types import Tool
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>")
 BOS = 5000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inference.fair import Claim, FairQueue
-from inference.load import Load
+from inference.fair_queue import Claim, FairQueue
+from inference.forecast import Load
 from sessions.limits import Share
-from sessions.types import ResponseId, TenantId
+from sessions.model.types import ResponseId, TenantId
 
 
 class Clock:

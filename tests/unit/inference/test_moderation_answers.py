@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.moderation.answers import RETRACTED, JudgedOutputFilter, PolicyOutputFilter
+from inference.moderation.output_filter import RETRACTED, JudgedOutputFilter, PolicyOutputFilter
 from inference.moderation.policy import Policy, parse_policies
 from inference.moderation.scan import Scanner
-from sessions.generation import Chunk
-from sessions.pipeline import OutputPipeline, Release
+from sessions.model.generation import Chunk
 from sessions.ports import OutputFilter
+from sessions.turn.output_pipeline import OutputPipeline, Release
 
 SPANS = {
     "phrase": "Project Nightjar",

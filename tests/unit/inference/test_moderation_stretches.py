@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.moderation import models
+from inference.moderation import classifiers
 from inference.moderation.injection import model as injection
-from inference.moderation.normal import plain_of
+from inference.moderation.normalize import plain_of
 from inference.moderation.patterns import HINTS, NUMBERED, PII, SECRETS
 from inference.moderation.policy import Kinds, Side
 from inference.moderation.scan import Scanner
-from inference.moderation.stretches import STRETCH, cut, neighbours, sentences_of
-from inference.moderation.words import BASE, hashes_of_each, letters
+from inference.moderation.segments import STRETCH, cut, neighbours, sentences_of
+from inference.moderation.word_hashing import BASE, hashes_of_each, letters
 
 WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
 TEXTS = st.lists(st.sampled_from([f"{word}{end}" for word in WORDS for end in (" ", ". ", "?\n")]), max_size=60).map(
@@ -98,7 +98,7 @@ def test_the_table_of_letters_is_that_of_regular_expressions() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=3))
 def test_injection_says_of_a_text_what_it_says_of_its_worst_stretch(texts: list[str]) -> None:
-    model = models.load("prompt_injection")
+    model = classifiers.load("prompt_injection")
     linear = injection.Linear.load()
     plain = [plain_of(text).lower() for text in texts]
     expected = [max(score(linear, stretch) for stretch in all_stretches(text)) for text in plain]
@@ -110,7 +110,7 @@ def test_injection_says_of_a_text_what_it_says_of_its_worst_stretch(texts: list[
 def test_toxicity_says_of_a_text_what_its_package_says_of_the_worst_stretch(texts: list[str]) -> None:
     package = pytest.importorskip("profanity_check")
     expected = [max(package.predict_prob(all_stretches(text)).tolist()) for text in texts]
-    assert models.load("toxicity").judge(texts) == pytest.approx(expected)
+    assert classifiers.load("toxicity").judge(texts) == pytest.approx(expected)
 
 
 FRAGMENTS = [

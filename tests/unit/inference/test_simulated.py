@@ -15,8 +15,8 @@ from inference.simulated.engine import Stream
 from inference.simulated.kv import DeviceMemory
 from inference.simulated.vocabulary import TOKEN_BYTES, hash_token, hash_tokens, next_token
 from inference.tokens import as_tokens
-from sessions.errors import BadInput, SessileError, Unavailable
-from sessions.generation import Chunk, Finish
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish
 from sessions.ports import ChatMessage
 from tests.contract.engines import Answer, ask, collect, key, open_stream, request
 from tests.support.virtual_time import virtual

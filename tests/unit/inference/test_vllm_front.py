@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from inference.kv.cold import ColdSnapshot, Progress
+from inference.kv.cold_tier import ColdSnapshot, Progress
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import Identity, Manifest
 from inference.kv.tiers import HostSnapshot, Tiers
-from inference.vllm import spill as spill_module
-from inference.vllm.gate import Gate
-from inference.vllm.link import MENTIONS_NAME, Listener, Loaded, Report, Saved, Sender
+from inference.vllm import offload as spill_module
+from inference.vllm.concurrency_gate import Gate
+from inference.vllm.offload import Plan, Spill
 from inference.vllm.options import VllmOptions
-from inference.vllm.spill import Plan, Spill
+from inference.vllm.worker_events import MENTIONS_NAME, Listener, Loaded, Report, Saved, Sender
 from persistence.keys import MemoryKeys
-from sessions.errors import BadInput, Overloaded, Unavailable
-from sessions.types import OPENINGS, SessionId, SessionKey, TenantId
+from sessions.model.errors import BadInput, Overloaded, Unavailable
+from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
 from tests.contract.engines import until
 
 BLOCK_TOKENS = 4

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from inference.vllm.meaning import meaning_of
-from inference.vllm.model import read_vllm_model
+from inference.vllm.kv_fingerprint import meaning_of
+from inference.vllm.model_folder import read_vllm_model
 from inference.vllm.options import VllmOptions
-from sessions.errors import BadInput
+from sessions.model.errors import BadInput
 
 
 def model_folder(folder: Path, **config: Any) -> Path:

@@ -17,14 +17,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 WATCHING = """
 import os, sys
-from inference.vllm.orphan import end_with
+from inference.vllm.parent_watchdog import end_with
 end_with({front})
 print(os.getpid(), flush=True)
 sys.stdin.read()
 """
 LATE = """
 import multiprocessing, os
-from inference.vllm.orphan import end_with
+from inference.vllm.parent_watchdog import end_with
 front, gate = os.getpid(), os.dup(0)
 def begin():
     print(os.getpid(), flush=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from inference.vllm import revival as module
-from inference.vllm.gate import Gate
-from inference.vllm.probation import Probation
-from inference.vllm.revival import Revival
-from sessions.errors import Unavailable
-from sessions.types import SessionId, SessionKey, TenantId
+from inference.vllm import supervisor as module
+from inference.vllm.concurrency_gate import Gate
+from inference.vllm.crash_isolation import Probation
+from inference.vllm.supervisor import Revival
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.virtual_time import virtual
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from persistence.sqlite import SqliteJournal
-from sessions.errors import Unavailable
-from sessions.events import OutputTextDelta, Record
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.errors import Unavailable
+from sessions.model.events import OutputTextDelta, Record
+from sessions.model.journal_types import Append, Head
+from sessions.model.types import Epoch, ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Journal
-from sessions.stored import Append, Head
-from sessions.types import Epoch, ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 NOW = UnixMs(1_750_000_000_000)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from persistence import open_journal
-from persistence.memory import MemoryJournal
-from persistence.postgres import PostgresJournal
-from persistence.sqlite import SqliteJournal
-from sessions.errors import BadInput
+from persistence.memory.journal import MemoryJournal
+from persistence.postgres.journal import PostgresJournal
+from persistence.sqlite.journal import SqliteJournal
+from sessions.model.errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from persistence.codec import (
     encode_ok,
     encode_record,
 )
-from sessions.commands import Ok
-from sessions.errors import Internal
-from sessions.events import OutputTextDelta, Private, Record
-from sessions.types import CommandId, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.commands import Ok
+from sessions.model.errors import Internal
+from sessions.model.events import OutputTextDelta, Private, Record
+from sessions.model.types import CommandId, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

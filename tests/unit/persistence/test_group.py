@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from persistence.group import GroupCommit, GroupLimits, Write
-from sessions.errors import Fenced, OutcomeUnknown, Overloaded, Unavailable
-from sessions.types import SessionId, SessionKey, TenantId
+from persistence.group_commit import GroupCommit, GroupLimits, Write
+from sessions.model.errors import Fenced, OutcomeUnknown, Overloaded, Unavailable
+from sessions.model.types import SessionId, SessionKey, TenantId
 
 
 def a_write(session: str, *, rows: int = 1, size: int = 1) -> Write:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from persistence.kafka import REFUSED, KafkaAddress, kafka_address, kafka_options
-from persistence.outbox import sink_of
-from sessions.errors import BadInput
+from persistence.usage_stream.kafka import REFUSED, KafkaAddress, kafka_address, kafka_options
+from persistence.usage_stream.relay import sink_of
+from sessions.model.errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from persistence.memory import MemoryJournal, MemoryStore
-from sessions.errors import Fenced, OutcomeUnknown, Unavailable
-from sessions.stored import Head
-from sessions.types import Epoch, SessionKey
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
+from sessions.model.journal_types import Head
+from sessions.model.types import Epoch, SessionKey
 from tests.unit.persistence.support import NOW, append, key, top_of
 
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import msgspec
 import pytest
 
-from persistence.memory import MemoryJournal
-from persistence.outbox import Relay, ValkeyStream, sink_of
+from persistence.memory.journal import MemoryJournal
 from persistence.usage import usage_of
-from sessions.errors import BadInput, Unavailable
-from sessions.measures import Measures
-from sessions.metering import UsageBooks, UsageEntry
-from sessions.types import UnixMs
+from persistence.usage_stream.relay import Relay, ValkeyStream, sink_of
+from sessions.billing.metering import UsageBooks, UsageEntry
+from sessions.metrics import Measures
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import UnixMs
 from tests.contract.directories import Server, free_port
 from tests.contract.journals import NOW, billed
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from persistence import postgres_schema
 from persistence.codec import PlainCodec
-from persistence.group import GroupLimits
-from persistence.postgres import PostgresJournal
-from persistence.postgres_statements import batch_of
-from persistence.writes import AppendWrite
-from sessions.audit import Sealer
-from sessions.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
-from sessions.stored import Append, Head
-from sessions.types import Epoch
+from persistence.group_commit import GroupLimits
+from persistence.postgres import schema as postgres_schema
+from persistence.postgres.journal import PostgresJournal
+from persistence.postgres.statements import batch_of
+from persistence.write_batch import AppendWrite
+from sessions.model.audit import Sealer
+from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.journal_types import Append, Head
+from sessions.model.types import Epoch
 from tests.chaos.proxy import Flow, Proxy
 from tests.contract.postgres_server import PostgresServer
 from tests.unit.persistence.support import NOW, append, delta, key, top_of

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from persistence.audit import audit_of
-from persistence.postgres import PostgresJournal
-from sessions.api_keys import Wanted, make
-from sessions.audit import Audited
-from sessions.audit_check import verify
-from sessions.audit_trim import trim
-from sessions.errors import Fenced
-from sessions.stored import Due
-from sessions.types import UnixMs
+from persistence.postgres.journal import PostgresJournal
+from sessions.governance.audit_trim import trim
+from sessions.governance.audit_verify import verify
+from sessions.model.api_keys import Wanted, make
+from sessions.model.audit import Audited
+from sessions.model.errors import Fenced
+from sessions.model.journal_types import Due
+from sessions.model.types import UnixMs
 from tests.contract.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres, purge
 
 pytestmark = pytest.mark.cluster

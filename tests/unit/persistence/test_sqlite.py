@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from persistence import sqlite_schema
-from persistence import sqlite_statements as sql
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_library import sqlite3
-from sessions.errors import Unavailable
-from sessions.types import TenantId
+from persistence.sqlite import schema as sqlite_schema
+from persistence.sqlite import statements as sql
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import Unavailable
+from sessions.model.types import TenantId
 from tests.unit.persistence.support import (
     NOW,
     a_journal,
@@ -186,7 +186,7 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
 
 
 async def test_reads_beyond_one_page_of_a_load_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persistence.sqlite.LOAD_PAGE_ROWS", 7)
+    monkeypatch.setattr("persistence.sqlite.journal.LOAD_PAGE_ROWS", 7)
     async with opened(tmp_path) as journal:
         await append(journal, await grant(journal), 0, 50)
         loaded = await journal.load(key(), now_ms=NOW)

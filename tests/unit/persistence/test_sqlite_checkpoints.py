@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_checkpoints import LAST_RESORT, LOOK_EVERY, RESTART
-from persistence.sqlite_library import CHECKPOINTS_BESIDE_COMMITS
+from persistence.sqlite.checkpoints import LAST_RESORT, LOOK_EVERY, RESTART
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS
 from tests.unit.persistence.support import (
     NOW,
     a_journal,

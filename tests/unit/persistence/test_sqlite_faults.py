@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from persistence.folder import MARKER_BYTES, Mark
-from persistence.group import GroupLimits
-from persistence.sqlite import SqliteJournal
-from persistence.sqlite_library import sqlite3
-from sessions.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
-from sessions.stored import Append
+from persistence.data_dir import MARKER_BYTES, Mark
+from persistence.group_commit import GroupLimits
+from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
+from sessions.model.journal_types import Append
 from tests.unit.persistence.support import (
     NOW,
     a_journal,
@@ -182,7 +182,7 @@ async def test_a_write_that_sqlite_refuses_hurts_its_sender_alone(tmp_path: Path
 CRASHING = """
 import asyncio, sys
 from pathlib import Path
-from persistence.sqlite import SqliteJournal
+from persistence.sqlite.journal import SqliteJournal
 from tests.unit.persistence.support import append, grant, key
 
 async def one(journal, name):

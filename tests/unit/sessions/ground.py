@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessions import commands as cm
-from sessions import events as ev
-from sessions import steps
-from sessions.errors import SessileError
-from sessions.machine import Machine
-from sessions.state import State, pack_state, replay, unpack_state
-from sessions.stored import CommandRecord, Head, HeadPatch, Loaded, Snapshot, UsageRow
-from sessions.types import (
+from sessions.machine import event_writer, inputs_effects
+from sessions.machine.machine import Machine
+from sessions.machine.state import State, pack_state, replay, unpack_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import SessileError
+from sessions.model.journal_types import CommandRecord, Head, HeadPatch, Loaded, Snapshot, UsageRow
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
     Epoch,
@@ -103,18 +103,18 @@ class Ground:
         snapshot_at: int | None = None,
         cause: Literal["restart", "failover", "handoff"] = "failover",
         fingerprint: str | None = None,
-    ) -> steps.Step:
+    ) -> inputs_effects.Step:
         """Whatever was in memory is lost; another activation begins from the log, perhaps with another tokenizer."""
         self.fingerprint = fingerprint or self.fingerprint
         self.machine = self._machine(snapshot_at)
         self.running.clear()
         self.armed.clear()
         self.paused = False
-        return self.input(steps.Activated("replica-2", cause))
+        return self.input(inputs_effects.Activated("replica-2", cause))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def input(self, input: steps.Input, *, durable: bool = True) -> steps.Step:
+    def input(self, input: inputs_effects.Input, *, durable: bool = True) -> inputs_effects.Step:
         self.now += 10
         step = self.machine.step(input, UnixMs(self.now))
         if durable:
@@ -123,7 +123,7 @@ class Ground:
                 self._perform(effect)
         return step
 
-    def _append(self, step: steps.Step) -> None:
+    def _append(self, step: inputs_effects.Step) -> None:
         assert [record.offset for record in step.records] == list(
             range(len(self.records) + 1, len(self.records) + 1 + len(step.records))
         )
@@ -136,15 +136,15 @@ class Ground:
         packed = msgspec.msgpack.encode(step.records)
         assert msgspec.msgpack.decode(packed, type=list[ev.Record]) == step.records
 
-    def _perform(self, effect: steps.Effect) -> None:
+    def _perform(self, effect: inputs_effects.Effect) -> None:
         match effect:
-            case steps.Start():
+            case inputs_effects.Start():
                 self.running[effect.response_id] = effect.generation
-            case steps.Stop():
+            case inputs_effects.Stop():
                 self.running.pop(effect.response_id, None)
-            case steps.ArmToolDeadline():
+            case inputs_effects.ArmToolDeadline():
                 self.armed.add(effect.response_id)
-            case steps.Erase():
+            case inputs_effects.Erase():
                 self.erased = True
                 self.running.clear()
 
@@ -157,8 +157,8 @@ class Ground:
     def do(self, command: cm.ActorCommand, principal: Principal = LOCAL_PRINCIPAL, *, durable: bool = True) -> Outcome:
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
-            prepared = steps.Prepared(b"\x01\0\0\0", self.fingerprint)
-        input = steps.Command(principal, command, cm.command_digest(command), prepared)
+            prepared = inputs_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
+        input = inputs_effects.Command(principal, command, cm.command_digest(command), prepared)
         input = msgspec.structs.replace(input, model=self.model, service=self.service)
         step = self.input(input, durable=durable)
         assert step.answer is not None, "a command was not answered"
@@ -187,13 +187,13 @@ class Ground:
 
     # -- what engines do -----------------------------------------------------------------------------------------
 
-    def write(self, response_id: ResponseId, *pieces: steps.writer.Piece, tail: str = "") -> steps.Step:
+    def write(self, response_id: ResponseId, *pieces: event_writer.Piece, tail: str = "") -> inputs_effects.Step:
         return self.input(
-            steps.Output(response_id, self.running[response_id], pieces, b"\x02\0\0\0" * len(pieces), tail)
+            inputs_effects.Output(response_id, self.running[response_id], pieces, b"\x02\0\0\0" * len(pieces), tail)
         )
 
-    def text(self, response_id: ResponseId, text: str = "well", *, tail: str = "") -> steps.Step:
-        return self.write(response_id, steps.writer.Text(text), tail=tail)
+    def text(self, response_id: ResponseId, text: str = "well", *, tail: str = "") -> inputs_effects.Step:
+        return self.write(response_id, event_writer.Text(text), tail=tail)
 
     def finish(
         self,
@@ -201,9 +201,9 @@ class Ground:
         reason: Literal["stop", "max_output_tokens", "content_filter"] = "stop",
         *,
         refusal: str | None = None,
-    ) -> steps.Step:
+    ) -> inputs_effects.Step:
         generation = self.running.pop(response_id)
-        return self.input(steps.Finished(response_id, generation, reason, Usage(3, 2), refusal=refusal))
+        return self.input(inputs_effects.Finished(response_id, generation, reason, Usage(3, 2), refusal=refusal))
 
     def answer(self, response_id: ResponseId, text: str = "well") -> None:
         self.text(response_id, text)

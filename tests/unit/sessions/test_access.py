@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from sessions.access import (
+from sessions.model.authorization import (
     acting_for,
     allows,
     demand,
@@ -18,8 +18,8 @@ from sessions.access import (
     tenant_for,
     visible,
 )
-from sessions.errors import BadInput, Forbidden, NotFound
-from sessions.types import (
+from sessions.model.errors import BadInput, Forbidden, NotFound
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     SCOPES,
     Authority,

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from sessions import commands as cm
-from sessions.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
-from sessions.errors import BadInput, Overloaded
-from sessions.generation import EngineInfo
+from sessions.actor.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
-from sessions.steps import Command, Prepared
-from sessions.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
+from sessions.machine.inputs_effects import Command, Prepared
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, Overloaded
+from sessions.model.generation import EngineInfo
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ResponseId, SessionId, SessionKey, TenantId
 
 KEY = SessionKey(TenantId("local"), SessionId("s"))
 SMALLER = BrownoutStep(smaller_model=True)

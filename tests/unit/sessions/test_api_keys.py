@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.api_keys import USUAL_SCOPES, Wanted, digest_of, make, opens, split
-from sessions.errors import BadInput
-from sessions.types import Authority, UnixMs
+from sessions.model.api_keys import USUAL_SCOPES, Wanted, digest_of, make, opens, split
+from sessions.model.errors import BadInput
+from sessions.model.types import Authority, UnixMs
 
 NOW = UnixMs(1_750_000_000_000)
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.simulated import SimulatedTokenizer
-from sessions import commands as cm
-from sessions import steps, tree
-from sessions.errors import BadInput
-from sessions.filters import KeywordFilterSet
-from sessions.ledger import Plan
-from sessions.measures import Measures
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.input_pipeline import prepare_input
+from sessions.machine import inputs_effects, item_tree
+from sessions.machine.state import pack_state, unpack_state
+from sessions.metrics import Measures
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, ResponseId, unpack_tokens
 from sessions.ports import ChatMessage
-from sessions.prepare import prepare_input
-from sessions.state import pack_state, unpack_state
-from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, ResponseId, unpack_tokens
-from sessions.world import ActorLimits
+from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.ledger import Plan
 from tests.unit.sessions.ground import SESSION
 from tests.unit.sessions.test_ledger import Counting, Desk
 
@@ -40,7 +40,7 @@ class Fork(Desk):
         plan = await self.ledger.plan(self.state.open[response_id])
         if plan.cut is not None:
             self.overfull.add(self.state.open[response_id].body.parent_id)
-            self.input(steps.Fitted(response_id, self.running[response_id], plan.dropped, plan.cut))
+            self.input(inputs_effects.Fitted(response_id, self.running[response_id], plan.dropped, plan.cut))
         return plan
 
     async def say_and_fit(self, text: str = TEXT, **more: object) -> Plan:
@@ -57,7 +57,9 @@ class Fork(Desk):
         return plan
 
     def questions(self, leaf: ItemId | None) -> list[ItemId]:
-        return [each.id for each in tree.branch(self.state, leaf) if isinstance(each, Message) and each.role == "user"]
+        return [
+            each.id for each in item_tree.branch(self.state, leaf) if isinstance(each, Message) and each.role == "user"
+        ]
 
     async def edit(self, item_id: ItemId, text: str = "zero", **more: object) -> ResponseId:
         command = cm.MessageEdit(id=self.name(), session=SESSION, item_id=item_id, content=text, **more)  # type: ignore[arg-type]
@@ -74,7 +76,7 @@ class Fork(Desk):
         """As an OpenAI door tells it."""
         command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
         world: Any = SimpleNamespace(filters=KeywordFilterSet(), limits=ActorLimits(), measures=Measures())
-        given = steps.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
+        given = inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
         answer = self.input(await prepare_input(given, ledger=self.ledger, world=world)).answer
         assert isinstance(answer, cm.Ok) and answer.response_id is not None, answer
         return answer.response_id
@@ -190,7 +192,7 @@ async def _over_any_branches(data: st.DataObject) -> None:
                 desk.cancel(response)
             else:
                 plans[response] = plan
-                line = {item.id for item in tree.branch(desk.state, desk.state.open[response].body.parent_id)}
+                line = {item.id for item in item_tree.branch(desk.state, desk.state.open[response].body.parent_id)}
                 assert plan.dropped == 0 or desk.overfull & line, "nothing was ever too much on this line"
         for name, plan in plans.items():
             again = await desk.ledger.plan(desk.state.open[name])

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from sessions import commands as cm
-from sessions import events as ev
-from sessions import tree
-from sessions.state import State, pack_state, unpack_state
-from sessions.steps import writer
-from sessions.types import (
+from sessions.machine import item_tree
+from sessions.machine import event_writer as writer
+from sessions.machine.state import State, pack_state, unpack_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
     CommandId,
@@ -37,7 +37,7 @@ def ends(state: State) -> None:
         for _ in range(len(state.items)):
             at = state.items[at].parent_id if at is not None else None
         assert at is None, f"{leaf} stands in a ring"
-        assert tree.branch(state, leaf)[-1].id == leaf
+        assert item_tree.branch(state, leaf)[-1].id == leaf
 
 
 def a_day_later(ground: Ground) -> None:
@@ -239,7 +239,7 @@ def test_a_log_with_a_ring_in_it_folds_to_a_tree(again: Again) -> None:
     ground.activate()
     ground.say("and on")
     ends(ground.state)
-    path = tree.branch(ground.state, ground.state.newest)
+    path = item_tree.branch(ground.state, ground.state.newest)
     assert len(path) == len({item.id for item in path}) == 5, "it goes on below all that was said"
 
 

@@ -11,17 +11,14 @@ from itertools import pairwise
 import pytest
 
 from inference.simulated import SimulatedTokenizer, decode
-from sessions import commands as cm
-from sessions import events as ev
-from sessions import steps, tree
-from sessions.errors import BadInput
-from sessions.filters import KeywordFilterSet
-from sessions.generation import EngineInfo
-from sessions.ledger import Ledger
-from sessions.ports import ChatMessage
-from sessions.prepare import prepare
-from sessions.state import apply, client_state
-from sessions.types import (
+from sessions.actor.input_pipeline import prepare
+from sessions.machine import event_writer, inputs_effects, item_tree
+from sessions.machine.state import apply, client_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput
+from sessions.model.generation import EngineInfo
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     FunctionCall,
     FunctionCallOutput,
@@ -32,8 +29,11 @@ from sessions.types import (
     Tool,
     pack_tokens,
 )
+from sessions.ports import ChatMessage
+from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.ledger import Ledger
 from tests.unit.sessions.ground import SESSION, Ground
-from transport.scrub import Scrubber
+from transport.protocol.retraction import Scrubber
 
 
 class Counting(SimulatedTokenizer):
@@ -86,7 +86,7 @@ class Desk(Ground):
             filters=KeywordFilterSet(),
             content_bytes_max=10_000,
         )
-        answer = self.input(steps.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
+        answer = self.input(inputs_effects.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
         assert isinstance(answer, cm.Ok), answer
         return answer
 
@@ -98,13 +98,13 @@ class Desk(Ground):
     async def says(self, response_id: ResponseId, text: str, *, tail: str = "") -> None:
         """The engine says `text`, of which `tail` is not in whole tokens."""
         tokens = await SimulatedTokenizer().text(text)
-        piece = steps.writer.Text(text + tail)
+        piece = event_writer.Text(text + tail)
         number = self.running[response_id]
-        self.input(steps.Output(response_id, number, (piece,), pack_tokens(tokens), tail))
+        self.input(inputs_effects.Output(response_id, number, (piece,), pack_tokens(tokens), tail))
 
     async def calls(self, response_id: ResponseId, *arguments: str) -> list[str]:
         for each in arguments:
-            self.write(response_id, steps.writer.CallBegin("look"), steps.writer.CallArguments(each))
+            self.write(response_id, event_writer.CallBegin("look"), event_writer.CallArguments(each))
         self.finish(response_id)
         return list(self.state.awaiting[response_id].missing)
 
@@ -116,7 +116,7 @@ class Desk(Ground):
         tokenizer, state = SimulatedTokenizer(), self.state
         assert state.info is not None
         tokens = list(await tokenizer.opening(state.info.instructions, state.info.tools))
-        path = tree.branch(state, leaf)
+        path = item_tree.branch(state, leaf)
         while path:
             maker = state.made_by.get(path[0].id)
             if maker is None:
@@ -342,7 +342,7 @@ async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
         response = await desk.ask(text)
         plan = await desk.ledger.plan(desk.state.open[response])
         if plan.cut is not None:
-            desk.input(steps.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
         await desk.says(response, "one two three")
         desk.finish(response)
         whole = list(await desk.ledger.whole(desk.state.newest))
@@ -361,7 +361,7 @@ async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> Non
         cuts.append(plan.cut)
         dropped.append(plan.dropped)
         if plan.cut is not None:
-            desk.input(steps.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
         desk.reload()
         again = await desk.ledger.plan(desk.state.open[response])
         assert (list(again.prompt), again.cut, again.dropped) == (list(plan.prompt), None, plan.dropped)

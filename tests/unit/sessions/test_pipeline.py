@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.filters import KeywordInputFilter, KeywordOutputFilter, KeywordRules, fold
-from sessions.generation import Chunk
-from sessions.pipeline import OutputPipeline, Release
+from sessions.model.generation import Chunk
+from sessions.model.types import LOCAL_PRINCIPAL, unpack_tokens
+from sessions.model.verdicts import PASS, Verdict
 from sessions.ports import OutputFilter
-from sessions.types import LOCAL_PRINCIPAL, unpack_tokens
-from sessions.verdicts import PASS, Verdict
+from sessions.turn.keyword_filter import KeywordInputFilter, KeywordOutputFilter, KeywordRules, fold
+from sessions.turn.output_pipeline import OutputPipeline, Release
 
 # Few letters, so that stops and phrases really meet; two cases, folding that changes length, four widths of UTF-8.
 ALPHABET = "abcABßſk\u212aé…😀 "

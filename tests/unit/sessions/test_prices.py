@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.prices import PICOS, amount, read_prices, sum_public
-from sessions.types import UnixMs, Usage
-from transport.command_line.prices import PriceFile
-from transport.command_line.settings import BadSetting
+from sessions.billing.prices import PICOS, amount, read_prices, sum_public
+from sessions.model.types import UnixMs, Usage
+from transport.cli.prices import PriceFile
+from transport.cli.settings import BadSetting
 
 LIST = """
 currency = "USD"

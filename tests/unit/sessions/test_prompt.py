@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sessions.errors import BadInput
-from sessions.prompt import LOW_WATER, Fit, Segment, fit
-from sessions.types import ItemId
+from sessions.model.errors import BadInput
+from sessions.model.types import ItemId
+from sessions.turn.context_fitting import LOW_WATER, Fit, Segment, fit
 
 lengths = st.integers(0, 60)
 

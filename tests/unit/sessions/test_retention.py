@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from persistence.audit import audit_of
-from persistence.memory import MemoryJournal
-from sessions.audit import INSTALLATION, public
-from sessions.retention import DAY_MS, HOUR_MS, Kept, Retention
-from sessions.types import NEVER, TenantId, UnixMs
-from transport.command_line.retention import RetentionFile, read_retention
-from transport.command_line.settings import BadSetting
+from persistence.memory.journal import MemoryJournal
+from sessions.governance.retention import DAY_MS, HOUR_MS, Kept, Retention
+from sessions.model.audit import INSTALLATION, public
+from sessions.model.types import NEVER, TenantId, UnixMs
+from transport.cli.retention import RetentionFile, read_retention
+from transport.cli.settings import BadSetting
 
 NOW = UnixMs(1_750_000_000_000)
 ACME = TenantId("acme")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sessions import commands as cm
-from sessions import events as ev
-from sessions import writer
-from sessions.state import pack_state, replay, unpack_state
-from sessions.stored import Loaded
-from sessions.types import ResponseId, Tool
+from sessions.machine import event_writer
+from sessions.machine.state import pack_state, replay, unpack_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.journal_types import Loaded
+from sessions.model.types import ResponseId, Tool
 from tests.unit.sessions.ground import SESSION, TERMINAL, Ground
 
 SMALL = "sim-small"
@@ -127,7 +127,7 @@ def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Groun
     choose(ground)
     response = ground.say().response_id
     assert response is not None
-    ground.write(response, writer.CallBegin("look_up"), writer.CallArguments("{}"))
+    ground.write(response, event_writer.CallBegin("look_up"), event_writer.CallArguments("{}"))
     ground.finish(response)
     usual(ground)
     ground.activate(snapshot_at=len(ground.records))
@@ -157,7 +157,7 @@ def test_a_snapshot_from_before_there_were_smaller_models_goes_on_with_the_sessi
     ground.create(tools=(TOOL,))
     response = ground.say().response_id
     assert response is not None
-    ground.write(response, writer.CallBegin("look_up"), writer.CallArguments("{}"))
+    ground.write(response, event_writer.CallBegin("look_up"), event_writer.CallArguments("{}"))
     ground.finish(response)
     body = msgspec.msgpack.decode(pack_state(ground.state))
     for waiting in body["awaiting"].values():

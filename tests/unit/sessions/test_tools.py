@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sessions import writer
-from sessions.errors import Internal
-from sessions.pipeline import Release
-from sessions.tools import ToolCalls, constrained, forced
-from sessions.types import Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.machine import event_writer
+from sessions.model.errors import Internal
+from sessions.model.types import Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.turn.output_pipeline import Release
+from sessions.turn.tool_call_parser import ToolCalls, constrained, forced
 
 WEATHER = Tool(
     name="weather",
@@ -20,29 +20,29 @@ SECOND = '<tool_call>{"name":"clock","arguments":{}}</tool_call>'
 Said = list[tuple[str, str]]
 
 
-def laid(pieces: list[writer.Piece]) -> Said:
+def laid(pieces: list[event_writer.Piece]) -> Said:
     """Pieces as they add up."""
     said: Said = []
     for piece in pieces:
         match piece:
-            case writer.CallBegin():
+            case event_writer.CallBegin():
                 said += [("call", piece.name), ("arguments", "")]
-            case writer.CallArguments():
+            case event_writer.CallArguments():
                 assert said[-1][0] == "arguments"
                 said[-1] = ("arguments", said[-1][1] + piece.text)
-            case writer.Text():
+            case event_writer.Text():
                 if said and said[-1][0] == "text":
                     said[-1] = ("text", said[-1][1] + piece.text)
                 else:
                     said.append(("text", piece.text))
-            case writer.RefusalText():
+            case event_writer.RefusalText():
                 raise AssertionError("a refusal")
     return said
 
 
 def run(text: str, width: int, *, tools: tuple[Tool, ...] = (WEATHER, CLOCK), bare: bool = False) -> Said:
     calls = ToolCalls(tools, bare=bare)
-    pieces: list[writer.Piece] = []
+    pieces: list[event_writer.Piece] = []
     for start in range(0, len(text), width):
         pieces += calls.accept(Release(text[start : start + width], b"", "")).pieces
     pieces += calls.finish("stop").pieces
@@ -82,7 +82,7 @@ def test_what_is_said_does_not_depend_on_the_split(text: str, said: Said, width:
 @pytest.mark.parametrize("arguments", ['{"city": 1}', "{}", '{"city": "x"', '{"city": "x"}} x', '{"city": }', '"text"'])
 def test_arguments_that_do_not_fit_are_never_whole(arguments: str, width: int) -> None:
     text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
-    pieces: list[writer.Piece] = []
+    pieces: list[event_writer.Piece] = []
 
     def go_through() -> None:
         calls = ToolCalls((WEATHER,))
@@ -100,7 +100,7 @@ def test_a_run_that_continues_makes_each_call_once() -> None:
     """One token a character: whatever was taken before a crash, the rest follows it exactly."""
     text = f"I look. {CALL} {SECOND} done"
     for crash in range(len(text) + 1):
-        pieces: list[writer.Piece] = []
+        pieces: list[event_writer.Piece] = []
         ledger, tail = "", ""
         calls = ToolCalls((WEATHER, CLOCK))
         for character in text[:crash]:
@@ -111,7 +111,7 @@ def test_a_run_that_continues_makes_each_call_once() -> None:
                 pieces += passed.pieces
         written = ledger + tail
         assert text.startswith(written)
-        said = bool(pieces) and isinstance(pieces[-1], writer.Text)
+        said = bool(pieces) and isinstance(pieces[-1], event_writer.Text)
         again = ToolCalls((WEATHER, CLOCK), tail=tail, said=said)
         for character in text[len(written) :]:
             pieces += again.accept(Release(character, pack_tokens([ord(character)]), "")).pieces

@@ -13,11 +13,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions import writer
-from sessions.errors import Internal
-from sessions.pipeline import OutputPipeline, Release
-from sessions.tools import Passed, ToolCalls
-from sessions.types import Tool, unpack_tokens
+from sessions.machine import event_writer
+from sessions.model.errors import Internal
+from sessions.model.types import Tool, unpack_tokens
+from sessions.turn.output_pipeline import OutputPipeline, Release
+from sessions.turn.tool_call_parser import Passed, ToolCalls
 from tests.unit.sessions.test_pipeline import Vocabulary
 
 TOOLS = (
@@ -33,30 +33,30 @@ CALLS = [
 ]
 ODDS = ["so ", "é", "\n", " ", "<tool", "<", "<tool_call>", "</tool_call>", '{"name": "f"', "…", "}"]
 texts = st.lists(st.sampled_from([*CALLS * 2, *ODDS, "well "]), max_size=7).map("".join)
-Pieces = tuple[writer.Piece, ...]
+Pieces = tuple[event_writer.Piece, ...]
 
 
-def together(pieces: Sequence[writer.Piece]) -> list[writer.Piece]:
+def together(pieces: Sequence[event_writer.Piece]) -> list[event_writer.Piece]:
     """Neighbours of one kind as one, without empty ones: how a reader sees them."""
-    merged: list[writer.Piece] = []
+    merged: list[event_writer.Piece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
-        if isinstance(piece, writer.Text) and isinstance(last, writer.Text):
-            merged[-1] = writer.Text(last.text + piece.text)
-        elif isinstance(piece, writer.CallArguments) and isinstance(last, writer.CallArguments):
-            merged[-1] = writer.CallArguments(last.text + piece.text)
+        if isinstance(piece, event_writer.Text) and isinstance(last, event_writer.Text):
+            merged[-1] = event_writer.Text(last.text + piece.text)
+        elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
+            merged[-1] = event_writer.CallArguments(last.text + piece.text)
         else:
             merged.append(piece)
-    return [piece for piece in merged if isinstance(piece, writer.CallBegin) or piece.text]
+    return [piece for piece in merged if isinstance(piece, event_writer.CallBegin) or piece.text]
 
 
-def fed_at_once(text: str, **how: Any) -> tuple[ToolCalls, list[writer.Piece]]:
+def fed_at_once(text: str, **how: Any) -> tuple[ToolCalls, list[event_writer.Piece]]:
     stage = ToolCalls(TOOLS, **how)
     passed = stage.accept(Release(text, b"", text))
     return stage, list(passed.pieces)
 
 
-def whole(text: str, **how: Any) -> list[writer.Piece] | None:
+def whole(text: str, **how: Any) -> list[event_writer.Piece] | None:
     """What the whole text comes to; None: an invalid call."""
     try:
         stage, pieces = fed_at_once(text, **how)
@@ -71,7 +71,7 @@ class Log:
     def __init__(self, **how: Any) -> None:
         self.vocabulary = Vocabulary()
         self.how = how
-        self.pieces: list[writer.Piece] = []
+        self.pieces: list[event_writer.Piece] = []
         self.tokens: list[int] = []
         self.tail = ""
 
@@ -91,7 +91,7 @@ class Log:
 
     def run(self, text: str, draw: Callable[[Any], Any], *, stops: Sequence[str] = (), dies: bool) -> bool:
         """One run of an engine that means to say `text` behind the ledger. True: the answer is whole."""
-        said = bool(self.pieces) and isinstance(self.pieces[-1], writer.Text)
+        said = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Text)
         stage = ToolCalls(TOOLS, tail=self.tail, said=said, **self.how)
         if stage.ended:
             return True
@@ -154,6 +154,6 @@ def test_an_answer_that_is_cut_anywhere_is_remembered_as_far_as_it_was_written(
     assert text.startswith(log.ledger)
     stage, pieces = fed_at_once(log.ledger)
     assert together([*pieces, *stage.finish(reason).pieces]) == together(log.pieces)
-    shown = "".join(piece.text for piece in log.pieces if not isinstance(piece, writer.CallBegin))
-    calls = sum(isinstance(piece, writer.CallBegin) for piece in log.pieces)
+    shown = "".join(piece.text for piece in log.pieces if not isinstance(piece, event_writer.CallBegin))
+    calls = sum(isinstance(piece, event_writer.CallBegin) for piece in log.pieces)
     assert log.ledger.count("<tool_call>") == calls + shown.count("<tool_call>")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.watched import Watched
+from sessions.file_watcher import Watched
 
 
 class Book:

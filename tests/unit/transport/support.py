@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from persistence.memory import Medium, MemoryJournal, MemoryStore, at_once
-from sessions import events as ev
-from sessions.commands import ActorCommand, Ok
-from sessions.ports import Published
-from sessions.stored import Append, HeadPatch
-from sessions.types import (
+from persistence.memory.journal import Medium, MemoryJournal, MemoryStore, at_once
+from sessions.model import events as ev
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.journal_types import Append, HeadPatch
+from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
     Epoch,
@@ -28,12 +27,13 @@ from sessions.types import (
     TenantId,
     UnixMs,
 )
-from transport.channel import Channel
-from transport.feeds import Feeds
-from transport.frames import JSON, Encoding
-from transport.reading import LogReader
+from sessions.ports import Published
+from transport.protocol.flow_control import Window
+from transport.protocol.frames import JSON, Encoding
+from transport.reading.feeds import Feeds
+from transport.reading.log_reader import LogReader
+from transport.reading.reader_set import Channel
 from transport.tasks import Tasks
-from transport.window import Window
 
 TENANT = TenantId("local")
 RESPONSE = ResponseId("resp_1")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sessions.errors import Forbidden, Limited, Unauthorized
-from sessions.types import LOCAL_PRINCIPAL, Principal, TenantId
-from transport import tickets
-from transport.access import Access, is_loopback, key_digest
+from sessions.model.errors import Forbidden, Limited, Unauthorized
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId
+from transport.auth import tickets
+from transport.auth.authenticator import Access, is_loopback, key_digest
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="k1", user="alice")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sessions.errors import NotFound, Unavailable
-from sessions.generation import EngineInfo
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import EngineInfo
+from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
-from sessions.types import ReplicaId
-from transport.openai.models import Catalog, card
+from transport.openai.model_catalog import Catalog, card
 
 INFO = EngineInfo(
     model="small",

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from sessions import events as ev
-from sessions.commands import Ok
-from sessions.errors import Unavailable
-from sessions.types import CommandId, Epoch, Principal, SessionId
+from sessions.model import events as ev
+from sessions.model.commands import Ok
+from sessions.model.errors import Unavailable
+from sessions.model.types import CommandId, Epoch, Principal, SessionId
 from tests.unit.transport.support import (
     TENANT,
     FakeSessions,
@@ -30,9 +30,9 @@ from tests.unit.transport.support import (
     memory_sessions,
     retracted,
 )
-from transport import feeds
-from transport.frames import JSON, MSGPACK, ResumePoint
-from transport.scrub import BLOT
+from transport.protocol.frames import JSON, MSGPACK, ResumePoint
+from transport.protocol.retraction import BLOT
+from transport.reading import feeds
 
 S = SessionId("s")
 

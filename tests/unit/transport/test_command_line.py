@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.peer_frames import Resident
-from sessions.errors import BadInput
-from sessions.types import SessionId, SessionKey, TenantId
-from transport.command_line.arguments import check_role, parser, taken_sessions
-from transport.command_line.operator import Found, in_json, key_of, tabled
-from transport.command_line.settings import BadSetting, Settings, read_settings
+from actors.peer.frames import Resident
+from sessions.model.errors import BadInput
+from sessions.model.types import SessionId, SessionKey, TenantId
+from transport.cli.arguments import check_role, parser, taken_sessions
+from transport.cli.operator import Found, in_json, key_of, tabled
+from transport.cli.settings import BadSetting, Settings, read_settings
 
 ONE = Resident(
     key=SessionKey(TenantId("acme"), SessionId("one")),

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.commands import MessageCreate, SessionCreate
-from sessions.types import INTEGER_MAX
+from sessions.model.commands import MessageCreate, SessionCreate
+from sessions.model.types import INTEGER_MAX
 from transport import errors
-from transport.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, Refusal, decode
-from transport.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
+from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, Refusal, decode
+from transport.protocol.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
 
 
 def packed(value: Any) -> bytes:

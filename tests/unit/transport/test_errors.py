@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions import errors as kinds
+from sessions.model import errors as kinds
 from transport import errors
 from transport.errors import CODES, INNER, RECONNECT_AFTER, STARTUP, public, public_code, row
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sessions.types import SessionKey
+from sessions.model.types import SessionKey
 from tests.support.garbage import no_cycles
 from tests.support.replicas import KEY
-from transport.feeds import Feed, Feeds, Reader
-from transport.frames import JSON
+from transport.protocol.frames import JSON
+from transport.reading.feeds import Feed, Feeds, Reader
 
 
 class Sessions:

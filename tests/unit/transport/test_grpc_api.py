@@ -12,14 +12,23 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from sessions import commands as cm
-from sessions.errors import BadInput, SessileError
-from sessions.events import AnyEvent, OutputTextDelta, Record
-from sessions.types import Epoch, FunctionCall, FunctionCallOutput, InputText, ItemId, Message, Sampling, SessionId
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.events import AnyEvent, OutputTextDelta, Record
+from sessions.model.types import (
+    Epoch,
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    ItemId,
+    Message,
+    Sampling,
+    SessionId,
+)
 from transport.errors import CODES
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import status, translate
-from transport.merge import Span
+from transport.protocol.delta_merge import Span
 
 ROOT = Path(__file__).resolve().parents[3]
 EVENTS = get_args(AnyEvent)

@@ -7,8 +7,8 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from tests.support.garbage import no_cycles
-from transport.access import Access
-from transport.handshake import PATH, shake_hands
+from transport.auth.authenticator import Access
+from transport.websocket.handshake import PATH, shake_hands
 
 
 def test_a_request_that_is_no_handshake_is_free_at_once() -> None:

@@ -13,11 +13,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from sessions.errors import BadInput, SessileError, Unauthorized, Unavailable
-from sessions.types import Principal, TenantId, UnixMs
+from sessions.model.errors import BadInput, SessileError, Unauthorized, Unavailable
+from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.virtual_time import advance, settled, virtual
-from transport.access import Access
-from transport.issuers import FILE_S, RETRY_S, UNKNOWN_KID_S, Issuer, Issuers, parse_jwks, read_issuers
+from transport.auth.authenticator import Access
+from transport.auth.jwt_issuers import FILE_S, RETRY_S, UNKNOWN_KID_S, Issuer, Issuers, parse_jwks, read_issuers
 
 NOW_S = 1_750_000_000
 URL = "https://login.example/keys"

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from persistence.api_keys import MemoryApiKeys
-from persistence.memory import MemoryJournal, MemoryStore
-from sessions.api_keys import ApiKey, Wanted
-from sessions.errors import SessileError, Unauthorized, Unavailable
-from sessions.types import Principal, UnixMs
+from persistence.memory.journal import MemoryJournal, MemoryStore
+from sessions.model.api_keys import ApiKey, Wanted
+from sessions.model.errors import SessileError, Unauthorized, Unavailable
+from sessions.model.types import Principal, UnixMs
 from tests.support.virtual_time import advance, virtual
-from transport.access import Access
-from transport.keyring import POLL_S, READ_S, STALE_S, KeyRing
+from transport.auth.api_key_cache import POLL_S, READ_S, STALE_S, KeyRing
+from transport.auth.authenticator import Access
 
 NOW = UnixMs(1_750_000_000_000)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from sessions.api_keys import Wanted, make
-from sessions.types import UnixMs
-from transport.command_line import logs
-from transport.command_line.settings import Settings, secrets_in
+from sessions.model.api_keys import Wanted, make
+from sessions.model.types import UnixMs
+from transport.cli import logs
+from transport.cli.settings import Settings, secrets_in
 
 _, KEY = make(Wanted(tenant="acme"), bytes(range(7, 47)), now=UnixMs(1))
 SECRET = KEY.rpartition("-")[2]

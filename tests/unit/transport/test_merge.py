@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions import events as ev
-from sessions.types import CallId, FunctionCall, ItemId, ResponseId, UnixMs
+from sessions.model import events as ev
+from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId, UnixMs
 from tests.unit.transport.support import ITEM, RESPONSE, delta
-from transport.merge import MERGED_CHARS_MAX, merged
+from transport.protocol.delta_merge import MERGED_CHARS_MAX, merged
 
 
 def arguments(text: str, number: int, item: str = ITEM) -> ev.ArgumentsDelta:

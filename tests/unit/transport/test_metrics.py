@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sessions.measures import OTHER, VALUES_MAX, Measures
-from sessions.pace import Pace
-from transport.metrics import Exposition
+from sessions.metrics import OTHER, VALUES_MAX, Measures
+from sessions.turn.run_timing import Pace
+from transport.ops.prometheus import Exposition
 
 
 async def scraped(measures: Measures) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

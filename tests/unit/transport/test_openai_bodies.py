@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sessions.errors import BadInput
-from transport.openai.bodies import BODY_VALUES_MAX, parsed
+from sessions.model.errors import BadInput
+from transport.http.strict_json import BODY_VALUES_MAX, parsed
 
 
 @pytest.mark.parametrize(

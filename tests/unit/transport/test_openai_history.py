@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sessions import commands as cm
-from sessions.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
+from sessions.model import commands as cm
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
 from transport.openai.history import (
     GIVEN_MAX,
     GIVEN_TTL_S,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from transport.openai import sse
+from transport.http import sse
 
 
 async def test_a_silent_stream_says_that_it_lives() -> None:

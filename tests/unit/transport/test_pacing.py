@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from transport.pacing import BURST_S, WAIT_MAX_S, Pace
+from transport.websocket.connection_rate import BURST_S, WAIT_MAX_S, Pace
 
 
 def storm(count: int, rate: float) -> list[float]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.commands import SessionWarm
-from sessions.errors import Unauthorized
-from transport.frames import JSON, MSGPACK, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
-from transport.protocol import Action, Close, Connection, Drop, Limits, Phase, Send, Timing
-from transport.window import Unacked
+from sessions.model.commands import SessionWarm
+from sessions.model.errors import Unauthorized
+from transport.protocol.connection import Action, Close, Connection, Drop, Limits, Phase, Send, Timing
+from transport.protocol.flow_control import Unacked
+from transport.protocol.frames import JSON, MSGPACK, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
 
 HELLO = {"type": "hello"}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sessions import commands as cm
-from sessions.types import CallId, CommandId, SessionId
+from sessions.model import commands as cm
+from sessions.model.types import CallId, CommandId, SessionId
 from transport.quotas import begins
 
 

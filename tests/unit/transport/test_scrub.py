@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions import events as ev
-from sessions.state import apply, begin
-from sessions.stored import Head
-from sessions.types import (
+from sessions.machine.state import apply, begin
+from sessions.model import events as ev
+from sessions.model.journal_types import Head
+from sessions.model.types import (
     CallId,
     Epoch,
     FunctionCall,
@@ -22,7 +22,7 @@ from sessions.types import (
     UnixMs,
 )
 from tests.unit.transport.support import ITEM, RESPONSE, begun, created, delta, key_of, message, private_of, retracted
-from transport.scrub import BLOT, OutOfSight, Scrubber
+from transport.protocol.retraction import BLOT, OutOfSight, Scrubber
 
 
 def log_of(*events: ev.AnyEvent) -> list[ev.Record]:

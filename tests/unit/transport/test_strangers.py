@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sessions.errors import Limited, Unauthorized
-from sessions.types import Principal, TenantId
-from transport.access import Access, key_digest
-from transport.strangers import StrangerLimits, Strangers
+from sessions.model.errors import Limited, Unauthorized
+from sessions.model.types import Principal, TenantId
+from transport.auth.auth_throttle import StrangerLimits, Strangers
+from transport.auth.authenticator import Access, key_digest
 
 LIMITS = StrangerLimits(failures=3, refill_s=2.0, addresses_max=4)
 

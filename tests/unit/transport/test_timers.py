@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.timers import SLOT_S, Wheel
+from transport.websocket.timer_wheel import SLOT_S, Wheel
 
 
 class Loop:

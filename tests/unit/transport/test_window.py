@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.window import Unacked, Window
+from transport.protocol.flow_control import Unacked, Window
 
 
 def test_it_is_full_by_events_or_by_bytes() -> None:

@@ -1,0 +1,44 @@
+"""Whether a replica may join those that are there: sessions move between replicas, so they must be of one kind.
+
+Replicas of one model carry each other's sessions: their weights and tokenizers are the same, or an answer would go on
+with another model's words; so is the smaller model that each has for brownout, if any has one. All processes speak one
+peer protocol. A replica that differs is refused before it announces itself, with what differs; another model takes
+another name. (Both ends of a link look again: `actors.peer.server`.)
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from sessions.model.errors import BadInput
+from sessions.ports import Engine, Member, View
+
+
+def fingerprint_of(engine: Engine) -> str:
+    """What must be equal for a session to move from one replica to another: model/tokenizer[/smaller model]."""
+    own, smaller = f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}", engine.info.smaller
+    return own if smaller is None else f"{own}/{smaller.model} {smaller.model_fingerprint}"
+
+
+def check_kinship(joining: Member, view: View) -> None:
+    """Raises BadInput when `joining` cannot be a member beside those of `view`. Its own former process is no matter."""
+    for other in view.members:
+        if other.replica != joining.replica:
+            different = difference(joining, other)
+            if different is not None:
+                raise BadInput("replica_differs", f"{joining.replica} cannot join {other.replica}: {different}.")
+
+
+def difference(joining: Member, other: Member) -> str | None:
+    """What keeps two replicas from being of one cluster; None: nothing."""
+    if joining.protocol != other.protocol:
+        return f"it speaks peer protocol {joining.protocol}, {other.replica} speaks {other.protocol}"
+    if joining.model != other.model or joining.fingerprint == other.fingerprint:
+        return None
+    mine, its = joining.fingerprint.split("/", 2), other.fingerprint.split("/", 2)
+    parts = [
+        f"its {name} is {one or 'none'}, that of {other.replica} is {another or 'none'}"
+        for name, one, another in zip_longest(("model", "tokenizer", "smaller model"), mine, its)
+        if one != another and min(len(mine), len(its)) >= 2
+    ] or [f"its fingerprint is {joining.fingerprint}, that of {other.replica} is {other.fingerprint}"]
+    return f"both serve {joining.model!r}, but " + " and ".join(parts)

@@ -1,0 +1,114 @@
+"""Moving live sessions away from a replica that carries too much.
+
+Placement bounds where cold sessions go; this is for the load that grows afterwards: sessions that were idle when they
+were placed and now all talk. Every replica looks only at itself. While its load is above its bound (1.25 times its
+share) and the engine is nearly full, for `looks` looks in a row, it hands a few sessions off to the least loaded
+replica: answers that wait for a slot first, because moving those costs least and helps at once; then idle sessions
+that talked lately; running answers never, as they end by themselves.
+
+Bounds: `at_once` sessions per look, half of what is too much: several overloaded replicas must not all pour into one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from actors.cluster.membership import Membership
+from actors.handoff.source import Migration, StaysHere
+from actors.hosting.runtime import Runtime
+from sessions.model.errors import SessileError
+from sessions.model.types import ReplicaId, SessionKey
+from sessions.ports import Engine, Member, View
+
+log = structlog.get_logger(__name__)
+
+
+class Bounds(Protocol):
+    def limits(self, view: View, *, model: str | None = None) -> Mapping[ReplicaId, float]:
+        """The load up to which each member is in its bound (`actors.cluster.placement`)."""
+        ...
+
+
+class RebalanceLimits(msgspec.Struct, frozen=True):
+    look_s: float = 1.0
+    looks: int = 2
+    at_once: int = 8
+    load_min: float = 0.75  # a replica that is not nearly full serves everyone well enough
+    recent_s: float = 120.0
+
+
+class Rebalancer:
+    """`run` ends only by cancellation."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        membership: Membership,
+        migration: Migration,
+        bounds: Bounds,
+        *,
+        load: Callable[[], float],
+        limits: RebalanceLimits | None = None,
+    ) -> None:
+        self.moved = 0
+        self._runtime = runtime
+        self._engine = engine
+        self._membership = membership
+        self._migration = migration
+        self._bounds = bounds
+        self._load = load
+        self._limits = limits or RebalanceLimits()
+
+    async def run(self) -> None:
+        above = 0
+        while True:
+            await asyncio.sleep(self._limits.look_s)
+            surplus, target = self.surplus()
+            above = above + 1 if surplus > 0 else 0
+            if above >= self._limits.looks and target is not None and not self._runtime.draining:
+                above = 0
+                keys = self.candidates()[:surplus]
+                await asyncio.gather(*(self._move(key, target) for key in keys))
+
+    def surplus(self) -> tuple[int, Member | None]:
+        """How many sessions are to go now, and to whom."""
+        view, model, me = self._membership.view, self._engine.info.model, self._runtime.replica
+        bound = self._bounds.limits(view, model=model).get(me)
+        others = [
+            member
+            for member in view.members
+            if member.replica != me and member.model == model and not member.draining and member.weight > 0
+        ]
+        load = self._load()
+        if bound is None or not others or load <= max(bound, self._limits.load_min):
+            return 0, None
+        target = min(others, key=lambda member: (member.load, member.replica))
+        if target.load >= load:
+            return 0, None
+        slots = self._engine.info.slots
+        return min(self._limits.at_once, math.ceil((load - target.load) / 2 * slots)), target
+
+    def candidates(self) -> list[SessionKey]:
+        """Those that may go, the best first."""
+        loop = asyncio.get_running_loop()
+        since = loop.time() - self._limits.recent_s
+        newest_first = sorted(self._runtime.actors, key=lambda actor: -actor.active_at)
+        waiting = [actor.key for actor in newest_first if actor.open and not actor.speaking]
+        idle = [actor.key for actor in newest_first if not actor.busy and actor.active_at >= since]
+        return waiting[: self._engine.stats().waiting] + idle
+
+    async def _move(self, key: SessionKey, target: Member) -> None:
+        try:
+            await self._migration.hand_off(key, target)
+            self.moved += 1
+        except StaysHere as reason:
+            log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
+        except SessileError as error:
+            log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)

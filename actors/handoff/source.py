@@ -1,0 +1,264 @@
+"""The source's side of hand-offs: moving a session to another replica on purpose, idle or in mid-answer.
+
+    reserve ─► bring KV up at the target, while the session goes on here ─► seal at a token boundary
+            ─► the target claims, is granted the next fence, goes on at offset + 1 ─► it leaves here
+
+What the engine has outside the device, or can bring there beside a run, is copied in the snapshot format: of an engine
+with block access nearly all of a session in mid-answer too, of one without what was there before the turn. What the
+copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
+has only what was said during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
+2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
+wait for.
+
+Commands that come during the seal wait in the actor, bounded, and are answered by whoever has the session afterwards.
+
+A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal says
+whose fence stands. Ours: it goes on here, and a target that is merely slow takes it from us by its grant, which is as
+good. Not ours: it has moved. While the journal does not answer, going on is safe, because nothing is shown without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from array import array
+from collections.abc import AsyncGenerator
+
+import msgspec
+import structlog
+
+from actors.hosting.runtime import Runtime
+from actors.peer import frames as pf
+from actors.peer.links import LinkDown, Links, PeerLink, Talk
+from sessions.actor.actor import Actor, Phase
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.types import SessionKey, pack_tokens
+from sessions.ports import Engine, Member, Owner
+
+log = structlog.get_logger(__name__)
+
+
+class HandoffLimits(msgspec.Struct, frozen=True):
+    reserve_s: float = 5.0
+    kv_s: float = 60.0  # for each of copying and prefilling; after that the session stays
+    take_s: float = 5.0  # from the seal to the target's word
+    chunk_bytes: int = 8 << 20  # of KV under way
+    near_tokens: int = 128  # as few will be prefilled in a moment: the target will load the log
+    rest_tokens: int = 4  # few enough to be sealed: readers wait for their prefill
+    rounds_max: int = 8
+    at_once: int = 8  # sessions that leave at the same time
+
+
+class StaysHere(Exception):
+    """The session was not handed off, for this reason, and goes on here."""
+
+
+class Migration:
+    """The hand-offs that leave a replica."""
+
+    def __init__(self, runtime: Runtime, engine: Engine, links: Links, *, limits: HandoffLimits | None = None) -> None:
+        self.limits = limits or HandoffLimits()
+        self.handed_off = 0
+        self._runtime = runtime
+        self._engine = engine
+        self._links = links
+        self._measures = runtime.measures
+        self._leaving: dict[SessionKey, None] = {}
+        self._slots = asyncio.Semaphore(self.limits.at_once)
+
+    def leaving(self, key: SessionKey) -> bool:
+        """The session is being handed off."""
+        return key in self._leaving
+
+    async def hand_off(self, key: SessionKey, target: Member) -> Owner:
+        """Moves a session. Raises StaysHere, or Unavailable when it was lost to somebody else meanwhile."""
+        if key in self._leaving:
+            raise StaysHere("it is leaving already")
+        self._leaving[key] = None
+        outcome, begun_at = "failed", asyncio.get_running_loop().time()
+        try:
+            async with self._slots:
+                owner = await self._hand_off(key, target)
+            outcome = "moved"
+            return owner
+        except LinkDown as down:
+            outcome = "stayed"
+            raise StaysHere(f"{target.replica}: {down}") from down
+        except StaysHere:
+            outcome = "stayed"
+            raise
+        finally:
+            del self._leaving[key]
+            self._measures.handoffs.add(outcome)
+            self._measures.handoff_s.of("whole").observe(asyncio.get_running_loop().time() - begun_at)
+
+    async def _hand_off(self, key: SessionKey, target: Member) -> Owner:
+        actor = self._runtime.actor(key)
+        if actor is None or actor.phase is not Phase.WARM:
+            raise StaysHere("it is not here")
+        link: PeerLink = await self._links.get(target)
+        with link.talk() as talk:
+            try:
+                await self._reserve(talk, actor)
+                await self._bring_up(talk, actor)
+                owner = await self._switch(talk, actor)
+            except BaseException:  # whatever it was: the target is not to wait for the session
+                talk.give_up("given up")
+                raise
+        self.handed_off += 1
+        await self._engine.park(key)
+        return owner
+
+    async def _hear(self, talk: Talk, seconds: float) -> pf.HandoffAnswer:
+        """The target's next word. Raises StaysHere when it gives up, or says nothing for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                said = await talk.hear()
+        except TimeoutError:
+            raise StaysHere("the target says nothing") from None
+        if isinstance(said, pf.Abort):
+            raise StaysHere(f"the target does not take it: {said.reason}")
+        return said
+
+    # -- before the seal ---------------------------------------------------------------------------------------------
+
+    async def _reserve(self, talk: Talk, actor: Actor) -> None:
+        longest = max((len(ledger) for ledger in await _ledgers(actor)), default=0)
+        talk.say(pf.Reserve(talk.number, actor.key, longest))
+        await self._hear(talk, self.limits.reserve_s)
+
+    async def _bring_up(self, talk: Talk, actor: Actor) -> None:
+        """Has the target hold KV for all but a rest of the session's ledgers."""
+        told: list[array[int]] = []
+        for ledger in await _ledgers(actor):
+            await self._copy(talk, actor.key, ledger, told)
+        rest_before, near = -1, False
+        last: array[int] = array("I")
+        for _ in range(self.limits.rounds_max):
+            ledgers = await _ledgers(actor)
+            rests = [len(ledger) - covered(ledger, told) for ledger in ledgers]
+            rest = sum(rests)
+            if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
+                return
+            if rest <= self.limits.near_tokens and not near:
+                near = True
+                actor.leaves_soon()
+            rest_before = rest
+            for ledger, missing in zip(ledgers, rests, strict=True):
+                if missing:
+                    keep = common(last, ledger)
+                    talk.say(pf.Prefill(talk.number, keep, pack_tokens(ledger[keep:])))
+                    said = await self._hear(talk, self.limits.kv_s)
+                    told.append(ledger[: said.tokens] if isinstance(said, pf.Ready) else ledger[:0])
+                    last = ledger
+            if actor.phase is not Phase.WARM:
+                raise StaysHere("it left by itself")
+
+    async def _copy(self, talk: Talk, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
+        """Sends what there is of a ledger's KV where that is more than the target was `told`; adds what it has then."""
+        try:
+            async with asyncio.timeout(self.limits.kv_s):
+                export = await self._engine.export_kv(key, ledger)
+        except Exception:  # KV is a cache: what an engine does here costs tokens at most
+            log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+            return
+        if export is None:
+            return
+        async with contextlib.aclosing(export.chunks) as chunks:
+            news = common(ledger, export.ledger) - covered(ledger, told)
+            if news > 0 and 2 * news >= len(export.ledger):  # else it is another branch's, and most of it of no use
+                tokens = await self._send(talk, key, chunks)
+                told.append(export.ledger[:tokens])
+
+    async def _send(self, talk: Talk, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
+        """Returns how many tokens the target has of it."""
+        under_way, sent = 0, False
+        async with contextlib.aclosing(_whole(chunks, key)) as whole:
+            async for chunk in whole:
+                while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
+                    said = await self._hear(talk, self.limits.kv_s)
+                    if isinstance(said, pf.ChunkTaken):
+                        under_way -= said.num_bytes
+                if chunk:
+                    talk.say(pf.Chunk(talk.number, chunk))
+                    under_way, sent = under_way + len(chunk), True
+        if not sent:
+            return 0
+        talk.say(pf.Chunk(talk.number, b""))
+        while True:
+            said = await self._hear(talk, self.limits.kv_s)
+            if isinstance(said, pf.Ready):
+                return said.tokens
+
+    # -- the seal and after ------------------------------------------------------------------------------------------
+
+    async def _switch(self, talk: Talk, actor: Actor) -> Owner:
+        """Seals, and finds out who has the session then. Cancelling leaves it with exactly one owner, too."""
+        owner = self._runtime.ownership.owner(actor.key)
+        if owner is None:
+            raise StaysHere("it left by itself")
+        sealed_at = asyncio.get_running_loop().time()
+        try:
+            await actor.seal()
+            if actor.phase is not Phase.SEALED:
+                raise StaysHere("it left by itself")
+            talk.say(pf.Sealed(talk.number, owner, actor.epoch, actor.top))
+            said = await self._hear(talk, self.limits.take_s)
+            assert isinstance(said, pf.Taken)
+        except BaseException as error:
+            await asyncio.shield(self._resolve(actor))
+            if isinstance(error, StaysHere | LinkDown) and self._runtime.actor(actor.key) is not actor:
+                raise Unavailable("session_moving", "The session went to another replica.") from error
+            raise
+        self._measures.handoff_s.of("seal").observe(asyncio.get_running_loop().time() - sealed_at)
+        self._runtime.succeed(actor.key, said.owner)
+        return said.owner
+
+    async def _resolve(self, actor: Actor) -> None:
+        """The target's word is missing or is no: the journal says whose the session is."""
+        try:
+            ours = await self._runtime.ownership.confirm(actor.key, actor.fence)
+        except SessileError as error:
+            log.warning("handoff_unresolved", session=actor.key.session, tenant=actor.key.tenant, error=str(error))
+            ours = True
+        if ours:
+            await self._runtime.ownership.regain(actor.key)
+            actor.unseal()
+        else:
+            actor.lost()
+
+
+async def _whole(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
+    """What the engine gives; where it fails it ends, and the target refuses what is not whole, and computes it."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception:  # KV is a cache, as above
+        log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+
+
+async def _ledgers(actor: Actor) -> list[array[int]]:
+    """Of which the target is to hold KV."""
+    try:
+        return await actor.ledgers()
+    except BadInput:  # a turn that does not fit the window fails by itself; there is no KV to bring up for it
+        return []
+
+
+def covered(ledger: array[int], told: list[array[int]]) -> int:
+    """How many leading tokens of a ledger are among what was told."""
+    return max((common(ledger, each) for each in told), default=0)
+
+
+def common(one: array[int], other: array[int]) -> int:
+    """How many leading tokens two ledgers share. Compares slices, halving: ledgers have thousands of tokens."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

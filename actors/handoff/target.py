@@ -1,0 +1,202 @@
+"""The target's side of hand-offs: room is reserved, KV comes in while the source still decodes, then the session.
+
+    Reserve ─► Reserved        (or Abort: draining, full)
+    Chunk … Chunk ""  ─► ChunkTaken …, Ready        the KV snapshot, verified by the engine; Ready 0 means refused
+    Prefill           ─► Ready                      KV computed here instead, or beyond the snapshot
+    Sealed            ─► Taken | Abort              claim instead of the source, the journal's next fence, go on
+
+Invariants: nothing of the session starts before `Sealed` has come and the journal has granted the fence; KV that came
+in is a cache and may be used or lost (I6). A visit's end (the link broke) drops what was reserved; a session that was
+being taken is taken to the end: the source finds out by the journal.
+
+Bounds: `arrivals_max` sessions on their way here at the same time; `chunk_bytes` of KV under way for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from actors.hosting.ownership import Moved
+from actors.hosting.runtime import Runtime
+from actors.peer import frames as pf
+from sessions.model.errors import SessileError
+from sessions.model.types import SessionKey, unpack_tokens
+from sessions.ports import Engine
+
+log = structlog.get_logger(__name__)
+
+Post = Callable[[pf.Frame], int]
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Reception:
+    """What a replica's `PeerHost` asks for hand-offs."""
+
+    def __init__(self, runtime: Runtime, engine: Engine, *, arrivals_max: int = 64) -> None:
+        self.runtime = runtime
+        self.engine = engine
+        self.arrivals_max = arrivals_max
+        self.arriving: dict[SessionKey, Arrival] = {}
+        self.taken = 0
+
+    def visit(self, post: Post, spawn: Spawn) -> Visit:
+        return Visit(self, post, spawn)
+
+
+class Arrival:
+    """One session on its way here."""
+
+    def __init__(self, number: int, key: SessionKey) -> None:
+        self.number = number
+        self.key = key
+        self.ledger: array[int] = array("I")
+        self.chunks: asyncio.Queue[bytes] | None = None  # bounded by what the source may have under way
+        self.sealed = False
+        self.busy = False  # KV is being brought up; one thing at a time
+        self.work: asyncio.Task[None] | None = None
+
+
+class Visit:
+    """The hand-offs of one link."""
+
+    def __init__(self, reception: Reception, post: Post, spawn: Spawn) -> None:
+        self._reception = reception
+        self._post = post
+        self._spawn = spawn
+        self._arrivals: dict[int, Arrival] = {}
+
+    def arrive(self, frame: pf.Frame) -> None:
+        """A frame of a hand-off. Raises ValueError for one that is out of place."""
+        if isinstance(frame, pf.Reserve):
+            self._reserve(frame)
+            return
+        assert isinstance(frame, pf.Chunk | pf.Prefill | pf.Sealed | pf.Abort)
+        arrival = self._arrivals.get(frame.handoff)
+        if arrival is None:
+            return  # refused or given up before this came
+        match frame:
+            case pf.Chunk():
+                self._chunk(arrival, frame.data)
+            case pf.Prefill():
+                if frame.keep > len(arrival.ledger):
+                    raise ValueError("Prefill: keeps more than there is")
+                arrival.ledger = arrival.ledger[: frame.keep] + unpack_tokens(frame.tokens)
+                self._begin(arrival, lambda: self._prefill(arrival))
+            case pf.Sealed():
+                arrival.sealed = True
+                self._spawn(self._take(arrival, frame))
+            case pf.Abort():
+                self._drop(arrival)
+
+    def close(self) -> None:
+        """The link has ended."""
+        for arrival in list(self._arrivals.values()):
+            if not arrival.sealed:
+                self._drop(arrival)
+
+    # -- room ------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, frame: pf.Reserve) -> None:
+        reception = self._reception
+        reason = None
+        if reception.runtime.draining:
+            reason = "draining"
+        elif frame.key in reception.arriving:
+            reason = "on its way already"
+        elif len(reception.arriving) >= reception.arrivals_max:
+            reason = "too many at the same time"
+        elif frame.tokens >= reception.engine.info.context_window:
+            reason = "does not fit the context window"
+        if reason is not None:
+            self._post(pf.Abort(frame.handoff, reason))
+            return
+        arrival = Arrival(frame.handoff, frame.key)
+        self._arrivals[frame.handoff] = reception.arriving[frame.key] = arrival
+        self._post(pf.Reserved(frame.handoff))
+
+    def _drop(self, arrival: Arrival) -> None:
+        """The session does not come (or has come): its room is free."""
+        self._arrivals.pop(arrival.number, None)
+        if self._reception.arriving.get(arrival.key) is arrival:
+            del self._reception.arriving[arrival.key]
+        if arrival.work is not None:
+            arrival.work.cancel()
+
+    # -- KV --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, arrival: Arrival, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+        if arrival.busy:
+            raise ValueError("one question at a time")
+        arrival.busy = True
+
+        async def answer() -> None:
+            if self._arrivals.get(arrival.number) is not arrival:
+                return  # dropped before this began
+            arrival.work = asyncio.current_task()
+            tokens = 0
+            try:
+                tokens = await work()
+            except Exception as error:  # noqa: BLE001 - KV is a cache: what an engine does here costs tokens at most
+                log.warning("kv_not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=repr(error))
+            arrival.work, arrival.busy = None, False
+            self._post(pf.Ready(arrival.number, tokens))
+
+        self._spawn(answer())
+
+    def _chunk(self, arrival: Arrival, data: bytes) -> None:
+        if arrival.chunks is None:
+            chunks = arrival.chunks = asyncio.Queue()
+            self._begin(arrival, lambda: self._import(arrival, chunks))
+        arrival.chunks.put_nowait(data)
+
+    async def _import(self, arrival: Arrival, chunks: asyncio.Queue[bytes]) -> int:
+        """Feeds the snapshot to the engine, and whatever the engine does not want to nobody."""
+        ended = False
+
+        async def arriving() -> AsyncIterator[bytes]:
+            nonlocal ended
+            while data := await chunks.get():
+                self._post(pf.ChunkTaken(arrival.number, len(data)))
+                yield data
+            ended = True
+
+        stream, failed, tokens = arriving(), None, 0
+        try:
+            tokens = await self._reception.engine.import_kv(arrival.key, stream)
+        except Exception as error:  # noqa: BLE001 - told below, once the rest has come
+            failed = error
+        await stream.aclose()  # type: ignore[attr-defined]
+        while not ended and (data := await chunks.get()):
+            self._post(pf.ChunkTaken(arrival.number, len(data)))
+        arrival.chunks = None  # another snapshot may follow
+        if failed is not None:
+            raise failed
+        return tokens
+
+    async def _prefill(self, arrival: Arrival) -> int:
+        """Computes KV ahead, unless answers wait for the engine: then it could only wait behind them."""
+        engine = self._reception.engine
+        if engine.stats().waiting == 0:
+            await engine.warm(arrival.key, arrival.ledger)
+        return min(engine.place(arrival.key).tokens, len(arrival.ledger))
+
+    # -- the session -------------------------------------------------------------------------------------------------
+
+    async def _take(self, arrival: Arrival, sealed: pf.Sealed) -> None:
+        """The source has stopped: the session is claimed, granted, loaded and goes on here."""
+        try:
+            owner = await self._reception.runtime.adopt(arrival.key, sealed.owner)
+            self._reception.taken += 1
+            self._post(pf.Taken(arrival.number, owner))
+        except Moved as moved:
+            self._post(pf.Abort(arrival.number, f"held by {moved.owner}"))
+        except SessileError as error:
+            log.warning("not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=str(error))
+            self._post(pf.Abort(arrival.number, error.code))
+        finally:
+            self._drop(arrival)

@@ -1,0 +1,24 @@
+"""One session's trouble among many: a sweep tells of it and goes on with the next, which comes by again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import structlog
+
+from sessions.model.errors import SessileError
+from sessions.model.types import SessionKey
+
+log = structlog.get_logger(__name__)
+
+
+@contextlib.contextmanager
+def apart(event: str, key: SessionKey) -> Iterator[None]:
+    """Whatever fails inside is one session's and ends here, as `event` in the log. Cancellation passes."""
+    try:
+        yield
+    except SessileError as error:
+        log.warning(event, session=key.session, tenant=key.tenant, error=str(error))
+    except Exception:  # a log that cannot be folded is one session's trouble, not the replica's
+        log.exception(event, session=key.session, tenant=key.tenant)

@@ -1,0 +1,355 @@
+"""How a session comes to this replica and stays its: claim, grant, load; and when that must be looked up again.
+
+The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may
+be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or whoever asks has
+lost the owner that the last grant names. What was taken so is claimed once the directory is back (`reclaim`).
+
+What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause
+of the machine), or it lost its lease. Then `certain` is False, and nothing is answered for a session until the
+journal has confirmed its fence. Writes need no such care: their fence is checked in their own transaction.
+
+After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a lease does and does not prove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from sessions.machine.state import State, apply, empty, replay
+from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.events import Record
+from sessions.model.journal_types import Head, Loaded
+from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey, UnixMs
+from sessions.ports import Claim, Directory, Journal, Owner
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS: Final = 4
+READ_PAGE: Final = 1_000
+UNRELEASED_MAX: Final = 100_000  # beyond it the oldest lapse with the lease
+TICK_S: Final = 0.25
+STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
+
+
+class Moved(Exception):
+    """Another replica holds the session: an ordinary answer, and the router goes there. None: nobody knows who."""
+
+    def __init__(self, owner: Owner | None) -> None:
+        super().__init__(owner.replica if owner is not None else "?")
+        self.owner = owner
+
+
+Holder = Callable[[SessionKey, Head], Awaitable[Owner | None]]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A session that is ours: the directory's entry, the granted head, its state and what was loaded."""
+
+    owner: Owner
+    head: Head
+    state: State
+    loaded: Loaded
+
+
+class Ownership:
+    """Claims, grants and doubts of one replica."""
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        incarnation: str,
+        journal: Journal,
+        directory: Directory,
+        now_ms: Callable[[], UnixMs],
+        new_id: Callable[[], str],
+        must_confirm: Callable[[], bool],
+        holder: Holder | None = None,
+    ) -> None:
+        """`must_confirm`: the lease has run out by our own clock (`actors.cluster.membership`). `holder`: who has a
+        session according to its last owner itself (`actors.cluster.previous_owner`); None: nobody is asked."""
+        self.replica = replica
+        self.incarnation = incarnation
+        self._journal = journal
+        self._directory = directory
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._must_confirm = must_confirm
+        self._holder = holder
+        self._held: dict[SessionKey, Owner] = {}
+        self._unclaimed: dict[SessionKey, None] = {}
+        self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
+        self._doubts = 0
+        self._confirmed: dict[SessionKey, int] = {}
+        self._ticked_at: float | None = None
+
+    def owner(self, key: SessionKey) -> Owner | None:
+        return self._held.get(key)
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> Taken:
+        """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
+
+        The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
+        names is asked first.
+
+        `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
+        fails after the claim gives the claim back.
+        """
+        owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
+        doubts = self._doubts
+        await self._spare(key, head, instead_of)
+        await self._claim(key, owner, head, instead_of)
+        try:
+            granted = await self._grant(key, owner, head, instead_of)
+            state, loaded = await self._load(key, granted)
+        except BaseException:
+            await self._give_back(key, owner)
+            raise
+        self._held[key] = owner
+        self._confirmed[key] = doubts
+        return Taken(owner, granted, state, loaded)
+
+    async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
+        try:
+            claim = await self._claimed(key, owner, instead_of)
+        except BaseException as error:
+            if isinstance(error, Unavailable) and self._goes_by_journal(head, instead_of):
+                log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+                self._unclaimed[key] = None
+                return
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, Unavailable):  # it may stand
+                await self._give_back(key, owner)
+            raise
+        if not claim.won:
+            raise Moved(claim.owner)
+
+    async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
+        """Claims in the place of `instead_of`, or of an older activation of ours."""
+        claim = await self._asked(key, owner, instead_of)
+        if not claim.won and self.is_ours(claim.owner):
+            claim = await self._asked(key, owner, claim.owner)
+        return claim
+
+    async def _asked(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
+        """A claim is idempotent on its owner: one of unknown outcome is asked again. Raises OutcomeUnknown where it may
+        stand, and another Unavailable where it does not."""
+        unknown: OutcomeUnknown | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._directory.claim(key, owner, instead_of=instead_of)
+            except OutcomeUnknown as error:
+                unknown = error
+            except Unavailable as error:
+                raise unknown or error from None
+        assert unknown is not None
+        raise unknown
+
+    def is_ours(self, owner: Owner) -> bool:
+        """It is this process, whatever the activation."""
+        return owner.replica == self.replica and owner.incarnation == self.incarnation
+
+    def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
+        if head is None or head.top == 0:
+            return True
+        if last_replica(head) == self.replica:
+            return True
+        return instead_of is not None and head.owner == described(instead_of)
+
+    async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
+        """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
+        if self._holder is None or head is None or head.top == 0:
+            return
+        if instead_of is not None and head.owner == described(instead_of):
+            return
+        holder = await self._holder(key, head)
+        if holder is not None:
+            raise Moved(holder)
+
+    async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
+        """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._journal.grant(
+                    key,
+                    expected_fence=None if head is None else head.fence,
+                    owner=described(owner),
+                    new_epoch=Epoch(self._new_id()),
+                    now_ms=self._now_ms(),
+                )
+            except (Fenced, OutcomeUnknown):
+                before, head = head, await self._journal.head(key)
+                if head is not None and head.owner == described(owner):
+                    return head  # it had been granted
+                if before is None or head is None or head.owner != before.owner:
+                    await self._spare(key, head, instead_of)
+        raise changing_hands()
+
+    async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
+        loaded = await self._journal.load(key, now_ms=self._now_ms())
+        if loaded is None or loaded.head.fence != granted.fence:
+            raise changing_hands()
+        try:
+            state = replay(loaded)
+        except ValueError:
+            log.warning("snapshot_unreadable", session=key.session, tenant=key.tenant)
+            state = empty(key, user=granted.user, listed=granted.listed)
+            for record in await self._whole_log(key):
+                apply(state, record)
+        if state.top != granted.top:
+            raise AssertionError(f"{key}: the log ends at {state.top}, its head at {granted.top}")
+        return state, loaded
+
+    async def _whole_log(self, key: SessionKey) -> list[Record]:
+        records: list[Record] = []
+        while True:
+            after = records[-1].offset if records else 0
+            page = await self._journal.read(key, after=after, limit=READ_PAGE, bytes_max=1 << 24)
+            if page is None or not page.records:
+                return records
+            records.extend(page.records)
+
+    # -- giving back -----------------------------------------------------------------------------------------------
+
+    def let_go(self, key: SessionKey) -> Owner:
+        """The session leaves memory; its entry is still to be released."""
+        self._unclaimed.pop(key, None)
+        self._confirmed.pop(key, None)
+        return self._held.pop(key)
+
+    async def release(self, key: SessionKey, owner: Owner) -> None:
+        """Gives the directory's entry back, unless the session is ours again by now. Never raises SessileError."""
+        if key not in self._held:
+            await self._release(key, owner)
+
+    async def _give_back(self, key: SessionKey, owner: Owner) -> None:
+        """What was claimed for a session that did not become ours, or may have been. Survives its caller's end."""
+        self._unclaimed.pop(key, None)
+        await asyncio.shield(self._release(key, owner))
+
+    async def _release(self, key: SessionKey, owner: Owner) -> None:
+        try:
+            await self._directory.release(key, owner)
+        except SessileError as error:  # the fence stands against it, but who believes it does not find the session
+            self._unreleased[key, owner] = None
+            while len(self._unreleased) > UNRELEASED_MAX:
+                del self._unreleased[next(iter(self._unreleased))]
+            log.warning("release_failed", session=key.session, error=error.code)
+
+    async def release_again(self) -> None:
+        """Gives back what could not be given back before. Raises Unavailable; then it is tried again.
+
+        Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
+        for key, owner in list(self._unreleased):
+            if key not in self._held:
+                await self._directory.release(key, owner)
+                self._unreleased.pop((key, owner), None)
+
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
+        """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
+        claimed before. Returns those for which it names somebody else: they are asked again next time, and nothing is
+        answered for them without the journal's word. Raises Unavailable."""
+        keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
+        self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
+        contested = list[SessionKey]()
+        for key in keys:
+            owner = self._held.get(key)
+            if owner is None:
+                continue
+            claim = await self._claimed(key, owner, None)
+            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is nobody's
+                await self._release(key, owner)
+                if key in self._held:
+                    self._unclaimed[key] = None
+            elif claim.won:
+                self._unclaimed.pop(key, None)
+            else:
+                log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
+                self._confirmed.pop(key, None)
+                contested.append(key)
+        return contested
+
+    async def regain(self, key: SessionKey) -> None:
+        """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.
+
+        It is never taken from the target, whose grant may be on its way."""
+        if key in self._held:
+            try:
+                await self.reclaim(lambda each: each == key)
+            except SessileError as error:
+                log.warning("not_regained", session=key.session, tenant=key.tenant, error=error.code)
+
+    # -- doubt -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """To be called every TICK_S. True when this process stood still in between."""
+        late = self._late()
+        self._ticked_at = asyncio.get_running_loop().time()
+        return late
+
+    def doubt(self) -> None:
+        """Whatever was confirmed so far must be confirmed again."""
+        self._doubts += 1
+
+    def _late(self) -> bool:
+        if self._ticked_at is None:
+            return False
+        return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
+
+    def certain(self, key: SessionKey) -> bool:
+        """Whether answers may be given for a session without asking the journal first."""
+        return self._confirmed.get(key) == self._doubts and not self._must_confirm() and not self._late()
+
+    async def confirm(self, key: SessionKey, fence: int) -> bool:
+        """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""
+        doubts = self._doubts
+        head = await self._journal.head(key)
+        if head is None or head.fence != fence:
+            return False
+        if key in self._held:
+            self._confirmed[key] = doubts
+        return True
+
+
+def described(owner: Owner) -> str:
+    """`Head.owner` of a grant to `owner`."""
+    return f"{owner.replica}/{owner.activation}"
+
+
+def last_replica(head: Head) -> str:
+    """The replica that was granted the session last, by the journal's word; "" where none was."""
+    return head.owner.rpartition("/")[0]
+
+
+def came(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
+    """Why a session is activated at `replica`, in words: by its head before the grant, and by whom it is taken from."""
+    if head is None or head.top == 0:
+        return "new"
+    if instead_of is not None:
+        return f"{'handed off by' if handed_off else 'taken over from'} {instead_of.replica}"
+    last = last_replica(head)
+    return "woken where it was last" if last == replica else f"woken, was last at {last or 'nobody'}"
+
+
+def cause_of(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
+    """The same in one of a fixed few words, to be counted. `same`: its last grant was this replica's; `replaced`: it is
+    taken from an owner that was lost. Failovers are `takeover` (before the lease ended) and `orphaned` (after it)."""
+    if handed_off:
+        return "handoff"
+    if head is None or head.top == 0:
+        return "new"
+    if replaced:
+        return "takeover"
+    if head.open:
+        return "restart" if same else "orphaned"
+    return "woken"
+
+
+def changing_hands() -> Unavailable:
+    return Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)

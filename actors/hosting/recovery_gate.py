@@ -1,0 +1,84 @@
+"""Pacing: how many sessions that lost their owner come back at the same time, and which first.
+
+Recovering a turn costs the survivor a prefill, so a replica that inherits hundreds of sessions at once would serve
+nobody. A slot is held from before the claim until the recovered session has written something (or ended, or patience
+with it ends); whoever waits is admitted by priority, then in order. Commands do not pass here: who asks now is
+served now.
+
+Bounds: `at_once` slots. What waits is bounded by those who ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from sessions.model.events import Record, SessionMigrated
+from sessions.model.types import SessionKey
+
+FIRST, READ, UNREAD = 0, 1, 2  # priorities: somebody waits, somebody reads, nobody does
+
+
+class RecoveryGate:
+    """The slots of one replica."""
+
+    def __init__(self, *, at_once: int, patience_s: float) -> None:
+        self._free = at_once
+        self._patience_s = patience_s
+        self._line: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = 0
+        self._holding: dict[SessionKey, asyncio.TimerHandle] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(not place.done() for _, _, place in self._line)
+
+    async def enter(self, priority: int) -> None:
+        """Returns with a slot; `leave` or `hold` gives it on."""
+        if self._free and not self._line:
+            self._free -= 1
+            return
+        self._arrivals += 1
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._line, (priority, self._arrivals, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Gives a slot back."""
+        while self._line:
+            place = heapq.heappop(self._line)[2]
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
+
+    def hold(self, key: SessionKey) -> None:
+        """The slot is `key`'s until it makes progress or ends. Who asked for the same session twice has one slot."""
+        if key in self._holding:
+            self.leave()
+            return
+        expired: Callable[[SessionKey], None] = self.done
+        self._holding[key] = asyncio.get_running_loop().call_later(self._patience_s, expired, key)
+
+    def published(self, key: SessionKey, records: tuple[Record, ...]) -> None:
+        """Something of a session became durable."""
+        if key in self._holding and not all(isinstance(record.event, SessionMigrated) for record in records):
+            self.done(key)
+
+    def done(self, key: SessionKey) -> None:
+        """The session went on, or ended. Idempotent."""
+        timer = self._holding.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+            self.leave()
+
+    def close(self) -> None:
+        for timer in self._holding.values():
+            timer.cancel()
+        self._holding.clear()

@@ -1,0 +1,495 @@
+"""A replica's actors: activation, routing to them, publishing what they make durable, passivation.
+
+Activation (COLD → CLAIMING → LOADING → WARM) is single-flight per session: claim in the directory, grant in the
+journal, load, fold (`actors.hosting.ownership`), go on with what is unfinished.
+A crash anywhere in it leaves a claim that lapses with the lease, or a grant whose fence the next owner exceeds.
+
+Limits: `actors_max` in memory (the longest idle one leaves first; when none is idle, commands are shed),
+`activations_max` at the same time and `recoveries_max` sessions coming back from a lost owner (others wait).
+Upkeep (sweeps) is in `actors.maintenance.sweeps`, hand-off in `actors.handoff.source`.
+After: Orleans' virtual actors (Bernstein et al., 2014), whose directory and activation we follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+import structlog
+
+from actors.hosting.error_isolation import apart
+from actors.hosting.inflight_commands import Copies
+from actors.hosting.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
+from actors.hosting.recovery_gate import READ, UNREAD, RecoveryGate
+from actors.hosting.runtime_limits import RuntimeLimits
+from actors.hosting.single_flight import SingleFlight, shutting_down
+from actors.hosting.subscribers import Audience, Left, Sink
+from sessions.actor.actor import Actor
+from sessions.actor.actor_context import World
+from sessions.actor.mailbox import ActorGone
+from sessions.billing.prices import PriceBook
+from sessions.machine.inputs_effects import Activated
+from sessions.machine.machine import Machine, idempotency_conflict
+from sessions.metrics import Measures
+from sessions.model import commands as cm
+from sessions.model.authorization import deleted, demand, may_see, not_found
+from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError
+from sessions.model.journal_types import Head
+from sessions.model.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
+from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
+
+__all__ = ["Moved", "Runtime", "RuntimeLimits"]
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 4
+CONFIRMATIONS_AT_ONCE = 16
+
+
+class Runtime:
+    """The actors of one replica; implements the `Sessions` port for sessions that live here.
+
+    Used as an async context: leaving it passivates every actor.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        incarnation: str,
+        journal: Journal,
+        directory: Directory,
+        engine: Engine,
+        filters: FilterSet,
+        limits: RuntimeLimits,
+        now_ms: Callable[[], UnixMs],
+        new_id: Callable[[], str],
+        must_confirm: Callable[[], bool] = lambda: False,
+        measures: Measures | None = None,
+        prices: PriceBook | None = None,
+        holder: Holder | None = None,
+    ) -> None:
+        """`must_confirm`: our lease has run out (`actors.cluster.membership`): answers need the journal's word first.
+        `holder` asks who still has a session that the directory may have forgotten
+        (`actors.cluster.previous_owner`)."""
+        self.measures = measures or Measures()
+        self._prices = prices
+        self.replica = replica
+        self.incarnation = incarnation
+        self.limits = limits
+        self._journal = journal
+        self._directory = directory
+        self._engine = engine
+        self._filters = filters
+        self._now_ms = now_ms
+        self.told: Callable[[Published], None] = lambda published: None  # all that becomes durable; must not block
+        self.tell_deleted: Callable[[SessionKey], Awaitable[None]] = _nobody_else  # whoever may hold KV of it, too
+        self.draining = False  # sessions that are here go on, others do not come
+        self.ownership = Ownership(
+            replica=replica,
+            incarnation=incarnation,
+            journal=journal,
+            directory=directory,
+            now_ms=now_ms,
+            new_id=new_id,
+            must_confirm=must_confirm,
+            holder=holder,
+        )
+        self._actors: dict[SessionKey, Actor] = {}
+        self._copies = Copies[cm.Ok]()
+        self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
+        self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
+        self._activation_slots = asyncio.Semaphore(limits.activations_max)
+        self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
+        self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
+        self._successors: dict[SessionKey, Owner] = {}
+        self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
+        self.audience = Audience(limits, self._actors.get, self._wake)
+        self._tasks = asyncio.TaskGroup()
+        self._closing = False
+
+    async def __aenter__(self) -> Runtime:
+        await self._tasks.__aenter__()
+        self._world = World(
+            journal=self._journal,
+            engine=self._engine,
+            filters=self._filters,
+            replica=self.replica,
+            now_ms=self._now_ms,
+            spawn=self._spawn,
+            publish=self._publish,
+            erase=self.erase,
+            limits=self.limits.actor,
+            measures=self.measures,
+        )
+        self._vigil = self._spawn(self._keep_vigil())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def quiet(self, patience_s: float) -> None:
+        """Takes no new sessions or commands and returns when no answer is being written, or patience ends."""
+        self._closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                for actor in self.actors:
+                    await actor.written()
+
+    async def close(self) -> None:
+        """Takes no more commands and passivates every actor. Open responses stay open in the log. Idempotent."""
+        self._closing = True
+        await self._looking.close()
+        await self._activating.close()
+        await asyncio.gather(*(self.passivate(key) for key in list(self._actors)))
+        self._vigil.cancel()
+        self._gate.close()
+
+    # -- Sessions --------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self, principal: Principal, command: cm.ActorCommand, *, instead_of: Owner | None = None
+    ) -> cm.Ok:
+        """See the `Sessions` port. Raises Moved when another replica holds the session.
+
+        `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
+        demand(principal, "chat")
+        key = self.key_of(principal, command)
+        if self._closing and not isinstance(command, cm.ResponseCancel):
+            raise shutting_down()
+        name = (key, principal.id, command.id)
+        return await self._copies.answered(name, command, lambda: self._answer(key, principal, command, instead_of))
+
+    async def _answer(
+        self, key: SessionKey, principal: Principal, command: cm.ActorCommand, instead_of: Owner | None
+    ) -> cm.Ok:
+        create = cm.making(command) is not None
+        for _ in range(ATTEMPTS):
+            actor = self._actors.get(key)
+            if actor is None:
+                try:
+                    actor = await self._activated(key, principal, create=create, instead_of=instead_of)
+                except Gone:
+                    return await self._answer_before(key, principal, command)
+            elif not self.ownership.certain(key):
+                await self._confirm(actor)
+            try:
+                answer = await actor.execute(principal, command)
+            except ActorGone:
+                await actor.settled()
+                continue
+            except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
+                if await self._confirm(actor):
+                    raise
+                continue
+            if create:
+                return msgspec.structs.replace(answer, epoch=actor.epoch)
+            return answer
+        raise changing_hands()
+
+    async def _answer_before(self, key: SessionKey, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
+        """What a deleted session answered to the command while it was there. Raises Gone where it did not."""
+        record = await self._journal.find_command(key, principal.id, command.id)
+        if record is None:
+            raise deleted(key)
+        if record.digest != cm.command_digest(command):
+            raise idempotency_conflict()
+        return record.answer
+
+    def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
+        """See the `Sessions` port."""
+        return self.audience.watch(key, sink)
+
+    async def attach(self, key: SessionKey, sink: Sink, left: Left) -> tuple[Actor, Callable[[], None]] | None:
+        """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
+        `top` as it is on return and the first call of `sink`.
+
+        `left` (plain function) is called once when the session leaves memory. Raises Unavailable when it is in doubt
+        whether the session is still ours and the journal does not say."""
+        activating = self._activating.get(key)
+        if activating is not None:
+            await asyncio.wait((activating,))
+        actor = self._actors.get(key)
+        if actor is not None and not self.ownership.certain(key):
+            await self._confirm(actor)
+            actor = self._actors.get(key)
+        return None if actor is None else (actor, self.audience.attach(key, sink, left))
+
+    @staticmethod
+    def key_of(principal: Principal, command: cm.ActorCommand) -> SessionKey:
+        """The session that a command is for; one that creates without a name gets the name that follows from it."""
+        session: SessionId | None = command.session
+        return SessionKey(principal.tenant, session or derived_session_id(principal, command.id))
+
+    def _publish(self, published: Published) -> None:
+        self._gate.published(published.key, published.records)
+        self.told(published)
+        self.audience.tell(published)
+
+    # -- activation ------------------------------------------------------------------------------------------------
+
+    def actor(self, key: SessionKey) -> Actor | None:
+        return self._actors.get(key)
+
+    def present(self, key: SessionKey) -> bool:
+        """The session is in memory here, or on its way."""
+        return key in self._actors or key in self._activating
+
+    @property
+    def actors(self) -> list[Actor]:
+        return list(self._actors.values())
+
+    async def holder(self, key: SessionKey) -> Owner | None:
+        """Our ownership of a session in memory here, by the journal's word where it is in doubt. Raises Unavailable."""
+        actor = self._actors.get(key)
+        if actor is None or not (self.ownership.certain(key) or await self._confirm(actor)):
+            return None
+        return self.ownership.owner(key)
+
+    @property
+    def num_present(self) -> int:
+        """Sessions in memory here, or on their way."""
+        return len(self._actors) + len(self._activating)
+
+    def keys_present(self) -> list[SessionKey]:
+        return list(dict.fromkeys((*self._actors, *self._activating)))
+
+    def reason(self, key: SessionKey) -> str:
+        """Why a session is in memory here."""
+        return self._reasons.get(key, "on its way")
+
+    def readers(self, key: SessionKey) -> int:
+        """How many watch the session through this replica."""
+        return self.audience.count(key)
+
+    async def recover(
+        self, key: SessionKey, *, instead_of: Owner | None = None, priority: int = UNREAD
+    ) -> Owner | None:
+        """Activates a session so that its open turns are finished; waits for its turn. Raises like `execute`."""
+        await self._gate.enter(priority)
+        try:
+            actor = self._actors.get(key)
+            if actor is None:
+                actor = await self._activated(key, None, create=False, instead_of=instead_of)
+        except BaseException:
+            self._gate.leave()
+            raise
+        if actor.open and self._actors.get(key) is actor:
+            self._gate.hold(key)
+        else:
+            self._gate.leave()
+        return self.ownership.owner(key)
+
+    def _wake(self, key: SessionKey) -> None:
+        """Somebody reads a session that was put away with paused answers."""
+
+        async def wake() -> None:
+            with apart("not_woken", key), contextlib.suppress(Moved):
+                await self.recover(key, priority=READ)
+
+        if not self._closing:
+            self._spawn(wake())
+
+    def put_away(self, head: Head) -> bool:
+        """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
+        return self.audience.put_away(head)
+
+    async def adopt(self, key: SessionKey, source: Owner) -> Owner:
+        """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
+        for _ in range(ATTEMPTS):
+            head = await self._journal.head(key)
+            if head is None:
+                raise not_found(key)
+            older = self._actors.get(key)
+            if older is not None and older.fence != head.fence:  # of ours, that nobody told of its end
+                older.lost()
+            try:
+                await self._single(key, head, source, "handoff")
+            except Moved as moved:  # an attempt for a command was under way, which could not replace the source
+                if moved.owner != source:
+                    raise
+                continue
+            owner = self.ownership.owner(key)
+            if owner is not None:
+                return owner
+        raise changing_hands()
+
+    def succeed(self, key: SessionKey, owner: Owner) -> None:
+        """The source's side: the session is `owner`'s now. The actor here leaves and says so."""
+        actor = self._actors.get(key)
+        if actor is not None:
+            self._successors[key] = owner
+            actor.hand_over()
+
+    async def _activated(
+        self, key: SessionKey, principal: Principal | None, *, create: bool, instead_of: Owner | None = None
+    ) -> Actor:
+        """The session's actor, activated by whoever comes first; everyone else waits for the same attempt."""
+        task = self._activating.get(key)
+        if task is None:
+            if self._closing or self.draining:
+                raise shutting_down()
+            head = await self._head(key)
+            if head is None or head.top == 0:
+                if not create:
+                    raise not_found(key)
+            elif principal is not None and not may_see(principal, key, head.user):
+                raise not_found(key)
+            elif head.deleted_at is not None and not create:
+                raise deleted(key)
+            return await self._single(key, head, instead_of, None)
+        return await self._activating.join(task)
+
+    async def _head(self, key: SessionKey) -> Head | None:
+        """The head, read once for all who ask at the same time, so that they go on in the order in which they came."""
+        return await self._looking.join(self._looking.get(key) or self._looking.begin(key, self._journal.head(key)))
+
+    async def _single(
+        self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
+    ) -> Actor:
+        actor = self._actors.get(key)
+        if actor is not None:
+            return actor
+        task = self._activating.get(key)
+        if task is None:
+            await self._make_room()
+        task = self._activating.get(key)
+        if task is None:
+            if self._closing:
+                raise shutting_down()
+            task = self._activating.begin(key, self._activate(key, head, instead_of, cause))
+        return await self._activating.join(task)
+
+    async def _make_room(self) -> None:
+        """Keeps the number of actors in bounds: the longest idle one leaves."""
+        while len(self._actors) + len(self._activating) >= self.limits.actors_max:
+            idle = [actor for actor in self._actors.values() if not actor.busy]
+            if not idle:
+                raise Overloaded("overloaded", "Every session in memory is busy.", retry_after_ms=1_000)
+            await self.passivate(min(idle, key=lambda actor: actor.active_at).key)
+
+    async def _activate(
+        self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
+    ) -> Actor:
+        begun_at = asyncio.get_running_loop().time()
+        async with self._activation_slots:
+            taken = await self.ownership.take(key, head, instead_of=instead_of)
+            loaded, granted = taken.loaded, taken.head
+            machine = Machine(
+                taken.state,
+                loaded.commands,
+                default_model=self._engine.info.model,
+                fingerprint=self._engine.tokenizer.fingerprint,
+                smaller_model=self._engine.info.smaller_model,
+                forgetful=not loaded.commands_complete,
+                prices=self._prices,
+            )
+            snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
+            actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
+            self._actors[key] = actor
+            self._reasons[key] = came(head, self.replica, instead_of, handed_off=cause is not None)
+            same = head is not None and last_replica(head) == self.replica
+            actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
+            why = cause_of(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
+            self.measures.activated(why, asyncio.get_running_loop().time() - begun_at)
+            log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
+        self._spawn(self._tell_watchers(key, taken.owner))
+        return actor
+
+    async def _tell_watchers(self, key: SessionKey, owner: Owner) -> None:
+        try:
+            await self._directory.activated(key, owner)
+        except SessileError as error:  # they look again once per TTL
+            log.warning("watchers_not_told", session=key.session, tenant=key.tenant, error=error.code)
+
+    # -- doubt -----------------------------------------------------------------------------------------------------
+
+    async def _confirm(self, actor: Actor) -> bool:
+        """Whether an actor is still ours by the journal's word; one that is not leaves. Raises Unavailable."""
+        ours = await self.ownership.confirm(actor.key, actor.fence)
+        if not ours:
+            actor.lost()
+        return ours
+
+    async def _keep_vigil(self) -> None:
+        """Notices when this process stood still, or the journal went back (a restored backup): what is here may have
+        other owners, or another log, so it looks at all of it."""
+        incarnation = self._journal.incarnation
+        while True:
+            if self.ownership.tick():
+                self.doubt("stood_still")
+            if self._journal.incarnation != incarnation:
+                incarnation = self._journal.incarnation
+                self.doubt("journal_went_back")
+            await asyncio.sleep(TICK_S)
+
+    def doubt(self, why: str) -> None:
+        """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
+        log.warning("in_doubt", why=why, actors=len(self._actors))
+        self.ownership.doubt()
+        self._spawn(self._confirm_all(self.actors))
+
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
+        """`Ownership.reclaim`; a session that somebody else has claimed leaves, unless the journal says that it is
+        still ours: one that waits for a tool would stay long after it was taken. Raises Unavailable."""
+        contested = await self.ownership.reclaim(among)
+        await self._confirm_all([actor for key in contested if (actor := self._actors.get(key)) is not None])
+
+    async def _confirm_all(self, actors: list[Actor]) -> None:
+        slots = asyncio.Semaphore(CONFIRMATIONS_AT_ONCE)
+
+        async def confirm(actor: Actor) -> None:
+            async with slots:
+                if not self.ownership.certain(actor.key):
+                    try:
+                        await self._confirm(actor)
+                    except SessileError as error:  # asked again before anything is answered for it
+                        log.warning("not_confirmed", session=actor.key.session, error=error.code)
+
+        await asyncio.gather(*(confirm(actor) for actor in actors))
+
+    # -- leaving memory --------------------------------------------------------------------------------------------
+
+    async def passivate(self, key: SessionKey) -> None:
+        """Takes one session out of memory with everything durable; its KV may be spilled."""
+        async with self._passivation_slots:
+            actor = self._actors.get(key)
+            if actor is not None:
+                await actor.passivate()
+                await self._engine.park(key)
+
+    async def erase(self, key: SessionKey) -> None:
+        """The KV of a session that is deleted goes from here, and others are told."""
+        try:
+            await self._engine.release(key)
+        finally:
+            await self.tell_deleted(key)
+
+    def _ended(self, actor: Actor) -> None:
+        if self._actors.get(actor.key) is actor:
+            del self._actors[actor.key]
+            self._reasons.pop(actor.key, None)
+            self._gate.done(actor.key)
+            owner = self.ownership.let_go(actor.key)
+            successor = self._successors.pop(actor.key, None)
+            # A successor has claimed it already, unless it was taken while the directory was away.
+            self._spawn(self.ownership.release(actor.key, owner))
+            self.audience.left(actor, successor)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+
+async def _nobody_else(key: SessionKey) -> None:
+    return
+
+
+def _not_activated(key: SessionKey, error: Exception) -> None:
+    log.info("not_activated", session=key.session, tenant=key.tenant, error=str(error))

@@ -1,0 +1,21 @@
+"""The limits of a replica's actors; what happens at each is said in `actors.hosting.runtime`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sessions.actor.actor_context import ActorLimits
+
+
+class RuntimeLimits(msgspec.Struct, frozen=True):
+    actors_max: int = 20_000
+    activations_max: int = 64
+    passivations_max: int = 64  # at once; each may leave a snapshot with the journal
+    recoveries_max: int = 8
+    recovery_patience_s: float = 30.0  # a recovered session that says nothing for so long gives its slot to the next
+    idle_s: float = 600.0
+    orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
+    orphan_after_s: float = 30.0
+    actor: ActorLimits = ActorLimits()

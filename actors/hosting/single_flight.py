@@ -1,0 +1,72 @@
+"""One attempt at a time per session: whoever comes meanwhile waits for it, and all go on in the order of arrival.
+
+An attempt is a task of its own, so that a caller who gives up takes nothing from the others. A caller never gets the
+attempt's cancellation for its own: it is told `interrupted` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Generic, TypeVar
+
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionKey
+
+T = TypeVar("T")
+
+
+def shutting_down() -> Unavailable:
+    return Unavailable("shutting_down", "This server is shutting down.", retry_after_ms=1_000)
+
+
+class SingleFlight(Generic[T]):
+    """`close` cancels what is under way; it must be called."""
+
+    def __init__(self, interrupted: Callable[[], Exception], *, ended: Callable[[SessionKey, Exception], None]) -> None:
+        """`ended` hears of attempts that failed, whether or not somebody waits for them."""
+        self._interrupted = interrupted
+        self._ended = ended
+        self._tasks: dict[SessionKey, asyncio.Task[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[SessionKey]:
+        return iter(self._tasks)
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._tasks
+
+    def get(self, key: SessionKey) -> asyncio.Task[T] | None:
+        return self._tasks.get(key)
+
+    def begin(self, key: SessionKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begins the attempt; there must be none."""
+        assert key not in self._tasks
+        task = self._tasks[key] = asyncio.create_task(work)
+        task.add_done_callback(lambda done: self._done(key, done))
+        return task
+
+    def _done(self, key: SessionKey, task: asyncio.Task[T]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._ended(key, error)
+
+    async def join(self, task: asyncio.Task[T]) -> T:
+        """What the attempt gives, or raises."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if task.cancelled() and waiter is not None and not waiter.cancelling():
+                raise self._interrupted() from None
+            raise
+
+    async def close(self) -> None:
+        """Cancels what is under way and returns when it has ended."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

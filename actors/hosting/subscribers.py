@@ -1,0 +1,87 @@
+"""Who watches the sessions of one replica through it, and who is to be told when one of them leaves its memory.
+
+A watch outlives activations: it hears whoever holds the session here next. What becomes of an answer that nobody
+watches any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from actors.hosting.orphan_policy import Orphans
+from actors.hosting.runtime_limits import RuntimeLimits
+from sessions.actor.actor import Actor
+from sessions.model.types import Epoch, SessionKey
+from sessions.ports import Owner, Published
+
+T = TypeVar("T")
+Sink = Callable[[Published], None]
+Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: its epoch, top, and the next owner
+
+
+class Audience:
+    """The watchers of one replica's sessions."""
+
+    def __init__(
+        self,
+        limits: RuntimeLimits,
+        actor_of: Callable[[SessionKey], Actor | None],
+        wake: Callable[[SessionKey], None],
+    ) -> None:
+        """See `Orphans` for `wake`."""
+        self._sinks: dict[SessionKey, dict[Sink, None]] = {}
+        self._leavers: dict[SessionKey, dict[Left, None]] = {}
+        self._orphans = Orphans(limits, actor_of, self._sinks.__contains__, wake)
+        self.put_away = self._orphans.put_away
+
+    @property
+    def empty(self) -> bool:
+        return not self._sinks and not self._leavers
+
+    def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
+        """Calls `sink` with all that becomes durable here from now on, until the returned function is called."""
+        self._sinks.setdefault(key, {})[sink] = None
+        self._orphans.read_again(key)
+
+        def unwatch() -> None:
+            if _dropped(self._sinks, key, sink):
+                self._orphans.unread(key)
+
+        return unwatch
+
+    def attach(self, key: SessionKey, sink: Sink, left: Left) -> Callable[[], None]:
+        """The same for a session that is in memory; `left` is called once when it leaves."""
+        unwatch = self.watch(key, sink)
+        self._leavers.setdefault(key, {})[left] = None
+
+        def detach() -> None:
+            unwatch()
+            _dropped(self._leavers, key, left)
+
+        return detach
+
+    def count(self, key: SessionKey) -> int:
+        return len(self._sinks.get(key, ()))
+
+    def tell(self, published: Published) -> None:
+        for sink in tuple(self._sinks.get(published.key, ())):
+            sink(published)
+
+    def left(self, actor: Actor, successor: Owner | None) -> None:
+        """The session has left memory here, to `successor` as far as that is known."""
+        self._orphans.left(actor)
+        for left in self._leavers.pop(actor.key, {}):
+            left(actor.epoch, actor.top, successor)
+
+
+def _dropped(table: dict[SessionKey, dict[T, None]], key: SessionKey, one: T) -> bool:
+    """Takes `one` away, once; True when it was the key's last."""
+    ones = table.get(key)
+    if ones is None:
+        return False
+    ones.pop(one, None)
+    if ones:
+        return False
+    del table[key]
+    return True

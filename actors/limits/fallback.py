@@ -1,0 +1,80 @@
+"""What holds while the counts of a cluster are away, as the limits file says (`store_lost`).
+
+    local   every process counts by itself, each with `local_share` of the limits (about one over the gateways)
+    open    nothing is limited
+    closed  no turn begins: `limits_unavailable`
+
+After a failure the store is left alone for a moment, so that no turn waits for its time-out more often than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from actors.limits.memory import MemoryLimiter
+from sessions.limits import Demand, Grant, Limiter, LimitsNow, Standing
+from sessions.model.errors import OutcomeUnknown, Unavailable
+from sessions.model.types import ResponseId, SessionId, TenantId
+
+PAUSE_MS: Final = 1_000.0
+
+log = structlog.get_logger(__name__)
+
+
+class LossTolerant:
+    """Implements `Limiter` over one that may be away. Settling passes its failures on: whoever settles tries again."""
+
+    def __init__(self, store: Limiter, limits: LimitsNow, clock_ms: Callable[[], float]) -> None:
+        self._store = store
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._local = MemoryLimiter(clock_ms)
+        self._again_at = 0.0
+        self.lost = False
+
+    async def reserve(self, demand: Demand) -> Grant:
+        if self._clock_ms() >= self._again_at:
+            try:
+                grant = await self._asked(demand)
+            except Unavailable as error:
+                self._again_at = self._clock_ms() + PAUSE_MS
+                if not self.lost:
+                    self.lost = True
+                    log.error("limits_lost", error=error.code, instead=self._limits().store_lost)
+            else:
+                if self.lost:
+                    self.lost = False
+                    log.info("limits_back")
+                return grant
+        limits = self._limits()
+        if limits.store_lost == "open":
+            return Grant(Standing())
+        if limits.store_lost == "closed":
+            raise Unavailable(
+                "limits_unavailable", "Limits cannot be counted at the moment.", retry_after_ms=int(PAUSE_MS)
+            )
+        return await self._local.reserve(
+            msgspec.structs.replace(
+                demand,
+                tenant_ceilings=demand.tenant_ceilings.scaled(limits.local_share),
+                user_ceilings=demand.user_ceilings.scaled(limits.local_share),
+            )
+        )
+
+    async def _asked(self, demand: Demand) -> Grant:
+        try:
+            return await self._store.reserve(demand)
+        except OutcomeUnknown:
+            return await self._store.reserve(demand)  # under the same name: it is charged once
+
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+        await self._local.settle(tenant, name, session, tokens)
+        await self._store.settle(tenant, name, session, tokens)
+
+    async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
+        await self._local.release(tenant, name, unasked=unasked)
+        await self._store.release(tenant, name, unasked=unasked)

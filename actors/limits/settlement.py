@@ -1,0 +1,82 @@
+"""Settles reservations at the end of their responses, where those become durable: at the replica.
+
+So it does not matter whether the gateway that reserved is still there, and after a failover the next owner settles.
+What ends is noted without waiting and settled by one task in order; while the counts are away it is tried again until
+the reservation would have lapsed. What is lost with this process lapses by itself (`sessions.limits`).
+
+Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. One log line
+says so at the first, and one every `SAY_EVERY`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from sessions.limits import Limiter, LimitsNow
+from sessions.model.errors import Unavailable
+from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.model.types import ResponseId, SessionKey
+from sessions.ports import Published
+
+WAITING_MAX: Final = 50_000
+RETRY_S: Final = 0.5
+SAY_EVERY: Final = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+class Settler:
+    """`published` is told of everything that becomes durable; `run` belongs to a task."""
+
+    def __init__(self, limiter: Limiter, limits: LimitsNow, clock: Callable[[], float]) -> None:
+        self._limiter = limiter
+        self._limits = limits
+        self._clock = clock
+        self._ended: deque[tuple[SessionKey, ResponseId, int, float]] = deque()
+        self._some = asyncio.Event()
+        self.quiet = asyncio.Event()  # set while nothing waits
+        self.quiet.set()
+        self.given_up = 0  # reservations that stay paid as they were made, and lapse
+        self._overflowed = 0
+
+    def published(self, published: Published) -> None:
+        for record in published.records:
+            event = record.event
+            if isinstance(event, ResponseCompleted | ResponseIncomplete | ResponseFailed):
+                usage = event.response.usage or {}
+                tokens = int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
+                self._ended.append((published.key, event.response_id, tokens, self._clock()))
+                if len(self._ended) > WAITING_MAX:
+                    self._overflow()
+                self._some.set()
+                self.quiet.clear()
+
+    def _overflow(self) -> None:
+        self._ended.popleft()
+        self.given_up += 1
+        if self._overflowed % SAY_EVERY == 0:
+            log.warning("not_settled", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
+        self._overflowed += 1
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            while self._ended:
+                key, name, tokens, since = self._ended[0]
+                try:
+                    await self._limiter.settle(key.tenant, name, key.session, tokens)
+                except Unavailable as error:
+                    if self._clock() - since < self._limits().reservation_s:
+                        await asyncio.sleep(RETRY_S)
+                        continue
+                    self.given_up += 1
+                    log.warning("not_settled", session=key.session, response=name, error=error.code)
+                if self._ended and self._ended[0][1] == name:
+                    self._ended.popleft()
+            self._some.clear()
+            self.quiet.set()

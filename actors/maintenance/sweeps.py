@@ -1,0 +1,230 @@
+"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, look for what
+is left of their KV, trim the audit log, tell sessions what reviewers decided.
+
+Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
+indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from actors.hosting.error_isolation import apart
+from actors.hosting.runtime import Moved, Runtime
+from actors.maintenance.erasure import Eraser
+from actors.maintenance.kv_cleanup import Leftovers
+from sessions.governance.audit_trim import trim
+from sessions.governance.end_user_data import PersonalData
+from sessions.governance.retention import Retention
+from sessions.machine.appeals import telling
+from sessions.model.audit import AuditLog
+from sessions.model.errors import Gone, NotFound, SessileError
+from sessions.model.reviews import Case, ReviewBooks
+from sessions.model.types import SessionKey, UnixMs
+from sessions.ports import Directory, Engine, Journal, Keys
+
+log = structlog.get_logger(__name__)
+
+
+class UpkeepLimits(msgspec.Struct, frozen=True):
+    sweep_s: float = 5.0
+    recoveries_at_once: int = 8
+    page: int = 200
+    commands_s: float = 86_400.0
+    purge_every_s: float = 300.0
+    reclaim_every_s: float = 60.0
+
+
+class Upkeep:
+    """The sweeps of one replica. `run` ends only by cancellation."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        journal: Journal,
+        directory: Directory,
+        engine: Engine,
+        limits: UpkeepLimits,
+        now_ms: Callable[[], UnixMs],
+        keys: Keys | None = None,
+        reviews: ReviewBooks | None = None,
+        personal: PersonalData | None = None,
+        retention: Callable[[], Retention] = Retention,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`retention` says how long things are kept now; `personal` None: nobody is ever erased; `audit` None: its
+        rows stay."""
+        self._runtime = runtime
+        self._journal = journal
+        self._directory = directory
+        self._engine = engine
+        self._limits = limits
+        self._now_ms = now_ms
+        self._keys = keys
+        self._reviews = reviews
+        self._retention = retention
+        self._audit = audit
+        self.leftovers = Leftovers(runtime, journal, engine)
+        self.eraser: Eraser | None = None
+        if personal is not None:
+            self.eraser = Eraser(
+                runtime,
+                personal=personal,
+                journal=journal,
+                directory=directory,
+                engine=engine,
+                keys=keys,
+                now_ms=now_ms,
+            )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._recover())
+            loops.create_task(self._sweep())
+
+    async def _recover(self) -> None:
+        """Beside the other sweeps: what comes back is let in slowly (`actors.hosting.recovery_gate`), and nothing waits
+        for it."""
+        while True:
+            await self._attempt("recover", self.recover())
+            await asyncio.sleep(self._limits.sweep_s)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        reclaim_at = loop.time() + self._limits.reclaim_every_s
+        purge_at = loop.time() + self._limits.purge_every_s
+        while True:
+            await self._attempt("release", self._runtime.ownership.release_again())
+            await self._attempt("reclaim", self._runtime.reclaim())
+            if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
+                reclaim_at = loop.time() + self._limits.reclaim_every_s
+                await self._attempt("reclaim_all", self._runtime.reclaim(lambda key: True))
+            if self.eraser is not None:
+                await self._attempt("erase", self.eraser.sweep())
+            await self._attempt("passivate", self.passivate_idle())
+            if loop.time() >= purge_at:
+                purge_at = loop.time() + self._limits.purge_every_s
+                await self._attempt("purge", self.purge())
+                await self._attempt("trim_audit", self.trim_audit())
+                await self._attempt("tidy_reviews", self.tidy_reviews())
+            await self._attempt("tell_reviews", self.tell_reviews())
+            await self._attempt("leftovers", self.leftovers.sweep())
+            await asyncio.sleep(self._limits.sweep_s)
+
+    async def _attempt(self, sweep: str, work: object) -> None:
+        try:
+            await work  # type: ignore[misc]
+        except SessileError as error:
+            log.warning("sweep_failed", sweep=sweep, error=str(error))
+        except Exception:  # a replica with its sessions does not end for it
+            log.exception("sweep_failed", sweep=sweep)
+
+    async def recover(self) -> int:
+        """Activates every session with an open turn that nobody live has; returns how many. Leaves those that this
+        replica has put away until somebody reads them."""
+        recovered = 0
+        slots = asyncio.Semaphore(self._limits.recoveries_at_once)
+        after: SessionKey | None = None
+        while heads := await self._journal.open_heads(limit=self._limits.page, after=after):
+            after = heads[-1].key
+            orphans = [head.key for head in heads if not self._runtime.put_away(head) and await self._orphan(head.key)]
+            done = await asyncio.gather(*(self._recovered(key, slots) for key in orphans))
+            recovered += sum(done)
+        return recovered
+
+    async def _orphan(self, key: SessionKey) -> bool:
+        """Nobody live has the session: no entry counts, or one that names us for what is not here."""
+        if self._runtime.present(key):
+            return False
+        owner = await self._directory.locate(key)
+        return owner is None or (self._runtime.ownership.is_ours(owner) and not self._runtime.present(key))
+
+    async def _recovered(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
+        async with slots:
+            with apart("not_recovered", key):
+                try:
+                    await self._runtime.recover(key)
+                    return True
+                except Moved:
+                    pass
+        return False
+
+    async def passivate_idle(self) -> int:
+        """Takes out of memory whatever has been idle for long enough; returns how many."""
+        long_ago = asyncio.get_running_loop().time() - self._runtime.limits.idle_s
+        idle = [actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago]
+        left = 0
+        for key in idle:
+            actor = self._runtime.actor(key)
+            if actor is not None and not actor.busy and actor.active_at <= long_ago:  # it may have been woken since
+                await self._runtime.passivate(key)
+                left += 1
+        return left
+
+    async def purge(self) -> int:
+        """Erases what is not kept any longer (`sessions.governance.retention`); returns how many sessions.
+
+        Their keys go first: when their rows are gone, nobody names them again."""
+        now, purged = self._now_ms(), 0
+        commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
+        for due in self._retention().due(now):
+            keys = await self._journal.purgeable(due, limit=self._limits.page)
+            gone = [key for key in keys if await self._unkept(key)]
+            purged += len(await self._journal.purge(gone, due, commands_before=commands_before, at=now))
+        return purged
+
+    async def _unkept(self, key: SessionKey) -> bool:
+        """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
+        with apart("not_purged", key):
+            await self._runtime.erase(key)
+            if self._keys is not None:
+                await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
+            return True
+        return False
+
+    async def trim_audit(self) -> int:
+        """Takes rows away from the audit log that are not kept any longer (`sessions.governance.audit_trim`); returns
+        how many."""
+        audit, retention, now = self._audit, self._retention(), self._now_ms()
+        if audit is None or not retention.trims_audit:
+            return 0
+        trimmed = 0
+        for tenant in await audit.tenants():
+            before = retention.of(tenant).audit_before(now)
+            if before is not None:
+                trimmed += await trim(audit, tenant, before=before, now=now)
+        return trimmed
+
+    async def tell_reviews(self) -> int:
+        """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
+        how many were told."""
+        told, books = 0, self._reviews
+        if books is not None:
+            for case in await books.untold(limit=self._limits.page):
+                with apart("not_told", case.key):
+                    told += await self._told(case, books)
+        return told
+
+    async def _told(self, case: Case, books: ReviewBooks) -> bool:
+        try:
+            await self._runtime.execute(*telling(case))
+        except Moved:
+            return False  # its owner tells it
+        except (NotFound, Gone):
+            pass  # nobody is left to be told
+        await books.mark_told(case.id, decision=case.decisions)
+        return True
+
+    async def tidy_reviews(self) -> None:
+        """Lets go of old cases, and of those that are too many."""
+        if self._reviews is not None:
+            dropped = await self._reviews.tidy(now=self._now_ms())
+            for why, count in zip(("age", "room"), dropped, strict=True):
+                if count:
+                    self._runtime.measures.reviews_dropped.add(why, by=count)
+                    log.warning("reviews_dropped", why=why, count=count)

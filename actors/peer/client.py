@@ -1,0 +1,357 @@
+"""The dialing end of a peer link: requests with numbered answers, watches with credit, and the handshake.
+
+Whoever asks waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
+the asker repeats by the command's id (I5). A watch tells its watcher and nobody else; bytes that its watcher has taken
+are credited back, so that the replica knows how far behind this reader is.
+
+Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `Overloaded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from actors.hosting.runtime import Moved
+from actors.peer import frames as pf
+from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
+from actors.peer.wire import Wire
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.errors import Overloaded
+from sessions.model.types import Principal, SessionKey
+from sessions.ports import Member, Owner
+
+Answer = pf.Done | pf.Taken | pf.Failed | pf.MovedTo | pf.Surveyed
+
+
+class _Watch:
+    __slots__ = ("taken", "watcher")
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.taken = 0  # bytes not yet credited back
+
+
+class Link:
+    """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
+
+    def __init__(self, member: Member, wire: Wire, limits: LinkLimits) -> None:
+        self._member = member
+        self._wire = wire
+        self._limits = limits
+        self._numbers = 0
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._watches: dict[int, _Watch] = {}
+        self._taken = 0  # bytes of events, of whatever watch, not yet credited back
+        self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
+        self._drains: dict[int, asyncio.Queue[pf.Drained | pf.Failed | LinkDown]] = {}
+
+    @property
+    def member(self) -> Member:
+        return self._member
+
+    @property
+    def down(self) -> LinkDown | None:
+        return self._wire.down
+
+    async def run(self) -> LinkDown:
+        """Carries the link until it ends; whoever waits for an answer is told."""
+        down = LinkDown("closed")
+        try:
+            down = await self._wire.run(self._deliver)
+        finally:
+            for asked in self._asked.values():
+                if not asked.done():
+                    asked.set_exception(down)
+            self._asked.clear()
+            self._watches.clear()
+            for handoff in self._handoffs.values():
+                handoff.put_nowait(down)
+            for drain in self._drains.values():
+                drain.put_nowait(down)
+        return down
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+    ) -> tuple[Ok, Owner | None]:
+        number = self._number()
+        answer = await self._ask(number, pf.Execute(number, principal, command, activate, instead_of))
+        assert isinstance(answer, pf.Done)
+        return answer.ok, answer.owner
+
+    async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
+        number = self._number()
+        answer = await self._ask(number, pf.TakeOver(number, key, instead_of, priority))
+        assert isinstance(answer, pf.Taken)
+        return answer.owner
+
+    async def holds(self, key: SessionKey) -> Owner | None:
+        number = self._number()
+        try:
+            answer = await self._ask(number, pf.Holds(number, key))
+        except Moved:
+            return None
+        assert isinstance(answer, pf.Taken)
+        return answer.owner
+
+    def deleted(self, key: SessionKey) -> None:
+        self._check_room()
+        self._wire.post(pf.Deleted(self._number(), key))
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _check_room(self) -> None:
+        if self._wire.down is not None:
+            raise self._wire.down
+        if len(self._asked) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
+            raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
+
+    async def _ask(self, number: int, frame: pf.Frame) -> Answer:
+        """The answer to a request. Raises LinkDown, Moved, or the error that was answered."""
+        self._check_room()
+        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[number] = asked
+        self._wire.post(frame)
+        try:
+            answer = await asked
+        finally:
+            self._asked.pop(number, None)
+        match answer:
+            case pf.Failed():
+                raise pf.raised(answer)
+            case pf.MovedTo():
+                raise Moved(answer.owner)
+            case _:
+                return answer
+
+    # -- watches ----------------------------------------------------------------------------------------------------
+
+    def attach(self, key: SessionKey, watcher: Watcher) -> int:
+        if self._wire.down is not None:
+            raise self._wire.down
+        number = self._number()
+        self._watches[number] = _Watch(watcher)
+        self._wire.post(pf.Attach(number, key))
+        return number
+
+    def detach(self, watch: int) -> None:
+        if self._watches.pop(watch, None) is not None:
+            self._wire.post(pf.Detach(watch))
+
+    # -- hand-off ---------------------------------------------------------------------------------------------------
+
+    def talk(self) -> HandoffTalk:
+        if self._wire.down is not None:
+            raise self._wire.down
+        number = self._number()
+        heard = self._handoffs[number] = asyncio.Queue()
+        return HandoffTalk(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
+
+    # -- operations -------------------------------------------------------------------------------------------------
+
+    async def drain(self, on_progress: asyncio.Queue[pf.Drained]) -> pf.Drained:
+        """Has the replica hand everything off; returns when nothing is left there. Raises SessileError, LinkDown."""
+        self._check_room()
+        number = self._number()
+        queue = self._drains[number] = asyncio.Queue()
+        self._wire.post(pf.Drain(number))
+        try:
+            while True:
+                said = await queue.get()
+                if isinstance(said, LinkDown):
+                    raise said
+                if isinstance(said, pf.Failed):
+                    raise pf.raised(said)
+                on_progress.put_nowait(said)
+                if said.left == 0:
+                    return said
+        finally:
+            del self._drains[number]
+
+    async def survey(
+        self, *, after: SessionKey | None, limit: int, tenant: str = "", session: str = "", state: str = ""
+    ) -> pf.Surveyed:
+        """A page of the sessions in memory there. Raises SessileError, LinkDown."""
+        number = self._number()
+        answer = await self._ask(number, pf.Survey(number, after, limit, tenant, session, state))
+        assert isinstance(answer, pf.Surveyed)
+        return answer
+
+    async def move(self, key: SessionKey, to: str = "") -> Owner:
+        """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
+        number = self._number()
+        answer = await self._ask(number, pf.Move(number, key, to))
+        assert isinstance(answer, pf.Taken)
+        return answer.owner
+
+    # -- what arrives -----------------------------------------------------------------------------------------------
+
+    def _deliver(self, frames: list[pf.AnyFrame]) -> None:
+        credit: list[tuple[int, int]] = []
+        for frame in frames:
+            match frame:
+                case pf.Events():
+                    self._events(frame, credit)
+                case pf.Done() | pf.MovedTo() | pf.Surveyed():
+                    self._answer(frame.id, frame)
+                case pf.Taken() if frame.id in self._handoffs:
+                    self._handoffs[frame.id].put_nowait(frame)
+                case pf.Taken():
+                    self._answer(frame.id, frame)
+                case pf.Failed() if frame.id in self._drains:
+                    self._drains[frame.id].put_nowait(frame)
+                case pf.Failed():
+                    self._answer(frame.id, frame)
+                case pf.Attached():
+                    if (watch := self._watches.get(frame.watch)) is not None:
+                        watch.watcher.attached(frame.owner, frame.epoch, frame.top)
+                case pf.Behind():
+                    if (watch := self._watches.get(frame.watch)) is not None:
+                        watch.watcher.behind(frame.epoch, frame.top)
+                case pf.Absent():
+                    if (watch := self._watches.pop(frame.watch, None)) is not None:
+                        watch.watcher.detached(frame.owner, top=0)
+                case pf.Left():
+                    if (watch := self._watches.pop(frame.watch, None)) is not None:
+                        watch.watcher.detached(frame.owner, top=frame.top)
+                case pf.Reserved() | pf.ChunkTaken() | pf.Ready() | pf.Abort():
+                    if (queue := self._handoffs.get(frame.handoff)) is not None:
+                        queue.put_nowait(frame)
+                case pf.Drained():
+                    if (drain := self._drains.get(frame.id)) is not None:
+                        drain.put_nowait(frame)
+                case pf.Beat():
+                    pass
+                case _:
+                    raise ValueError(type(frame).__name__)
+        if credit:
+            self._wire.post(pf.Credit(tuple(credit)))
+
+    def _answer(self, number: int, answer: Answer) -> None:
+        asked = self._asked.get(number)
+        if asked is not None and not asked.done():
+            asked.set_result(answer)
+
+    def _events(self, frame: pf.Events, credit: list[tuple[int, int]]) -> None:
+        self._taken += frame.num_bytes
+        if self._taken >= self._limits.events_bytes // 8:
+            credit.append((0, self._taken))
+            self._taken = 0
+        watch = self._watches.get(frame.watch)
+        if watch is None:
+            return  # on its way when the watch ended
+        watch.watcher.events(frame.epoch, frame.records)
+        watch.taken += frame.num_bytes
+        if watch.taken >= self._limits.watch_bytes // 4:
+            credit.append((frame.watch, watch.taken))
+            watch.taken = 0
+
+
+class HandoffTalk:
+    """Implements `Talk`. What is heard is bounded by the protocol: an answer to each question, and one per chunk."""
+
+    def __init__(
+        self,
+        number: int,
+        wire: Wire,
+        heard: asyncio.Queue[pf.HandoffAnswer | LinkDown],
+        end: Callable[[], object],
+    ) -> None:
+        self._number = number
+        self._wire = wire
+        self._heard = heard
+        self._end = end
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    def say(self, frame: pf.Frame) -> None:
+        if self._wire.down is not None:
+            raise self._wire.down
+        self._wire.post(frame)
+
+    async def hear(self) -> pf.HandoffAnswer:
+        said = await self._heard.get()
+        if isinstance(said, LinkDown):
+            raise said
+        return said
+
+    def give_up(self, reason: str) -> None:
+        self._wire.post(pf.Abort(self._number, reason))
+
+    def __enter__(self) -> HandoffTalk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+
+class Connector:
+    """Dials replicas and shakes hands: a `Connect`."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        *,
+        kind: Literal["gateway", "replica", "operator"],
+        name: str,
+        fingerprint: str | None = None,
+        limits: LinkLimits | None = None,
+    ) -> None:
+        """`fingerprint` is our own, where KV is to move; None: what the directory says of the other end."""
+        self._dialer = dialer
+        self._kind: Literal["gateway", "replica", "operator"] = kind
+        self._name = name
+        self._fingerprint = fingerprint
+        self._limits = limits or LinkLimits()
+
+    async def __call__(self, member: Member) -> Link:
+        carrier: Carrier | None = None
+        try:
+            async with asyncio.timeout(self._limits.dial_s):
+                carrier = await self._dialer.dial(member.address)
+                wire = Wire(carrier, self._limits)
+                await wire.now(
+                    pf.Hello(
+                        pf.PEER_PROTOCOL,
+                        self._kind,
+                        self._name,
+                        member.replica,
+                        member.incarnation,
+                        self._fingerprint or member.fingerprint,
+                    )
+                )
+                _check_welcome(await wire.first(), member)
+            return Link(member, wire, self._limits)
+        except BaseException as error:
+            if carrier is not None:
+                await carrier.close()
+            if isinstance(error, TimeoutError):
+                raise LinkDown("keepalive", f"{member.address} does not answer") from error
+            raise
+
+
+def _check_welcome(frames: list[pf.AnyFrame], member: Member) -> None:
+    """Raises LinkDown when the first message is no welcome."""
+    match frames:
+        case [pf.Welcome() as welcome]:
+            if welcome.protocol != pf.PEER_PROTOCOL:
+                raise LinkDown(
+                    "rejected",
+                    f"{member.replica} speaks peer protocol {welcome.protocol}, we speak {pf.PEER_PROTOCOL}",
+                )
+        case [pf.Refusal(code="wrong_process") as refusal]:
+            raise Replaced(refusal.message)
+        case [pf.Refusal() as refusal]:
+            raise LinkDown("rejected", refusal.message)
+        case _:
+            raise LinkDown("rejected", f"{member.address} is not a replica's peer link")

@@ -1,0 +1,437 @@
+"""What two processes of a cluster say to each other on a peer link: frames, and how they travel.
+
+A message on the wire is one msgpack array of frames; a frame is an array of its tag and its fields. The side that dials
+(a gateway, or a replica that hands a session off) asks; the side that answers is a replica. Both send a `Beat` when
+they have nothing else to say. The protocol's number stands in the first frame of either side and nowhere else: ends
+with different numbers do not talk. Within a number, fields are only ever added behind the others, with a default.
+
+Pure. What stands beside an event for our own eyes (`Record.private`) never travels to a gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from sessions.model import errors
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.errors import SessileError
+from sessions.model.events import Record
+from sessions.model.types import Epoch, Principal, SessionKey
+from sessions.ports import Owner
+
+PEER_PROTOCOL: Final = 1
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all frames."""
+
+
+# -- the beginning and the end ------------------------------------------------------------------------------------
+
+
+class Hello(Frame, frozen=True, tag=0):
+    """The first frame of the dialing end: who it is, and whom it believes to have reached.
+
+    `fingerprint` is what the directory says of the replica that is dialed, or, from a replica, its own."""
+
+    protocol: int
+    kind: Literal["gateway", "replica", "operator"]
+    name: str
+    replica: str
+    incarnation: str
+    fingerprint: str
+
+
+class Welcome(Frame, frozen=True, tag=1):
+    """The first frame of the answering end."""
+
+    protocol: int
+    replica: str
+    incarnation: str
+    fingerprint: str
+
+
+class Refusal(Frame, frozen=True, tag=2):
+    """Instead of `Welcome`: why not. The link ends. `code` wrong_process: another one has this address now."""
+
+    code: str
+    message: str
+
+
+class Beat(Frame, frozen=True, tag=3):
+    """Proof of life, when there is nothing else to say."""
+
+
+class Goodbye(Frame, frozen=True, tag=4):
+    """The link ends on purpose; whoever dialed may come again."""
+
+
+# -- commands -----------------------------------------------------------------------------------------------------
+
+
+class Execute(Frame, frozen=True, tag=10):
+    """Run a command, where the session is in memory; elsewhere only with `activate`, which says that it was placed
+    there. `instead_of`: the owner that the asker has lost (early takeover)."""
+
+    id: int
+    principal: Principal
+    command: ActorCommand
+    activate: bool = False
+    instead_of: Owner | None = None
+
+
+class TakeOver(Frame, frozen=True, tag=11):
+    """Activate a session so that its open turns go on. Smaller `priority` comes first."""
+
+    id: int
+    key: SessionKey
+    instead_of: Owner | None = None
+    priority: int = 0
+
+
+class Done(Frame, frozen=True, tag=12):
+    """`Execute` was applied; `owner` holds the session."""
+
+    id: int
+    ok: Ok
+    owner: Owner | None
+
+
+class Failed(Frame, frozen=True, tag=13):
+    """A request's error."""
+
+    id: int
+    kind: str
+    code: str
+    message: str
+    param: str | None = None
+    retryable: bool = False
+    retry_after_ms: int | None = None
+
+
+class MovedTo(Frame, frozen=True, tag=14):
+    """Another replica holds the session, as far as we know; None: not we, and we do not know who."""
+
+    id: int
+    owner: Owner | None
+
+
+class Taken(Frame, frozen=True, tag=15):
+    """`TakeOver` or a hand-off: the session is ours now."""
+
+    id: int
+    owner: Owner
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+class Attach(Frame, frozen=True, tag=20):
+    """Tell `watch` everything of `key` that becomes durable from now on, if the session is in memory there."""
+
+    watch: int
+    key: SessionKey
+
+
+class Detach(Frame, frozen=True, tag=21):
+    watch: int
+
+
+class Attached(Frame, frozen=True, tag=22):
+    """From offset `top` + 1 on, `Events` follow."""
+
+    watch: int
+    owner: Owner
+    epoch: Epoch
+    top: int
+
+
+class Absent(Frame, frozen=True, tag=23):
+    """The session is not in memory there; `owner` as far as known. The watch has ended."""
+
+    watch: int
+    owner: Owner | None
+
+
+class Events(Frame, frozen=True, tag=24):
+    """`num_bytes` is the size of the encoded records, which the reader credits back."""
+
+    watch: int
+    epoch: Epoch
+    num_bytes: int
+    records: tuple[Record, ...]
+
+
+class EncodedEvents(Frame, frozen=True, tag=24):
+    """`Events` as a replica sends it: the records are encoded once for all who watch."""
+
+    watch: int
+    epoch: Epoch
+    num_bytes: int
+    records: msgspec.Raw
+
+
+class Behind(Frame, frozen=True, tag=25):
+    """Events up to `top` were left out because the reader was slow: the journal has them. `Events` follow again."""
+
+    watch: int
+    epoch: Epoch
+    top: int
+
+
+class Left(Frame, frozen=True, tag=26):
+    """The session has left that replica's memory at `top`; `owner` is the next one, if known. The watch has ended."""
+
+    watch: int
+    epoch: Epoch
+    top: int
+    owner: Owner | None
+
+
+class Credit(Frame, frozen=True, tag=27):
+    """The reader has taken this many bytes of events: pairs of (watch, bytes); watch 0 stands for all of them."""
+
+    taken: tuple[tuple[int, int], ...]
+
+
+# -- hand-off -------------------------------------------------------------------------------------------------------
+
+
+class Reserve(Frame, frozen=True, tag=30):
+    """May `key` come to you? `handoff` names this hand-off on this link until it ends; its ledger has `tokens`."""
+
+    handoff: int
+    key: SessionKey
+    tokens: int
+
+
+class Reserved(Frame, frozen=True, tag=31):
+    handoff: int
+
+
+class Chunk(Frame, frozen=True, tag=32):
+    """A piece of the session's KV snapshot; an empty one is its end."""
+
+    handoff: int
+    data: bytes
+
+
+class ChunkTaken(Frame, frozen=True, tag=33):
+    """The target has room for this many bytes more."""
+
+    handoff: int
+    num_bytes: int
+
+
+class Prefill(Frame, frozen=True, tag=34):
+    """Bring KV up for a ledger: its first `keep` tokens as they were told before, then `tokens` (packed)."""
+
+    handoff: int
+    keep: int
+    tokens: bytes
+
+
+class Ready(Frame, frozen=True, tag=35):
+    """KV for so many leading tokens of the ledger is there: the answer to a snapshot's end and to `Prefill`."""
+
+    handoff: int
+    tokens: int
+
+
+class Sealed(Frame, frozen=True, tag=36):
+    """The source has stopped at `top` and writes nothing more: claim the session instead of `owner`, and go on."""
+
+    handoff: int
+    owner: Owner
+    epoch: Epoch
+    top: int
+
+
+class Abort(Frame, frozen=True, tag=37):
+    """The hand-off ends here (either side). From the target, it says why."""
+
+    handoff: int
+    reason: str
+
+
+# -- operations -----------------------------------------------------------------------------------------------------
+
+
+class Drain(Frame, frozen=True, tag=40):
+    """Hand everything off and take nothing new. Answered by `Drained` again and again until nothing is left."""
+
+    id: int
+
+
+class Drained(Frame, frozen=True, tag=41):
+    id: int
+    handed_off: int
+    parked: int
+    left: int
+
+
+class Resident(Frame, frozen=True):
+    """A session in a replica's memory, or on its way there (`actors.maintenance.introspection`)."""
+
+    key: SessionKey
+    replica: str
+    state: str
+    fence: int
+    epoch: str
+    top: int
+    open: tuple[str, ...]  # the responses that are being written
+    kv_tier: str
+    kv_tokens: int
+    readers: int
+    idle_s: float
+    reason: str
+
+
+class Survey(Frame, frozen=True, tag=42):
+    """Which sessions are in memory there? Those behind `after`; an empty filter lets everything through."""
+
+    id: int
+    after: SessionKey | None = None
+    limit: int = 100
+    tenant: str = ""
+    session: str = ""
+    state: str = ""
+
+
+class Surveyed(Frame, frozen=True, tag=43):
+    """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
+    tenant that was asked for; None where none was, or it is not counted."""
+
+    id: int
+    residents: tuple[Resident, ...]
+    total: int
+    has_more: bool
+    kv_bytes: int | None = None
+
+
+class Move(Frame, frozen=True, tag=44):
+    """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `Taken` with
+    this id, or `Failed`."""
+
+    id: int
+    key: SessionKey
+    to: str = ""
+
+
+class Holds(Frame, frozen=True, tag=45):
+    """Is `key` in memory there, and yours? Answered by `Taken` with this id, or `MovedTo`. From a replica that is to
+    take the session, because the directory names nobody."""
+
+    id: int
+    key: SessionKey
+
+
+class Deleted(Frame, frozen=True, tag=46):
+    """`key` is deleted: what lies there of its KV goes, if the journal says so too. Answered only where that failed."""
+
+    id: int
+    key: SessionKey
+
+
+AnyFrame = (
+    Hello
+    | Welcome
+    | Refusal
+    | Beat
+    | Goodbye
+    | Execute
+    | TakeOver
+    | Done
+    | Failed
+    | MovedTo
+    | Taken
+    | Attach
+    | Detach
+    | Attached
+    | Absent
+    | Events
+    | Behind
+    | Left
+    | Credit
+    | Reserve
+    | Reserved
+    | Chunk
+    | ChunkTaken
+    | Prefill
+    | Ready
+    | Sealed
+    | Abort
+    | Drain
+    | Drained
+    | Survey
+    | Surveyed
+    | Move
+    | Holds
+    | Deleted
+)
+
+HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyFrame])
+
+
+def encode(frame: Frame) -> bytes:
+    """One frame, as it stands inside a message."""
+    return _encoder.encode(frame)
+
+
+def pack(frames: Sequence[bytes]) -> bytes:
+    """A message of encoded frames."""
+    count = len(frames)
+    if count < 16:
+        return b"".join((bytes((0x90 | count,)), *frames))
+    if count < 1 << 16:
+        return b"".join((b"\xdc", count.to_bytes(2, "big"), *frames))
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), *frames))
+
+
+def unpack(message: bytes) -> list[AnyFrame]:
+    """The frames of a message. Raises ValueError for anything else."""
+    try:
+        return _decoder.decode(message)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a peer message: {error}") from error
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    """Records for `EncodedEvents`, without what stands beside them for our own eyes."""
+    return _encoder.encode([r if r.private is None else Record(r.offset, r.at, r.event) for r in records])
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+_KINDS: Final[dict[str, type[SessileError]]] = {
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SessileError)
+}
+
+
+def failed(id: int, error: SessileError) -> Failed:
+    return Failed(
+        id,
+        type(error).__name__,
+        error.code,
+        error.public_message,
+        error.param,
+        error.retryable,
+        error.retry_after_ms,
+    )
+
+
+def raised(frame: Failed) -> SessileError:
+    """The error that `failed` was made of."""
+    return _KINDS.get(frame.kind, SessileError)(
+        frame.code,
+        frame.message,
+        param=frame.param,
+        retryable=frame.retryable,
+        retry_after_ms=frame.retry_after_ms,
+    )

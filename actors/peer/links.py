@@ -1,0 +1,380 @@
+"""Peer links: the seam between those who ask (gateways, replicas that hand off) and the replicas that answer.
+
+Three layers, each with its own second implementation:
+
+    router, migration ─ PeerLink ─ Wire (frames, batches, beats) ─ Carrier (messages of bytes) ─ gRPC | memory
+
+A `Carrier` moves whole messages in order or dies; everything else (what is alive, what is too much, who is asked) is
+decided above it, so that a whole cluster runs in one process under virtual time on the same code.
+
+`Links` keeps one link per replica and says of each whether it is to be trusted. A replica is suspected when a link
+broke and nobody answers at its address any more, when it was silent for `dead_after_beats`, or when another process
+answers in its place. A suspicion is no proof, and need not be: whoever acts on one is fenced by the journal (I1).
+It ends when the replica answers again. Bounds: one link and one dialing per replica.
+
+After: the phi-accrual and SWIM detectors' split of suspicion from proof; etcd's peer streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Literal, Protocol
+
+import msgspec
+import structlog
+
+from actors.peer.frames import Frame, HandoffAnswer
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.errors import Unavailable
+from sessions.model.events import Record
+from sessions.model.types import Epoch, Principal, SessionKey
+from sessions.ports import Member, Owner
+
+log = structlog.get_logger(__name__)
+
+DownReason = Literal["reset", "refused", "keepalive", "rejected", "closed"]
+
+
+class LinkDown(Exception):
+    """The link is gone; whatever was asked over it may or may not have happened.
+
+    reset      it broke                        refused   nobody listens at the address
+    keepalive  the other end is silent         rejected  the other end does not want us: `detail` says why
+    closed     one of the ends closed it on purpose
+    """
+
+    def __init__(self, reason: DownReason, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason: DownReason = reason
+        self.detail = detail
+
+
+class Replaced(LinkDown):
+    """Another process answers at the replica's address: the one that was meant is gone."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("refused", detail)
+
+
+class Carrier(Protocol):
+    """Moves messages both ways, in order and whole, until it dies. Both calls raise LinkDown from then on."""
+
+    async def send(self, message: bytes) -> None:
+        """Returns when there is room for another message. One caller at a time."""
+        ...
+
+    async def receive(self) -> bytes:
+        """One caller at a time."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it at once, for both sides. Idempotent; never raises."""
+        ...
+
+
+class Dialer(Protocol):
+    async def dial(self, address: str) -> Carrier:
+        """Raises LinkDown: refused, rejected (credentials), or keepalive where nothing answers in time."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who reads a session over a link. Called from the link's reader: plain functions that neither block nor raise."""
+
+    def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
+        """Events from `top` + 1 on follow."""
+        ...
+
+    def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None: ...
+
+    def behind(self, epoch: Epoch, top: int) -> None:
+        """Events up to `top` were left out; the journal has them."""
+        ...
+
+    def detached(self, owner: Owner | None, *, top: int) -> None:
+        """The watch has ended: the session is not, or no longer, in memory there. `owner` as far as is known."""
+        ...
+
+
+class Talk(Protocol):
+    """One hand-off over a link, as its source leads it: a context, at whose end the target's words are not heard."""
+
+    @property
+    def number(self) -> int:
+        """What the frames of this hand-off carry."""
+        ...
+
+    def say(self, frame: Frame) -> None:
+        """Raises LinkDown."""
+        ...
+
+    async def hear(self) -> HandoffAnswer:
+        """What the target says next. Raises LinkDown."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Tells the target that the session does not come, if the link still stands."""
+        ...
+
+    def __enter__(self) -> Talk: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class PeerLink(Protocol):
+    """One end's way to one replica. Every call raises LinkDown when the link is, or goes, down."""
+
+    @property
+    def member(self) -> Member: ...
+
+    @property
+    def down(self) -> LinkDown | None:
+        """Why it ended; None while it is up."""
+        ...
+
+    async def execute(
+        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+    ) -> tuple[Ok, Owner | None]:
+        """Runs a command there; a session that is not in memory there is activated only if asked for. The owner
+        is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it back.
+        """
+        ...
+
+    async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
+        """Has the session activated there. Raises SessileError or Moved."""
+        ...
+
+    async def holds(self, key: SessionKey) -> Owner | None:
+        """The owner of a session that is in memory there, and certainly owned. Raises SessileError."""
+        ...
+
+    def deleted(self, key: SessionKey) -> None:
+        """Says that a session is deleted, and waits for nothing. Raises Overloaded."""
+        ...
+
+    def attach(self, key: SessionKey, watcher: Watcher) -> int:
+        """Begins a watch; its number ends it. What happens is told to `watcher`, unless the link goes down."""
+        ...
+
+    def detach(self, watch: int) -> None:
+        """Nothing is told to its watcher any more. Idempotent."""
+        ...
+
+    def talk(self) -> Talk:
+        """A hand-off begins."""
+        ...
+
+    async def run(self) -> LinkDown:
+        """Carries the link until it ends, and says why. Cancelling it closes the link."""
+        ...
+
+
+class LinkLimits(msgspec.Struct, frozen=True):
+    """A peer that is silent for `dead_after_beats` of our own beats is dead: 1.5 to 2 s. Counted in beats that we were
+    awake for, so that a process that stood still itself does not take all others for dead."""
+
+    beat_s: float = 0.5
+    dead_after_beats: int = 3
+    linger_s: float = 0.001  # frames that follow a message within this time share the next one
+    message_bytes: int = 256 * 1024  # a message is closed when it reaches this
+    queue_bytes: int = 64 << 20  # unsent; beyond it requests are refused
+    requests: int = 4096  # unanswered
+    dial_s: float = 1.0
+    redial_min_s: float = 0.1
+    redial_max_s: float = 1.0
+    watch_bytes: int = 256 * 1024  # events of one watch that its reader has not taken
+    events_bytes: int = 16 << 20  # events of all watches of a link, likewise
+
+
+class Connect(Protocol):
+    """Dials a replica and shakes hands: `actors.peer.client.Connector`. Whoever gets the link runs it."""
+
+    async def __call__(self, member: Member) -> PeerLink: ...
+
+
+class LinkEvents(Protocol):
+    """What the owner of `Links` is told. Plain functions."""
+
+    def link_down(self, link: PeerLink, reason: LinkDown) -> None:
+        """A link that was up has ended. Unless it is suspected at once, an attempt to reach it again is under way."""
+        ...
+
+    def suspected(self, member: Member) -> None:
+        """Nobody answers there (any more)."""
+        ...
+
+    def reachable(self, member: Member) -> None:
+        """A link is up (again)."""
+        ...
+
+
+Identity = tuple[str, str]  # replica, incarnation
+
+
+def identity(of: Member | Owner) -> Identity:
+    return of.replica, of.incarnation
+
+
+class _Peer:
+    """What is known of one replica process."""
+
+    __slots__ = ("dialing", "link", "member", "rejected", "suspect", "task")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.link: PeerLink | None = None
+        self.suspect: LinkDown | None = None
+        self.rejected: tuple[float, LinkDown] | None = None  # not asked again before this time
+        self.dialing: asyncio.Task[PeerLink] | None = None
+        self.task: asyncio.Task[None] | None = None  # redials a suspect
+
+
+class Links:
+    """All links of one process. `spawn` gives it the tasks that carry them; they end the links when they end."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        limits: LinkLimits | None = None,
+    ) -> None:
+        self._connect = connect
+        self._spawn = spawn
+        self._limits = limits or LinkLimits()
+        self._peers: dict[Identity, _Peer] = {}
+        self._events: LinkEvents | None = None
+        self._known: set[Identity] = set()
+        self._closed = False
+
+    def tell(self, events: LinkEvents) -> None:
+        """Names who is told of what happens to links; before the first `get`."""
+        self._events = events
+
+    def suspect(self, of: Member | Owner) -> bool:
+        peer = self._peers.get(identity(of))
+        return peer is not None and peer.suspect is not None
+
+    def member(self, of: Member | Owner) -> Member | None:
+        """A replica that there is a link to, in view or not."""
+        peer = self._peers.get(identity(of))
+        return peer.member if peer is not None and peer.link is not None else None
+
+    def update(self, members: Iterable[Member]) -> None:
+        """The replicas that are alive by the directory's word: only those are dialed again."""
+        self._known = {identity(member) for member in members}
+        for of, peer in list(self._peers.items()):
+            if of not in self._known and peer.link is None and peer.dialing is None:
+                self._forget(of)
+            elif of in self._known and peer.suspect is not None and peer.task is not None and peer.task.done():
+                peer.task = self._spawn(self._redial(peer))  # it had left, and nobody has looked for it since
+
+    def _forget(self, of: Identity) -> None:
+        peer = self._peers.pop(of)
+        if peer.task is not None:
+            peer.task.cancel()
+
+    async def get(self, member: Member) -> PeerLink:
+        """The link to a replica, dialed if there is none. Raises LinkDown; at once for one that is suspected."""
+        if self._closed:
+            raise LinkDown("closed")
+        peer = self._peers.get(identity(member))
+        if peer is None:
+            peer = self._peers[identity(member)] = _Peer(member)
+        if peer.link is not None:
+            return peer.link
+        if peer.suspect is not None:
+            raise peer.suspect
+        if peer.rejected is not None and asyncio.get_running_loop().time() < peer.rejected[0]:
+            raise peer.rejected[1]
+        return await self._answered(peer)
+
+    async def _answered(self, peer: _Peer) -> PeerLink:
+        dialing = self._dial(peer)
+        await asyncio.wait((dialing,))  # who gives up leaves it to the others
+        if dialing.cancelled():  # by `close`
+            raise LinkDown("closed")
+        return dialing.result()
+
+    def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
+        """Single-flight. The task is watched to its end by whoever waits, and by its own callback."""
+        if peer.dialing is None:
+            peer.dialing = asyncio.get_running_loop().create_task(self._dialed(peer))
+            peer.dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return peer.dialing
+
+    async def _dialed(self, peer: _Peer) -> PeerLink:
+        try:
+            link = await self._connect(peer.member)
+        except LinkDown as down:
+            peer.dialing = None
+            if down.reason == "rejected":
+                log.error("rejected", replica=peer.member.replica, reason=down.detail)
+                peer.rejected = asyncio.get_running_loop().time() + self._limits.redial_max_s, down
+            else:
+                self._doubt(peer, down)
+            raise
+        except BaseException:
+            peer.dialing = None
+            raise
+        peer.dialing, peer.suspect = None, None
+        peer.link = link
+        self._spawn(self._carry(peer, link))
+        if self._events is not None:
+            self._events.reachable(peer.member)
+        return link
+
+    async def _carry(self, peer: _Peer, link: PeerLink) -> None:
+        down = LinkDown("closed")
+        try:
+            down = await link.run()
+        except Exception:  # the boundary of a task: one link fails, not the process
+            log.exception("link_failed", replica=peer.member.replica)
+        finally:
+            peer.link = None
+        if self._closed:
+            return
+        log.warning("link_down", replica=peer.member.replica, reason=str(down))
+        if self._events is not None:
+            self._events.link_down(link, down)
+        if down.reason == "keepalive":
+            self._doubt(peer, down)
+        else:
+            self._dial(peer)
+
+    def _doubt(self, peer: _Peer, down: LinkDown) -> None:
+        first = peer.suspect is None
+        peer.suspect = down
+        if first and not self._closed:
+            log.warning("suspected", replica=peer.member.replica, reason=str(down))
+            peer.task = self._spawn(self._redial(peer))
+            if self._events is not None:
+                self._events.suspected(peer.member)
+
+    async def _redial(self, peer: _Peer) -> None:
+        """Looks whether a suspect has come back, as long as the directory names it."""
+        pause = self._limits.redial_min_s
+        while peer.suspect is not None and identity(peer.member) in self._known:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._limits.redial_max_s)
+            try:
+                await self._answered(peer)
+            except LinkDown as down:
+                if self._closed or down.reason == "rejected" or isinstance(down, Replaced):
+                    return
+
+    async def close(self) -> None:
+        """Gives up what is being dialed. The links themselves end with the tasks that carry them."""
+        self._closed = True
+        for peer in self._peers.values():
+            if peer.dialing is not None:
+                peer.dialing.cancel()
+
+
+def unreachable(replica: str, down: LinkDown) -> Unavailable:
+    error = Unavailable(
+        "replica_unreachable", f"The replica {replica!r} cannot be reached ({down}).", retry_after_ms=500
+    )
+    error.__cause__ = down
+    return error

@@ -1,0 +1,178 @@
+"""A network in memory: the second implementation of `Carrier` and `Dialer`, for one process and for virtual time.
+
+A `MemoryNetwork` is what lies between processes; each direction between two addresses is a `Lane` with a delay and a
+state that a test or the simulator sets: open, `held` (nothing arrives and nothing breaks: a black hole, a stopped
+process) or cut. Messages of one carrier stay in order and whole, as on a real stream; a cut ends the carriers on it.
+
+Bound: `room_bytes` per carrier and direction; a sender waits for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from actors.peer.links import LinkDown
+
+Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to its end; (carrier, address of the dialer)
+
+
+class Lane:
+    """One direction between two places. `delay_s` is asked for every message."""
+
+    def __init__(self) -> None:
+        self.delay_s: Callable[[], float] = lambda: 0.0
+        self.held = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def pass_on(self, arrive: Callable[[], None]) -> None:
+        if self.held:
+            self._waiting.append(arrive)
+        else:
+            arrive()
+
+    def hold(self) -> None:
+        """Nothing arrives any more, until `release`."""
+        self.held = True
+
+    def release(self) -> None:
+        """Everything that was held arrives now, in order."""
+        self.held = False
+        waiting, self._waiting = self._waiting, []
+        for arrive in waiting:
+            self.pass_on(arrive)
+
+
+class MemoryCarrier:
+    """One end. Made in pairs by `MemoryNetwork`."""
+
+    def __init__(self, lane: Lane, room_bytes: int) -> None:
+        self.other: MemoryCarrier
+        self._lane = lane  # on which this end sends
+        self._room_bytes = room_bytes
+        self._under_way = 0  # bytes sent and not yet received by the other end's reader
+        self._arrived: deque[bytes] = deque()
+        self._arriving_at = 0.0
+        self._down: LinkDown | None = None
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, message: bytes) -> None:
+        while self._down is None and self._under_way and self._under_way + len(message) > self._room_bytes:
+            self._room.clear()
+            await self._room.wait()
+        if self._down is not None:
+            raise self._down
+        self._under_way += len(message)
+        delay_s = self._lane.delay_s()
+        if delay_s <= 0 and self._arriving_at <= self._loop.time():
+            self._lane.pass_on(lambda: self.other._arrive(message))
+        else:  # later ones do not overtake it
+            self._arriving_at = max(self._arriving_at, self._loop.time() + delay_s)
+            self._loop.call_at(self._arriving_at, self._lane.pass_on, lambda: self.other._arrive(message))
+
+    def _arrive(self, message: bytes) -> None:
+        if self._down is None:
+            self._arrived.append(message)
+            self._news.set()
+
+    async def receive(self) -> bytes:
+        while not self._arrived:
+            if self._down is not None:
+                raise self._down
+            self._news.clear()
+            await self._news.wait()
+        message = self._arrived.popleft()
+        self.other._taken(len(message))
+        return message
+
+    def _taken(self, num_bytes: int) -> None:
+        self._under_way -= num_bytes
+        self._room.set()
+
+    async def close(self) -> None:
+        self.end(LinkDown("closed"))
+        # What was sent before arrives first, as on a real stream; then the other end learns of the close.
+        delay_s = max(0.0, self._arriving_at - self._loop.time())
+        self._loop.call_later(
+            delay_s, self._lane.pass_on, lambda: self.other.end(LinkDown("reset", "the other end closed"))
+        )
+
+    def end(self, down: LinkDown) -> None:
+        """This end is over at once: what had arrived is still received. Idempotent."""
+        if self._down is None:
+            self._down = down
+            self._news.set()
+            self._room.set()
+
+
+class MemoryNetwork:
+    """Addresses, who listens there, and the lanes between them."""
+
+    def __init__(self, *, room_bytes: int = 4 << 20) -> None:
+        self._room_bytes = room_bytes
+        self._listeners: dict[str, Accept] = {}
+        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._carriers: dict[str, list[MemoryCarrier]] = {}  # by either end's address
+
+    def lane(self, source: str, target: str) -> Lane:
+        return self._lanes.setdefault((source, target), Lane())
+
+    def listen(self, address: str, accept: Accept) -> None:
+        self._listeners[address] = accept
+
+    def dialer(self, source: str) -> MemoryDialer:
+        return MemoryDialer(self, source)
+
+    async def dial(self, source: str, target: str) -> MemoryCarrier:
+        there, back = self.lane(source, target), self.lane(target, source)
+        for lane in (there, back):  # a connection takes a round trip, and a held lane lets none begin
+            arrived = asyncio.Event()
+            asyncio.get_running_loop().call_later(lane.delay_s(), lane.pass_on, arrived.set)
+            await arrived.wait()
+        accept = self._listeners.get(target)
+        if accept is None:
+            raise LinkDown("refused", f"nobody listens at {target}")
+        near, far = MemoryCarrier(there, self._room_bytes), MemoryCarrier(back, self._room_bytes)
+        near.other, far.other = far, near
+        for address in (source, target):
+            self._carriers.setdefault(address, []).extend((near, far))
+        task = asyncio.get_running_loop().create_task(self._serve(accept, far, source))
+        self._tasks.setdefault(target, {})[task] = None
+        task.add_done_callback(lambda done: self._tasks[target].pop(done, None))
+        return near
+
+    async def _serve(self, accept: Accept, carrier: MemoryCarrier, source: str) -> None:
+        await accept(carrier, source)
+
+    def unlisten(self, address: str) -> list[asyncio.Task[None]]:
+        """Nobody is answered at an address any more; returns the tasks that still carry links there."""
+        self._listeners.pop(address, None)
+        return list(self._tasks.get(address, ()))
+
+    def cut(self, address: str) -> None:
+        """Every connection from and to an address breaks, as when its process is killed. New ones may begin."""
+        for carrier in self._carriers.pop(address, []):
+            carrier.end(LinkDown("reset", "the connection broke"))
+
+    async def close(self) -> None:
+        """Ends everything. Idempotent."""
+        for address in list(self._listeners):
+            for task in self.unlisten(address):
+                task.cancel()
+        tasks = [task for tasks in self._tasks.values() for task in tasks]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class MemoryDialer:
+    """Implements `Dialer` for one place on the network."""
+
+    def __init__(self, network: MemoryNetwork, source: str) -> None:
+        self._network = network
+        self._source = source
+
+    async def dial(self, address: str) -> MemoryCarrier:
+        return await self._network.dial(self._source, address)

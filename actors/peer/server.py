@@ -1,0 +1,399 @@
+"""The answering end of peer links: frames in, calls on this replica's runtime, frames out.
+
+A guest is one link. Its requests run as tasks of their own, bounded in number; its watches are sinks of the runtime
+that encode what became durable once for all guests, and are bounded in bytes: a watch with more than `watch_bytes`
+that its reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once
+there is room the reader is told how far the log went meanwhile; the journal has it. So a slow gateway costs its own
+readers a detour, and nobody else anything (I7).
+
+Does not know: carriers, who asks and why, hand-off (`Reception`). A guest's end ends its watches and leaves its
+commands running: they are journaled or not, and their askers repeat them by id (I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from actors.hosting.ownership import Moved, changing_hands
+from actors.hosting.runtime import Runtime
+from actors.peer import frames as pf
+from actors.peer.links import Carrier, LinkDown, LinkLimits
+from actors.peer.wire import Wire
+from sessions.model.errors import Internal, Overloaded, SessileError
+from sessions.model.types import Epoch, SessionKey
+from sessions.ports import Owner, Published
+
+log = structlog.get_logger(__name__)
+
+HELLO_S = 5.0
+KINDS = {"gateway", "replica", "operator"}
+
+Post = Callable[[pf.Frame], int]
+
+
+class Visit(Protocol):
+    """The hand-offs that come over one link."""
+
+    def arrive(self, frame: pf.Frame) -> None:
+        """A frame of a hand-off. Plain function; answers through the visit's `post`."""
+        ...
+
+    def close(self) -> None:
+        """The link has ended."""
+        ...
+
+
+class Reception(Protocol):
+    """Takes sessions in (`actors.handoff.target`)."""
+
+    def visit(self, post: Post, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> Visit: ...
+
+
+class Drainer(Protocol):
+    """Hands everything off (`actors.handoff.source`)."""
+
+    async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
+        """`by` is who asked. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
+        ...
+
+
+class Surveyor(Protocol):
+    """Says which sessions are in memory here (`actors.maintenance.introspection`)."""
+
+    def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
+
+
+class Mover(Protocol):
+    """Hands one session off when an operator says so (`actors.handoff.operator_handoff`)."""
+
+    async def move(self, key: SessionKey, to: str) -> Owner: ...
+
+
+class Looker(Protocol):
+    """Lets go of what lies here of deleted sessions (`actors.maintenance.kv_cleanup`)."""
+
+    async def look(self, key: SessionKey) -> bool: ...
+
+
+class PeerHost:
+    """What a replica's peer server hands its carriers to."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        fingerprint: str,
+        reception: Reception | None = None,
+        drainer: Drainer | None = None,
+        surveyor: Surveyor | None = None,
+        mover: Mover | None = None,
+        leftovers: Looker | None = None,
+        limits: LinkLimits | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.limits = limits or LinkLimits()
+        self.reception = reception
+        self.drainer = drainer
+        self.surveyor = surveyor
+        self.mover = mover
+        self.leftovers = leftovers
+        self._fingerprint = fingerprint
+        self._guests: dict[Guest, None] = {}
+        self._encoded: tuple[Published | None, bytes] = (None, b"")
+
+    @property
+    def guests(self) -> int:
+        return len(self._guests)
+
+    async def accept(self, carrier: Carrier, peer: str) -> None:
+        """Serves one link until it ends. Cancelling it ends the link."""
+        wire = Wire(carrier, self.limits)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                name = await self._welcome(wire)
+        except (LinkDown, TimeoutError) as error:
+            log.info("peer_not_welcome", peer=peer, reason=str(error) or "no hello in time")
+            await carrier.close()
+            return
+        guest = Guest(self, wire, name)
+        self._guests[guest] = None
+        try:
+            await guest.serve()
+        finally:
+            del self._guests[guest]
+
+    async def _welcome(self, wire: Wire) -> str:
+        """Shakes hands; returns the peer's name. Raises LinkDown for one that is not welcome, after saying why."""
+        match await wire.first():
+            case [pf.Hello() as hello]:
+                refusal = self._objection(hello)
+            case _:
+                raise LinkDown("rejected", "no hello")
+        if refusal is not None:
+            await wire.now(refusal)
+            raise LinkDown("rejected", refusal.message)
+        runtime = self.runtime
+        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, runtime.replica, runtime.incarnation, self._fingerprint))
+        return f"{hello.kind} {hello.name}"
+
+    def _objection(self, hello: pf.Hello) -> pf.Refusal | None:
+        runtime = self.runtime
+        if hello.protocol != pf.PEER_PROTOCOL:
+            return pf.Refusal(
+                "protocol",
+                f"{runtime.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
+            )
+        if hello.kind == "operator":
+            return None
+        if (hello.replica, hello.incarnation) != (runtime.replica, runtime.incarnation):
+            return pf.Refusal(
+                "wrong_process",
+                f"this is {runtime.replica} {runtime.incarnation}, not {hello.replica} {hello.incarnation}",
+            )
+        if hello.fingerprint != self._fingerprint:
+            return pf.Refusal(
+                "fingerprint",
+                f"{runtime.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
+            )
+        return None
+
+    def encoded(self, published: Published) -> bytes:
+        """The records of a publication, encoded once for all guests."""
+        if self._encoded[0] is not published:
+            self._encoded = published, pf.encode_records(published.records)
+        return self._encoded[1]
+
+    async def close(self) -> None:
+        """Says goodbye to every guest."""
+        await asyncio.gather(*(guest.close() for guest in list(self._guests)))
+
+
+class Guest:
+    """One link, as the replica sees it."""
+
+    def __init__(self, host: PeerHost, wire: Wire, name: str) -> None:
+        self.host = host
+        self.name = name
+        self.events_bytes = 0  # sent and not yet taken, over all watches
+        self.behind: dict[Attachment, None] = {}
+        self._wire = wire
+        self._attachments: dict[int, Attachment] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._visit = host.reception.visit(wire.post, self._spawn) if host.reception is not None else None
+
+    @property
+    def post(self) -> Post:
+        return self._wire.post
+
+    async def serve(self) -> None:
+        async with self._tasks:
+            try:
+                down = await self._wire.run(self._deliver)
+                log.info("peer_left", peer=self.name, reason=str(down))
+            finally:
+                for attachment in list(self._attachments.values()):
+                    attachment.end()
+                self._attachments.clear()
+                self.behind.clear()
+                if self._visit is not None:
+                    self._visit.close()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(work)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    # -- what arrives -----------------------------------------------------------------------------------------------
+
+    def _deliver(self, frames: list[pf.AnyFrame]) -> None:
+        for frame in frames:
+            match frame:
+                case pf.Execute():
+                    self._request(frame.id, self._execute(frame))
+                case pf.Attach():
+                    self._attach(frame)
+                case pf.Detach():
+                    if (attachment := self._attachments.pop(frame.watch, None)) is not None:
+                        attachment.end()
+                case pf.Credit():
+                    self._credit(frame)
+                case pf.TakeOver():
+                    self._request(frame.id, self._take_over(frame))
+                case pf.Reserve() | pf.Chunk() | pf.Prefill() | pf.Sealed() | pf.Abort() if self._visit is not None:
+                    self._visit.arrive(frame)
+                case pf.Holds():
+                    self._request(frame.id, self._holds(frame))
+                case pf.Drain() if self.host.drainer is not None:
+                    self._request(frame.id, self._drain(frame.id, self.host.drainer))
+                case pf.Survey() if self.host.surveyor is not None:
+                    self.post(self.host.surveyor.answer(frame))
+                case pf.Move() if self.host.mover is not None:
+                    self._request(frame.id, self._move(frame, self.host.mover))
+                case pf.Deleted() if self.host.leftovers is not None:
+                    self._request(frame.id, self._look(frame.key, self.host.leftovers))
+                case pf.Beat():
+                    pass
+                case _:
+                    raise ValueError(type(frame).__name__)
+
+    def _request(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._requests) >= self.host.limits.requests:
+            work.close()
+            self.post(pf.failed(number, Overloaded("overloaded", "Too many requests.", retry_after_ms=500)))
+        else:
+            self._spawn(self._answered(number, work))
+
+    async def _answered(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a request; whatever it raises becomes its answer."""
+        try:
+            await work
+        except Moved as moved:
+            self.post(pf.MovedTo(number, moved.owner))
+        except SessileError as error:
+            self.post(pf.failed(number, error))
+        except Exception:  # the boundary of a task: one request fails, not the link
+            log.exception("request_failed", peer=self.name)
+            self.post(pf.failed(number, Internal("internal", "Something went wrong on our side.")))
+
+    async def _execute(self, frame: pf.Execute) -> None:
+        runtime = self.host.runtime
+        key = runtime.key_of(frame.principal, frame.command)
+        if not frame.activate and not runtime.present(key):
+            raise Moved(None)
+        ok = await runtime.execute(frame.principal, frame.command, instead_of=frame.instead_of)
+        self.post(pf.Done(frame.id, ok, runtime.ownership.owner(key)))
+
+    async def _take_over(self, frame: pf.TakeOver) -> None:
+        owner = await self.host.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
+        if owner is None:
+            raise changing_hands()
+        self.post(pf.Taken(frame.id, owner))
+
+    async def _holds(self, frame: pf.Holds) -> None:
+        owner = await self.host.runtime.holder(frame.key)
+        if owner is None:
+            raise Moved(None)
+        self.post(pf.Taken(frame.id, owner))
+
+    async def _drain(self, number: int, drainer: Drainer) -> None:
+        await drainer.drain(
+            lambda handed_off, parked, left: self._report(number, handed_off, parked, left), by=self.name
+        )
+
+    async def _move(self, frame: pf.Move, mover: Mover) -> None:
+        self.post(pf.Taken(frame.id, await mover.move(frame.key, frame.to)))
+
+    async def _look(self, key: SessionKey, leftovers: Looker) -> None:
+        await leftovers.look(key)
+
+    def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
+        self.post(pf.Drained(number, handed_off, parked, left))
+
+    # -- watches ----------------------------------------------------------------------------------------------------
+
+    def _attach(self, frame: pf.Attach) -> None:
+        if frame.watch in self._attachments or frame.watch <= 0:
+            raise ValueError("Attach: a number that is taken")
+        attachment = self._attachments[frame.watch] = Attachment(self, frame.watch, frame.key)
+        self._spawn(self._attached(attachment))
+
+    async def _attached(self, attachment: Attachment) -> None:
+        try:
+            begun = await attachment.begin()
+        except SessileError as error:
+            log.info("not_attached", session=attachment.key.session, tenant=attachment.key.tenant, error=error.code)
+            begun = False
+        if not begun and self._attachments.get(attachment.watch) is attachment:
+            del self._attachments[attachment.watch]
+            self.post(pf.Absent(attachment.watch, None))
+
+    def left(self, attachment: Attachment, epoch: Epoch, top: int, owner: Owner | None) -> None:
+        """The session of an attachment has left memory."""
+        self._attachments.pop(attachment.watch, None)
+        self.behind.pop(attachment, None)
+        self.post(pf.Left(attachment.watch, epoch, top, owner))
+
+    def _credit(self, frame: pf.Credit) -> None:
+        for watch, num_bytes in frame.taken:
+            if watch == 0:
+                self.events_bytes -= num_bytes
+            elif (attachment := self._attachments.get(watch)) is not None:
+                attachment.untaken -= num_bytes
+        for attachment in list(self.behind):
+            if self.events_bytes > self.host.limits.events_bytes // 2:
+                return
+            if attachment.untaken <= self.host.limits.watch_bytes // 2:
+                attachment.catch_up()
+
+
+class Attachment:
+    """One watch of one guest: a sink of the runtime."""
+
+    __slots__ = ("_detach", "_ended", "_epoch", "_guest", "_top", "key", "untaken", "watch")
+
+    def __init__(self, guest: Guest, watch: int, key: SessionKey) -> None:
+        self.watch = watch
+        self.key = key
+        self.untaken = 0
+        self._guest = guest
+        self._detach: Callable[[], None] | None = None
+        self._ended = False
+        self._epoch = Epoch("")
+        self._top = 0
+
+    async def begin(self) -> bool:
+        """Attaches to the actor and tells the guest; False where the session is not in memory here."""
+        guest = self._guest
+        runtime = guest.host.runtime
+        found = await runtime.attach(self.key, self.publish, self.left)
+        if found is None:
+            return False
+        actor, detach = found
+        owner = runtime.ownership.owner(self.key)
+        if self._ended or owner is None:
+            detach()
+            return self._ended
+        self._detach = detach
+        guest.post(pf.Attached(self.watch, owner, actor.epoch, actor.top))
+        return True
+
+    def publish(self, published: Published) -> None:
+        """The runtime's sink."""
+        guest = self._guest
+        limits = guest.host.limits
+        if self in guest.behind or self.untaken >= limits.watch_bytes or guest.events_bytes >= limits.events_bytes:
+            guest.behind[self] = None
+            self._epoch, self._top = published.epoch, published.records[-1].offset
+            return
+        data = guest.host.encoded(published)
+        num_bytes = len(data)
+        self.untaken += num_bytes
+        guest.events_bytes += num_bytes
+        guest.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
+
+    def catch_up(self) -> None:
+        """There is room again: says how far the log went, and goes on from there."""
+        del self._guest.behind[self]
+        self._guest.post(pf.Behind(self.watch, self._epoch, self._top))
+
+    def left(self, epoch: Epoch, top: int, owner: Owner | None) -> None:
+        """The session has left memory here."""
+        self.end()
+        self._guest.left(self, epoch, top, owner)
+
+    def end(self) -> None:
+        """Nothing is told to the guest any more. Idempotent."""
+        self._ended = True
+        self._guest.behind.pop(self, None)
+        detach, self._detach = self._detach, None
+        if detach is not None:
+            detach()

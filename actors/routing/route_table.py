@@ -1,0 +1,222 @@
+"""Where sessions are, as one gateway knows it: the view, the owners it has met, and where a cold session goes.
+
+Everything here is a hint that is validated at the target. In this order: an owner that we have met or that the
+directory names; for a session without one, the replica that the journal granted it to last, which has its KV, while its
+load is in bounds; else placement. When the directory is away, the journal's last grant stands in for it.
+
+Early takeover: the owner of a session that is suspected may be replaced before its lease ends, by one survivor per
+lease TTL. It is safe because the journal fences, and bounded because each one moves a session.
+
+Bounds: `owners_max` owners are remembered, the longest unused forgotten first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import msgspec
+import structlog
+
+from actors.cluster.placement import Placement
+from actors.hosting.ownership import last_replica
+from actors.peer.links import Links
+from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.journal_types import Head
+from sessions.model.types import ActivationId, ReplicaId, SessionKey
+from sessions.ports import Directory, Journal, Member, Owner, View
+
+log = structlog.get_logger(__name__)
+
+AVOID_S = 2.0  # a replica that is going is not asked again for so long: by then the view says so
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Whom to ask. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
+    `instead_of`: whom it takes over from."""
+
+    member: Member
+    owner: Owner | None
+    activate: bool
+    instead_of: Owner | None = None
+
+
+class NotNow(Exception):
+    """There is no way to the session at this moment; look again shortly."""
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    at: float
+    instead_of: Owner
+    survivor: Member
+
+
+class Whereabouts:
+    """What one process knows of where sessions are."""
+
+    def __init__(
+        self,
+        *,
+        directory: Directory,
+        journal: Journal,
+        placement: Placement,
+        links: Links,
+        lease_ttl_s: float,
+        owners_max: int,
+    ) -> None:
+        self.view = View(0, ())
+        self._directory = directory
+        self._journal = journal
+        self._placement = placement
+        self._links = links
+        self._lease_ttl_s = lease_ttl_s
+        self._owners_max = owners_max
+        self._owners: OrderedDict[SessionKey, Owner] = OrderedDict()
+        self._asked: OrderedDict[SessionKey, _Asked] = OrderedDict()
+        self._avoid: dict[ReplicaId, float] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+
+    # -- the view --------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Reads the view anew; whoever comes meanwhile waits for the same answer. Raises Unavailable."""
+        if self._refreshing is None:
+            task = self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._refreshing)
+
+    def close(self) -> None:
+        """Gives up a view that is being read."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+    async def _refresh(self) -> None:
+        try:
+            view = await self._directory.view()
+            if not view.members and any(self._links.member(member) for member in self.view.members):
+                return  # an emptied directory: those that we are linked to live, and will announce themselves again
+            self.view = view
+            self._links.update(view.members)
+        finally:
+            self._refreshing = None
+
+    def member(self, owner: Owner) -> Member | None:
+        """The replica process of an owner, if it is known to live."""
+        for member in self.view.members:
+            if member.replica == owner.replica and member.incarnation == owner.incarnation:
+                return member
+        return self._links.member(owner)
+
+    def avoid(self, replica: ReplicaId) -> None:
+        """A replica has said that it takes nothing new."""
+        self._avoid[replica] = asyncio.get_running_loop().time() + AVOID_S
+
+    def _avoided(self) -> list[ReplicaId]:
+        now = asyncio.get_running_loop().time()
+        suspects = [member.replica for member in self.view.members if self._links.suspect(member)]
+        return [*suspects, *(replica for replica, until in self._avoid.items() if until > now)]
+
+    # -- owners ----------------------------------------------------------------------------------------------------
+
+    def remember(self, key: SessionKey, owner: Owner | None) -> None:
+        """Somebody has said who owns a session; None: not who we thought."""
+        self._owners.pop(key, None)
+        if owner is not None:
+            self._owners[key] = owner
+            if len(self._owners) > self._owners_max:
+                self._owners.popitem(last=False)
+
+    def remembered(self, key: SessionKey) -> Owner | None:
+        return self._owners.get(key)
+
+    async def owner(self, key: SessionKey) -> Owner | None:
+        """Who owns a session by the directory's word or, while that is away, by the journal's last grant."""
+        try:
+            return await self._directory.locate(key)
+        except Unavailable as error:
+            head = await self._journal.head(key)
+            log.info("located_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+            return None if head is None else self._granted(head)
+
+    def _granted(self, head: Head) -> Owner | None:
+        """The owner that the journal granted a session to last, if its process may live."""
+        replica, _, activation = head.owner.rpartition("/")
+        for member in self.view.members:
+            if member.replica == replica:
+                return Owner(member.replica, member.incarnation, ActivationId(activation))
+        return None
+
+    # -- routes ----------------------------------------------------------------------------------------------------
+
+    async def route(self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None) -> Route:
+        """Whom to send a command to. `new`: there may be no log yet. `absent`: who has just said that it does
+        not have the session. Raises NotNow, or SessileError."""
+        owner = self.remembered(key) or await self.owner(key)
+        if owner is not None:
+            member = self.member(owner)
+            if member is None:
+                await self.refresh()
+                member = self.member(owner)
+            if member is None:
+                self.remember(key, None)
+                raise NotNow(f"{owner.replica} is not there")
+            if not self._links.suspect(member):
+                return Route(member, owner, activate=owner == absent)
+            survivor = self.survivor(key, owner, model)
+            if survivor is None:
+                self.remember(key, None)
+                raise NotNow(f"{owner.replica} does not answer")
+            return Route(survivor, None, activate=True, instead_of=owner)
+        head = None if new else await self._journal.head(key)
+        return Route(self.place(key, head, model), None, activate=True)
+
+    def place(self, key: SessionKey, head: Head | None, model: str | None) -> Member:
+        """Where a session without an owner goes. Raises Unavailable when there is nowhere."""
+        holder = None
+        if head is not None:
+            model = head.model or model
+            holder = ReplicaId(last_replica(head))
+        member = self._placement.choose(
+            key, self.view, model=self._served(model, new=head is None), holder=holder, avoid=self._avoided()
+        )
+        if member is None:
+            raise Unavailable("no_replica", "No replica is ready for this session.", retry_after_ms=1_000)
+        return member
+
+    def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
+        """Who takes a session over from an owner that is suspected: one replica per TTL. None: nobody, now."""
+        now = asyncio.get_running_loop().time()
+        asked = self._asked.get(key)
+        if asked is not None and now - asked.at < self._lease_ttl_s:
+            same = asked.instead_of == lost and not self._links.suspect(asked.survivor)
+            return asked.survivor if same else None
+        member = self._placement.choose(
+            key, self.view, model=self._served(model, new=False), avoid=[lost.replica, *self._avoided()]
+        )
+        if member is not None:
+            self._asked.pop(key, None)
+            self._asked[key] = _Asked(now, lost, member)
+            while len(self._asked) > self._owners_max:
+                self._asked.popitem(last=False)
+        return member
+
+    def not_taken(self, key: SessionKey, lost: Owner) -> None:
+        """A survivor has said that it did not take a session over: another may be asked."""
+        asked = self._asked.get(key)
+        if asked is not None and asked.instead_of == lost:
+            del self._asked[key]
+
+    def _served(self, model: str | None, *, new: bool) -> str | None:
+        """The model to place by. In a cluster of one model every name means that one, as in a single process."""
+        served = {member.model for member in self.view.members}
+        if new and model not in served and len(served) > 1 and model is not None:
+            raise NotFound("model_not_found", f"No replica serves the model {model!r}.", param="model")
+        return None if len(served) == 1 else model
+
+
+def elsewhere(error: SessileError) -> bool:
+    """Whether an error is about where the session is asked for, and not the command's answer."""
+    return error.code in ELSEWHERE or error.code.startswith("directory_")
+
+
+ELSEWHERE = frozenset({"session_moving", "shutting_down", "lease_missing", "no_replica"})

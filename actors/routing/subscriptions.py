@@ -1,0 +1,422 @@
+"""Reading sessions that live on replicas: who is told what, wherever the session goes.
+
+A watch is attached at the session's owner while it has one; nothing here ever activates a session that is at rest. The
+gateway registers its interest in the directory, so that an activation anywhere is told to it, and looks again once
+per lease TTL, because such news may be lost. Whenever a watch may have missed something (it was attached late, its
+owner vanished, it was too slow) the log's end is compared with what it has seen, and if it is further, its last record
+is read from the journal and told: whoever reads then finds the gap by the offsets and the rest in the journal.
+
+When an owner is suspected, the sessions that it left with an open turn are taken over by survivors, those here because
+somebody reads them; sessions at rest are left alone. A survivor admits them at its own pace
+(`actors.hosting.recovery_gate`).
+
+States of a watch: unattached (nobody owns the session, as far as known) ⇄ attached. Whatever must be done about a watch
+is done by one of a few workers, one watch at a time each: `todo` holds it until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from actors.hosting.ownership import Moved
+from actors.hosting.recovery_gate import READ
+from actors.peer.links import Identity, LinkDown, Links, PeerLink, identity
+from actors.routing.route_table import Whereabouts
+from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
+from sessions.model.events import Record
+from sessions.model.journal_types import Head
+from sessions.model.types import Epoch, SessionKey
+from sessions.ports import Directory, Journal, Member, Owner, Published
+
+log = structlog.get_logger(__name__)
+
+Sink = Callable[[Published], None]
+
+LOST: Final = 0  # priorities of what is to be done
+NEW: Final = 1
+LOOK: Final = 2
+ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner would tell, if it knew
+
+
+class WatchLimits(msgspec.Struct, frozen=True):
+    workers: int = 32
+    takeovers: int = 256  # asked for at the same time
+    register_at_once: int = 1000
+    again_min_s: float = 0.05
+    again_max_s: float = 2.0
+
+
+class Watch:
+    """One session that is read here: a `Watcher`."""
+
+    def __init__(self, key: SessionKey, watches: Watches) -> None:
+        self.key = key
+        self.sinks: dict[int, Sink] = {}
+        self.epoch = Epoch("")
+        self.seen = 0
+        self.link: PeerLink | None = None
+        self.number = 0
+        self.owner: Owner | None = None
+        self.hint: Owner | None = None  # who is said to have it now
+        self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, where that is further
+        self.check = False  # its owner is gone: the journal says what that one left
+        self.compared_at = asyncio.get_running_loop().time()  # with the journal, by this or by who began to read
+        self.absent: Owner | None = None  # who has said that it does not have it
+        self.limbo: Identity | None = None  # the replica process that it waits to hear of
+        self.recovering = False
+        self.queued = False
+        self.again_s = 0.0
+        self.look_at = 0.0
+        self._watches = watches
+
+    @property
+    def live(self) -> bool:
+        return bool(self.sinks)
+
+    def tell(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
+        """Passes records on to everyone who reads here."""
+        self.epoch, self.seen = epoch, records[-1].offset
+        published = Published(self.key, epoch, records)
+        for sink in tuple(self.sinks.values()):
+            sink(published)
+
+    # -- Watcher -----------------------------------------------------------------------------------------------------
+
+    def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
+        self.owner = owner
+        self.again_s = 0.0
+        self.check = False
+        self._watches.attached(self)
+        self.reaches(epoch, top)
+
+    def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
+        self.tell(epoch, records)
+
+    def behind(self, epoch: Epoch, top: int) -> None:
+        self.reaches(epoch, top)
+
+    def reaches(self, epoch: Epoch, top: int) -> None:
+        """The log is known to go up to `top`."""
+        if top and (epoch != self.epoch or top > self.seen):
+            self.known = epoch, top
+            self._watches.todo(self, LOST)
+
+    def detached(self, owner: Owner | None, *, top: int) -> None:
+        self.check = True
+        self.hint = owner
+        self.absent = self.owner if not top and owner is None else None
+        self._watches.let_go(self)
+        if top or owner is not None:
+            self._watches.todo(self, LOST)
+        else:
+            self._watches.later(self)  # it is not there, whatever the directory says: not asked at once again
+
+
+class Watches:
+    """All watches of a gateway."""
+
+    def __init__(
+        self,
+        *,
+        gateway: str,
+        directory: Directory,
+        journal: Journal,
+        whereabouts: Whereabouts,
+        links: Links,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        rng: random.Random,
+        lease_ttl_s: float,
+        limits: WatchLimits,
+    ) -> None:
+        self._gateway = gateway
+        self._directory = directory
+        self._journal = journal
+        self._whereabouts = whereabouts
+        self._links = links
+        self._spawn = spawn
+        self._rng = rng
+        self._ttl_s = lease_ttl_s
+        self._limits = limits
+        self._watches: dict[SessionKey, Watch] = {}
+        self._on_link: dict[PeerLink, dict[Watch, None]] = {}
+        self._limbo: dict[Identity, dict[Watch, None]] = {}  # their replica does not answer, or its link just broke
+        self._fresh: list[Watch] = []
+        self._arrived = asyncio.Event()
+        self._line: list[tuple[int, int, Watch]] = []
+        self._numbers = 0
+        self._work = asyncio.Semaphore(0)
+        self._looks: list[tuple[float, int, Watch]] = []
+        self._takeovers = asyncio.Semaphore(limits.takeovers)
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @property
+    def attachments(self) -> int:
+        return sum(len(watches) for watches in self._on_link.values())
+
+    def start(self) -> None:
+        """Begins to register, to listen and to look."""
+        for work in (self._register(), self._renew(), self._listen(), self._look()):
+            self._spawn(work)
+        for _ in range(self._limits.workers):
+            self._spawn(self._worker())
+
+    def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
+        """See the `Sessions` port."""
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = self._watches[key] = Watch(key, self)
+            self._fresh.append(watch)
+            self._arrived.set()
+        number = self._number()
+        watch.sinks[number] = sink
+
+        def unwatch() -> None:
+            watch.sinks.pop(number, None)
+            if not watch.sinks and self._watches.get(key) is watch:
+                del self._watches[key]
+                link, number_there = watch.link, watch.number
+                self.let_go(watch)
+                self._leave_limbo(watch)
+                if link is not None and link.down is None:
+                    link.detach(number_there)
+
+        return unwatch
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def todo(self, watch: Watch, priority: int) -> None:
+        """A worker is to look at this watch."""
+        if watch.live and not watch.queued:
+            watch.queued = True
+            heapq.heappush(self._line, (priority, self._number(), watch))
+            self._work.release()
+
+    def later(self, watch: Watch) -> None:
+        """The same after a pause that grows with each time in a row."""
+        pause_s = watch.again_s = min(max(watch.again_s * 2, self._limits.again_min_s), self._limits.again_max_s)
+        asyncio.get_running_loop().call_later(pause_s * (0.5 + self._rng.random()), self.todo, watch, LOST)
+
+    def _look_in(self, watch: Watch, seconds: float) -> None:
+        watch.look_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
+        heapq.heappush(self._looks, (watch.look_at, self._number(), watch))
+
+    def let_go(self, watch: Watch) -> None:
+        """The watch is not attached any more."""
+        if watch.link is not None:
+            watches = self._on_link.get(watch.link, {})
+            watches.pop(watch, None)
+            if not watches:
+                self._on_link.pop(watch.link, None)
+        watch.link, watch.number, watch.owner = None, 0, None
+
+    def attached(self, watch: Watch) -> None:
+        self._whereabouts.remember(watch.key, watch.owner)
+        self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+
+    # -- what happens to links and sessions ---------------------------------------------------------------------------
+
+    def link_down(self, link: PeerLink) -> None:
+        """A link is gone: whether its replica is, shows in a moment (`look_again`)."""
+        for watch in list(self._on_link.pop(link, {})):
+            watch.hint, watch.check = watch.owner, True
+            watch.link, watch.number, watch.owner = None, 0, None
+            self._enter_limbo(watch, identity(link.member))
+
+    def look_again(self, member: Member) -> None:
+        """A replica whose link broke has answered, or has not."""
+        for watch in self._limbo.pop(identity(member), {}):
+            watch.limbo = None
+            self.todo(watch, LOST)
+
+    def _enter_limbo(self, watch: Watch, process: Identity) -> None:
+        watch.limbo = process
+        self._limbo.setdefault(process, {})[watch] = None
+
+    def _leave_limbo(self, watch: Watch) -> None:
+        if watch.limbo is not None:
+            waiting = self._limbo.get(watch.limbo, {})
+            waiting.pop(watch, None)
+            if not waiting:
+                self._limbo.pop(watch.limbo, None)
+            watch.limbo = None
+
+    async def _listen(self) -> None:
+        """Takes what is told of activations."""
+        while True:
+            try:
+                async for key, owner in self._directory.activations(self._gateway):
+                    watch = self._watches.get(key)
+                    if watch is not None and (watch.link is None or watch.owner != owner):
+                        watch.hint = owner
+                        self.todo(watch, LOST)
+            except Unavailable as error:
+                log.warning("not_listening", error=error.code)
+            await asyncio.sleep(self._limits.again_max_s)
+
+    async def _register(self) -> None:
+        """Registers what is newly read, before anybody looks for its owner: an activation in between is told."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            at_once = self._limits.register_at_once
+            fresh, self._fresh = self._fresh[:at_once], self._fresh[at_once:]
+            if self._fresh:
+                self._arrived.set()
+            await self._registered([watch.key for watch in fresh if watch.live])
+            for watch in fresh:
+                self.todo(watch, NEW)
+
+    async def _registered(self, keys: list[SessionKey]) -> None:
+        if keys:
+            try:
+                await self._directory.watch(self._gateway, keys)
+            except Unavailable as error:  # renewed in a moment; meanwhile nobody can activate by the directory either
+                log.warning("not_registered", sessions=len(keys), error=error.code)
+
+    async def _renew(self) -> None:
+        """Interest lapses with the TTL, so it is registered again and again."""
+        while True:
+            await asyncio.sleep(self._ttl_s / 3)
+            keys = list(self._watches)
+            for at in range(0, len(keys), self._limits.register_at_once):
+                await self._registered(keys[at : at + self._limits.register_at_once])
+
+    async def _look(self) -> None:
+        """Whatever has not been looked at for long enough is looked at."""
+        while True:
+            await asyncio.sleep(self._ttl_s / 24)
+            now = asyncio.get_running_loop().time()
+            while self._looks and self._looks[0][0] <= now:
+                due, _, watch = heapq.heappop(self._looks)
+                if watch.look_at == due:
+                    self.todo(watch, LOOK)
+
+    # -- the workers ------------------------------------------------------------------------------------------------
+
+    async def _worker(self) -> None:
+        while True:
+            await self._work.acquire()
+            watch = heapq.heappop(self._line)[2]
+            watch.queued = False
+            if not watch.live:
+                continue
+            try:
+                if watch.known is not None:
+                    await self._catch_up(watch)
+                await self._settle(watch)
+            except (SessileError, LinkDown) as error:
+                log.info("watch_unsettled", session=watch.key.session, tenant=watch.key.tenant, error=str(error))
+                self.later(watch)
+            except Exception:  # the boundary of a job: one watch fails, not the gateway
+                log.exception("watch_failed", session=watch.key.session, tenant=watch.key.tenant)
+                self.later(watch)
+
+    async def _catch_up(self, watch: Watch) -> None:
+        """Tells the record at the log's known end, unless it has come by itself."""
+        assert watch.known is not None
+        epoch, top = watch.known
+        if epoch != watch.epoch or top > watch.seen:
+            page = await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
+            if page is not None and page.records and (epoch != watch.epoch or page.records[-1].offset > watch.seen):
+                watch.tell(page.head.epoch, page.records)
+        if watch.known == (epoch, top):
+            watch.known = None
+
+    async def _settle(self, watch: Watch) -> None:
+        """Attaches a watch where its session is now, or finds that it is nowhere."""
+        owner, watch.hint = watch.hint, None
+        if owner is None:
+            owner = await self._whereabouts.owner(watch.key)
+        if not watch.live:
+            return
+        if watch.link is not None:
+            if owner is None or owner == watch.owner:
+                self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+                return
+            if watch.link.down is None:
+                watch.link.detach(watch.number)
+            self.let_go(watch)
+        self._leave_limbo(watch)
+        absent, watch.absent = watch.absent, None
+        if owner is None or owner == absent:  # or the directory is behind: what there is to read is in the journal
+            await self._ownerless(watch, None)
+            return
+        member = self._whereabouts.member(owner)
+        if member is None:
+            await self._whereabouts.refresh()
+            member = self._whereabouts.member(owner)
+        if member is None:
+            raise LinkDown("refused", f"{owner.replica} is not in the view")
+        if self._links.suspect(member):
+            self._enter_limbo(watch, identity(member))
+            watch.check = True
+            await self._ownerless(watch, owner)
+            return
+        link = await self._links.get(member)
+        if watch.live and watch.link is None:
+            watch.number = link.attach(watch.key, watch)
+            watch.link, watch.owner = link, owner
+            self._on_link.setdefault(link, {})[watch] = None
+
+    async def _ownerless(self, watch: Watch, lost: Owner | None) -> None:
+        """Nobody has the session, or who has it does not answer: what that one left behind is seen to."""
+        now = asyncio.get_running_loop().time()
+        if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
+            head = await self._journal.head(watch.key)
+            watch.check, watch.compared_at = False, now
+            if head is not None:
+                watch.reaches(head.epoch, head.top)
+                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers are told.
+                wanted = head.open or head.incarnation != self._journal.incarnation
+                if wanted and head.deleted_at is None and watch.live and not watch.recovering:
+                    watch.recovering = True
+                    self._spawn(self._recover(watch, head, lost))
+                    return
+        self._look_in(watch, self._ttl_s)
+
+    async def _recover(self, watch: Watch, head: Head, lost: Owner | None) -> None:
+        """Has a session activated somewhere else: it has an open turn, or its log went back."""
+        try:
+            async with self._takeovers:
+                if watch.live:
+                    await self._taken_over(watch, head, lost)
+        finally:
+            watch.recovering = False
+
+    async def _taken_over(self, watch: Watch, head: Head, lost: Owner | None) -> None:
+        key = watch.key
+        try:
+            if lost is None:
+                member: Member | None = self._whereabouts.place(key, head, None)
+            else:
+                member = self._whereabouts.survivor(key, lost, head.model or None)
+            if member is not None:
+                link = await self._links.get(member)
+                watch.hint = await link.take_over(key, instead_of=lost, priority=READ)
+                log.info("taken_over", session=key.session, tenant=key.tenant, by=member.replica)
+        except Moved as moved:
+            watch.hint = moved.owner
+        except (NotFound, Gone):
+            return
+        except (SessileError, LinkDown) as error:
+            log.info("not_taken_over", session=key.session, tenant=key.tenant, error=str(error))
+            if lost is not None and isinstance(error, SessileError):
+                self._whereabouts.not_taken(key, lost)
+        if watch.hint is None:
+            watch.check = True
+            self.later(watch)
+        else:
+            self.todo(watch, LOST)

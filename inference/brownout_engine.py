@@ -1,0 +1,214 @@
+"""Two engines as one: a model, and a smaller one of its family beside it that writes where brownout says so.
+
+A request names who is to write it (`GenerationRequest.model`). Both have the same tokens and the same template, so a
+session's ledger is good for both; anything else is refused at the start. Sessions, placement and whatever is kept of a
+session's KV are the model's own; the smaller one has what its slots hold and nothing below them, no host memory, disk,
+Redis or peer, so that no byte of one model's KV is ever read by the other. A turn that goes back to the model finds
+there what it had: only what was said meanwhile is computed.
+
+What one of them holds of a session and the other does not is computed by the other: forecasts count with it.
+(Switching models under load: Zhang et al., "Model-Switching: Dealing with Fluctuating Workloads in
+Machine-Learning-as-a-Service Systems", HotCloud 2020.)
+
+Does not know when the smaller one is asked (`sessions.actor.admission`), nor what either engine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from sessions.limits import Forecast, Holdings, HoldsKV, Share
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
+from sessions.ports import Engine, Tokenizer
+
+__all__ = ["SwitchingEngine", "check_model", "switching"]
+
+
+class SwitchingEngine:
+    """Implements `Engine`. Made by `switching`."""
+
+    def __init__(self, main: Engine, smaller: Callable[[EngineInfo], Engine]) -> None:
+        """`smaller` makes the smaller one, when it is known what the other is."""
+        self.main = main
+        self._make_smaller = smaller
+        self._smaller: Engine | None = None
+        self._info: EngineInfo  # set by `start`
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def smaller(self) -> Engine:
+        """Since `start`."""
+        assert self._smaller is not None
+        return self._smaller
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.main.tokenizer
+
+    def stats(self) -> EngineStats:
+        main, smaller = self.main.stats(), self.smaller.stats()
+        return msgspec.structs.replace(main, smaller=smaller, away=main.away or smaller.away)
+
+    def place(self, key: SessionKey) -> KVPlace:
+        return self.main.place(key)
+
+    def held_sessions(self) -> set[SessionKey]:
+        return self.main.held_sessions() | self.smaller.held_sessions()
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises what either raises, and BadInput where the two do not go together."""
+        await self.main.start()
+        try:
+            smaller = self._make_smaller(self.main.info)
+            await _start_smaller(smaller)
+            try:
+                check_pair(self.main, smaller)
+            except BaseException:
+                await smaller.close()
+                raise
+        except BaseException:
+            await self.main.close()
+            raise
+        self._smaller = smaller
+        self._info = msgspec.structs.replace(self.main.info, smaller=smaller.info)
+
+    async def close(self) -> None:
+        both = (self.main, self._smaller)
+        await asyncio.gather(*(engine.close() for engine in both if engine is not None))
+
+    # -- generating ------------------------------------------------------------------------------------
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        engine = self._of(request.model)[0] if self._smaller is not None else self.main
+        return engine.generate(request)
+
+    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+        await self.main.warm(key, prompt)
+
+    async def release(self, key: SessionKey) -> None:
+        try:
+            await self.smaller.release(key)
+        finally:
+            await self.main.release(key)
+
+    async def park(self, key: SessionKey) -> None:
+        """The smaller one forgets it: nobody else may want its slot for days, and what lies there counts against what
+        the tenant may hold at the model."""
+        try:
+            await self.smaller.release(key)
+        finally:
+            await self.main.park(key)
+
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
+        return await self.main.export_kv(key, ledger)
+
+    async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+        return await self.main.import_kv(key, chunks)
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
+        engine, other = self._of(model)
+        unseen = max(0, other.place(key).tokens - engine.place(key).tokens)
+        return engine.forecast(key, share, new_tokens + unseen)
+
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
+        self._of(model)[0].expect(tenant, response_id)
+
+    def _of(self, model: str) -> tuple[Engine, Engine]:
+        """The engine that is asked, and the other. A model that neither is, is for the model's own engine to refuse."""
+        return (self.smaller, self.main) if model == self._info.smaller_model else (self.main, self.smaller)
+
+
+class SwitchingHolder(SwitchingEngine):
+    """Of engines that bound what each tenant's KV takes: together they hold no more than one may."""
+
+    @property
+    def holdings(self) -> Holdings:
+        return self._holdings
+
+    async def start(self) -> None:
+        await super().start()
+        assert isinstance(self.main, HoldsKV) and isinstance(self.smaller, HoldsKV)
+        self._holdings = HeldTogether(self.main.holdings, self.smaller.holdings)
+
+
+class HeldTogether:
+    """Implements `Holdings` for two. Whoever takes something in makes room among its own."""
+
+    def __init__(self, main: Holdings, smaller: Holdings) -> None:
+        self._each = (main, smaller)
+        self._ceiling: Callable[[TenantId], int | None] = lambda tenant: None
+        main.ceiling = self._less(smaller)
+        smaller.ceiling = self._less(main)
+
+    def _less(self, other: Holdings) -> Callable[[TenantId], int | None]:
+        def left(tenant: TenantId) -> int | None:
+            ceiling = self._ceiling(tenant)
+            return None if ceiling is None else max(0, ceiling - other.bytes_of(tenant))
+
+        return left
+
+    @property
+    def ceiling(self) -> Callable[[TenantId], int | None]:
+        return self._ceiling
+
+    @ceiling.setter
+    def ceiling(self, ceiling: Callable[[TenantId], int | None]) -> None:
+        self._ceiling = ceiling
+
+    def bytes_of(self, tenant: TenantId) -> int:
+        return sum(each.bytes_of(tenant) for each in self._each)
+
+
+def switching(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> SwitchingEngine:
+    """One engine of two, neither of which has started."""
+    return (SwitchingHolder if isinstance(main, HoldsKV) else SwitchingEngine)(main, smaller)
+
+
+def check_model(info: EngineInfo, model: str) -> None:
+    """For an engine of one model. Raises BadInput when a request is for another."""
+    if model and model != info.model:
+        raise BadInput("model_not_found", f"This engine runs {info.model!r} and no {model!r}.", param="model")
+
+
+async def _start_smaller(engine: Engine) -> None:
+    """Says which of the two it was that could not be started."""
+    try:
+        await engine.start()
+    except (BadInput, Unavailable) as error:
+        text = f"The model for brownout cannot be used. {error.public_message}"
+        if isinstance(error, Unavailable):
+            raise Unavailable(error.code, text) from error
+        raise BadInput("bad_brownout_model", text, param="brownout_model") from error
+
+
+def check_pair(main: Engine, smaller: Engine) -> None:
+    """Raises BadInput, naming both and what to do, where a session's ledger would not be good for both."""
+    one, other = main.info, smaller.info
+    if one.model_fingerprint == other.model_fingerprint:
+        raise _refused(other, one, "is the same model. Name a smaller one, or none")
+    if one.model == other.model:
+        raise _refused(other, one, "has the same name, by which clients and bills tell models apart. Rename its file")
+    if main.tokenizer.fingerprint != smaller.tokenizer.fingerprint:
+        why = "has another tokenizer or chat template, so a conversation would be other tokens to it"
+        raise _refused(other, one, f"{why}. Name a smaller model of the same family and version")
+    if other.context_window < one.context_window:
+        windows = f"takes {other.context_window} tokens of context and the model {one.context_window}"
+        raise _refused(other, one, f"{windows}. Start with --context {other.context_window}, or name another")
+    if not one.sampling <= other.sampling or one.tool_format != other.tool_format:
+        raise _refused(other, one, "cannot do all that the model can. Name another")
+
+
+def _refused(smaller: EngineInfo, main: EngineInfo, why: str) -> BadInput:
+    text = f"The model for brownout {smaller.model!r} cannot stand beside {main.model!r}: it {why}."
+    return BadInput("bad_brownout_model", text, param="brownout_model")

@@ -1,0 +1,390 @@
+"""Who runs next on an engine, and who makes room: fair between tenants by the tokens that they were served.
+
+    join ──> waiting ──start──> running ──leave──>
+                ^                  │
+                └──── make_room ───┘      a victim waits again and goes on later
+
+Each tenant has a counter of the tokens it was served, prompts at `PROMPT_COST` and answers at `ANSWER_COST`, divided
+by its weight. Among those that wait in the best priority the tenant with the smallest counter is next, its oldest
+claim first. A tenant of which nobody waits is lifted, when somebody of it comes, to within `credit` of the smallest
+counter of those of whom somebody does: time that it did not use is not saved up, but a burst is let through, about one
+answer for each slot. So tenants that always have work are served within a constant of their shares, and one that takes
+less than its share waits for nobody's backlog. This is the virtual token counter of Sheng et al., "Fairness in Serving
+Large Language Models" (OSDI 2024), with weights and a credit.
+
+A tenant that asks for no more than the whole engine could do at once counts as if it had been served a credit less
+(`_rank`): it may run ahead of its share for as long as it takes to tell a burst from a flood, and who asks for more
+waits for it. So nobody gets more than a credit beyond its share, and nobody has to earn its bursts first.
+
+What the paper leaves out, because its batches turn over quickly and ours may not: when all slots are taken, a claim
+may make another one give way. One of a worse priority always does, the worst first. Within a priority a tenant that was
+ranks behind gives way to one that ranks before, its youngest claim first, in two cases: it has more than its share of
+the slots and the other has less; or it ranks behind by `MARGIN`, whatever either has now. The second is for a tenant
+that takes nearly all of its share: its arrivals come in bursts, in a burst it wants more slots than its share, and over
+a while it gets no more. Who gives way ranks behind all the more for it, so claims do not chase each other in circles. A
+victim keeps its place in its tenant's line.
+
+An engine that takes long to empty a slot asks for a `reserve`: while somebody is around who goes first and has less
+than its share (it has claims, or had some less than a credit ago), those who have theirs leave so many slots idle, and
+make room where there are none. A tenant that is alone, or goes first, leaves nothing idle.
+
+Invariants (`check_integrity`): a claim waits or runs, never both; a tenant is known while it has a claim, and for a
+while behind; counters only grow.
+Pure bookkeeping: no I/O, no clock, no chance. Does not know engines, slots' contents, KV, time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, TypeVar
+
+from sessions.model.types import TenantId
+
+PROMPT_COST: Final = 1.0
+ANSWER_COST: Final = 2.0  # a decoded token holds its slot for a whole step; the paper's price of it
+CREDIT: Final = 4_096.0  # counted tokens that a tenant may be behind the others when it comes back; at least
+SLOT_CREDIT: Final = 1_024.0  # for each slot of an engine that has many: about an answer with its prompt
+MARGIN: Final = 1_024.0  # by so much more must a tenant have been served to give way whatever it has now
+ROOM_SHARE: Final = 4  # a tenant may have so many times as many waiting as there is room left
+TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgotten
+
+T = TypeVar("T")
+
+
+class Claim(Generic[T]):
+    """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
+
+    __slots__ = (
+        "arrival",
+        "charged",
+        "holder",
+        "may_yield",
+        "priority",
+        "prompt_tokens",
+        "started",
+        "tenant",
+        "weight",
+    )
+
+    def __init__(self, holder: T, *, tenant: TenantId, priority: int, weight: float, prompt_tokens: int) -> None:
+        self.holder = holder
+        self.tenant = tenant
+        self.priority = priority
+        self.weight = weight
+        self.prompt_tokens = prompt_tokens
+        self.may_yield = True  # it can be stopped where it is, and go on later
+        self.arrival = 0
+        self.started = 0  # when it was given its slot, in the queue's own ticks; 0: it waits
+        self.charged = False  # for its prompt: computing it again is our doing
+
+
+class _Tenant:
+    __slots__ = ("counter", "left_at", "num_waiting", "priority", "running", "waiting", "weight")
+
+    def __init__(self) -> None:
+        self.counter = 0.0
+        self.weight = 1.0
+        self.num_waiting = 0
+        self.priority = 0  # of the claim that came last
+        self.left_at = 0.0  # what everybody had been served when the last of its claims left
+        self.waiting: dict[int, list[Claim[object]]] = {}  # by priority, oldest first
+        self.running = 0
+
+
+class FairQueue(Generic[T]):
+    """The claims on `slots` slots, of which at most `waiting_max` wait."""
+
+    def __init__(self, slots: int, waiting_max: int, *, reserve: int = 0) -> None:
+        self.slots = slots
+        self.waiting_max = waiting_max
+        self.reserve = reserve
+        self.credit = max(CREDIT, SLOT_CREDIT * slots)
+        self._tenants: dict[TenantId, _Tenant] = {}  # with claims
+        self._idle: OrderedDict[TenantId, _Tenant] = OrderedDict()  # the others, longest idle first
+        self._running: dict[Claim[T], None] = {}
+        self._num_waiting = 0
+        self._ticks = 0
+        self._floor = 0.0  # the counter of who was served last: where a newcomer to an empty engine begins
+        self._served = 0.0  # to all, as counted
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        return self._num_waiting
+
+    @property
+    def running(self) -> Iterator[Claim[T]]:
+        return iter(self._running)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> list[Claim[T]]:
+        """In no order that matters."""
+        found = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
+        return found  # type: ignore[return-value]
+
+    def counter(self, tenant: TenantId) -> float:
+        """The tokens that a tenant was served, priced and weighted; for those that have work, comparable."""
+        known = self._tenants.get(tenant) or self._idle.get(tenant)
+        return known.counter if known is not None else 0.0
+
+    def _rank(self, tenant: _Tenant) -> float:
+        """By which tenants go before each other: what one was served, less a credit where it floods nobody."""
+        floods = tenant.running + tenant.num_waiting > self.slots
+        return tenant.counter if floods else tenant.counter - self.credit
+
+    def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
+        """Whether one more claim, and those that are on their way, would have others make room: they stay within its
+        share of slots that others use, or it was served so much less."""
+        others = [other for name, other in self._tenants.items() if name != tenant]
+        if not others:
+            return False
+        mine = self._tenants.get(tenant)
+        waiting = coming + (mine.num_waiting if mine is not None else 0)
+        taken = waiting + (mine.running if mine is not None else 0)
+        if taken + 1 <= self._part(weight, sum(other.weight for other in others)):
+            return True
+        if mine is None:
+            return False
+        served = max((self._rank(other) for other in others if other.running), default=mine.counter)
+        return served - self._rank(mine) > MARGIN + (waiting + 1) * SLOT_CREDIT / weight
+
+    def ahead_of(self, tenant: TenantId, priority: int, weight: float) -> int:
+        """How many of those that wait would be served before a claim that came now, if all were as long."""
+        ahead = 0
+        mine = self._tenants.get(tenant)
+        own = sum(len(line) for level, line in mine.waiting.items() if level <= priority) if mine is not None else 0
+        for name, other in self._tenants.items():
+            if name == tenant:
+                continue
+            better = sum(len(line) for level, line in other.waiting.items() if level < priority)
+            # Tenants take turns while both have work: of a backlog no more goes first than one has waiting oneself.
+            turns = round((own + 1) * other.weight / weight)
+            behind = mine is None or self._rank(other) > self._rank(mine)
+            ahead += better + min(len(other.waiting.get(priority, ())), max(0, turns - behind))
+        return ahead + own
+
+    def is_full(self, tenant: TenantId) -> bool:
+        """Whether no more of this tenant may wait. One tenant alone fills most of the queue and never all of it, so
+        that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
+        known = self._tenants.get(tenant)
+        own = known.num_waiting if known is not None else 0
+        return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting)
+
+    # -- coming and going -------------------------------------------------------------------------------------
+
+    def join(self, claim: Claim[T]) -> None:
+        """The claim waits. Its tenant's weight is the one that came last."""
+        self._ticks += 1
+        claim.arrival = self._ticks
+        tenant = self._tenants.get(claim.tenant)
+        if tenant is None:
+            tenant = self._tenants[claim.tenant] = self._idle.pop(claim.tenant, _Tenant())
+        if not tenant.waiting:
+            least = min((other.counter for other in self._tenants.values() if other.waiting), default=self._floor)
+            tenant.counter = max(tenant.counter, least - self.credit)
+        tenant.weight = claim.weight
+        tenant.priority = claim.priority
+        self._wait(tenant, claim)
+
+    def _wait(self, tenant: _Tenant, claim: Claim[T]) -> None:
+        line = tenant.waiting.setdefault(claim.priority, [])
+        at = len(line)
+        while at and line[at - 1].arrival > claim.arrival:
+            at -= 1
+        line.insert(at, claim)  # type: ignore[arg-type]
+        tenant.num_waiting += 1
+        self._num_waiting += 1
+
+    def first(self, ready: Callable[[Claim[T]], bool] = lambda claim: True) -> Claim[T] | None:
+        """Who is next, of those that are ready."""
+        best: tuple[int, float, int] | None = None
+        found: Claim[T] | None = None
+        for tenant in self._tenants.values():
+            counter = self._rank(tenant)
+            for priority, line in tenant.waiting.items():
+                if best is not None and (priority, counter) > best[:2]:
+                    continue
+                candidate = next((claim for claim in line if ready(claim)), None)  # type: ignore[arg-type]
+                if candidate is None:
+                    continue
+                rank = (priority, counter, candidate.arrival)
+                if best is None or rank < best:
+                    best, found = rank, candidate  # type: ignore[assignment]
+        return found
+
+    def start(self, claim: Claim[T]) -> None:
+        """The claim that waited has a slot, and its tenant is charged for the prompt."""
+        tenant = self._tenants[claim.tenant]
+        self._unwait(tenant, claim)
+        self._ticks += 1
+        claim.started = self._ticks
+        self._running[claim] = None
+        tenant.running += 1
+        self._floor = tenant.counter
+        if not claim.charged:
+            claim.charged = True
+            self._charge(tenant, PROMPT_COST * claim.prompt_tokens)
+
+    def served(self, claim: Claim[T], tokens: int) -> None:
+        """So many tokens of an answer were decoded."""
+        self._charge(self._tenants[claim.tenant], ANSWER_COST * tokens)
+
+    def _charge(self, tenant: _Tenant, cost: float) -> None:
+        tenant.counter += cost / tenant.weight
+        self._served += cost
+
+    def leave(self, claim: Claim[T]) -> None:
+        """The run has ended, or whoever waited has given up. The claim holds its holder no longer."""
+        tenant = self._tenants[claim.tenant]
+        if claim in self._running:
+            self._stop(tenant, claim)
+        else:
+            self._unwait(tenant, claim)
+        if not tenant.running and not tenant.waiting:
+            del self._tenants[claim.tenant]
+            self._idle[claim.tenant] = tenant
+            tenant.left_at = self._served
+            self._floor = max(self._floor, tenant.counter) if not self._tenants else self._floor
+            while len(self._idle) > TENANTS_REMEMBERED:
+                self._idle.popitem(last=False)
+        del claim.holder
+
+    def make_room(self, claim: Claim[T]) -> None:
+        """A running claim waits again, where it stood in its tenant's line."""
+        tenant = self._tenants[claim.tenant]
+        self._stop(tenant, claim)
+        self._wait(tenant, claim)
+
+    def _stop(self, tenant: _Tenant, claim: Claim[T]) -> None:
+        del self._running[claim]
+        claim.started = 0
+        tenant.running -= 1
+
+    def _unwait(self, tenant: _Tenant, claim: Claim[T]) -> None:
+        line = tenant.waiting[claim.priority]
+        line.remove(claim)  # type: ignore[arg-type]
+        if not line:
+            del tenant.waiting[claim.priority]
+        tenant.num_waiting -= 1
+        self._num_waiting -= 1
+
+    # -- making room ------------------------------------------------------------------------------------------
+
+    def victim(self, claim: Claim[T]) -> Claim[T] | None:
+        """The running claim that gives way to `claim`, which waits; None: it waits on."""
+        worst = max(
+            (other for other in self._running if other.may_yield and other.priority > claim.priority),
+            key=lambda other: (other.priority, self._rank(self._tenants[other.tenant]), other.started),
+            default=None,
+        )
+        if worst is not None:
+            return worst
+        mine = self._tenants[claim.tenant]
+        under, rank = mine.running + 1 <= self._share(mine), self._rank(mine)
+        givers = {
+            name
+            for name, other in self._tenants.items()
+            # After it, in either case: otherwise the victim would be next, and take its slot back at once.
+            if self._rank(other) > rank + MARGIN
+            or (under and self._rank(other) > rank and other.running > self._share(other))
+        }
+        if not givers:
+            return None
+        found = (
+            other
+            for other in self._running
+            if other.may_yield and other.priority == claim.priority and other.tenant in givers
+        )
+        return max(found, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
+
+    def _share(self, tenant: _Tenant) -> float:
+        """The slots that a tenant may have while others want them: at least one."""
+        return self._part(tenant.weight, sum(other.weight for other in self._tenants.values()) - tenant.weight)
+
+    # -- room that is kept ------------------------------------------------------------------------------------
+
+    def num_idle_for(self, tenant: TenantId, priority: int, weight: float) -> int:
+        """The idle slots that one more claim may choose from."""
+        idle = self.slots - len(self._running)
+        if idle > 0 and self.reserve:
+            around = self._around()
+            running = around[tenant].running if tenant in around else 0
+            others = sum(other.weight for name, other in around.items() if name != tenant)
+            if running + 1 > self._part(weight, others) and self._has_short(around, tenant, priority):
+                return max(0, idle - self.reserve)
+        return max(0, idle)
+
+    def keeper(self) -> Claim[T] | None:
+        """The running claim that makes room so that the reserve is idle; None: it is, or nobody has to."""
+        if not self.reserve or self.slots - len(self._running) >= self.reserve:
+            return None
+        around = self._around()
+        if len(around) < 2:
+            return None
+        total = sum(tenant.weight for tenant in around.values())
+        found = (
+            claim
+            for claim in self._running
+            if claim.may_yield
+            and around[claim.tenant].running > self._part(claim.weight, total - around[claim.tenant].weight)
+            and self._has_short(around, claim.tenant, claim.priority)
+        )
+        return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
+
+    def gives_way(self, claim: Claim[T]) -> bool:
+        """Whether somebody else is around who would go before it: then its prompt is computed in pieces."""
+        mine = self._tenants[claim.tenant]
+        return any(
+            (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
+            for other in self._around().values()
+            if other is not mine
+        )
+
+    def order(self, claim: Claim[T]) -> tuple[int, float]:
+        """Of a claim that has not left: the smaller goes first."""
+        return claim.priority, self._rank(self._tenants[claim.tenant])
+
+    def is_before(self, claim: Claim[T], other: Claim[T]) -> bool:
+        """Whether `claim` is of another tenant, and that goes first."""
+        return claim.tenant != other.tenant and self.order(claim) < self.order(other)
+
+    def _around(self) -> dict[TenantId, _Tenant]:
+        """Who has claims, or had some a short while ago."""
+        found = dict(self._tenants)
+        for name, tenant in reversed(self._idle.items()):  # who left last comes first
+            if self._served - tenant.left_at > self.credit:
+                break
+            found[name] = tenant
+        return found
+
+    def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
+        """Whether somebody who goes before a claim of this tenant has less than its share."""
+        total = sum(tenant.weight for tenant in around.values())
+        before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
+        return any(
+            tenant.running + 1 <= self._part(tenant.weight, total - tenant.weight)
+            for name, tenant in around.items()
+            if name != beside and (tenant.priority, self._rank(tenant)) < before
+        )
+
+    def _part(self, weight: float, others: float) -> float:
+        return max(1.0, self.slots * weight / (weight + others))
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where an invariant does not hold."""
+        waiting = self.waiting
+        assert len(waiting) == self._num_waiting == len(set(waiting))
+        assert not set(waiting) & set(self._running)
+        assert all(claim.started for claim in self._running) and not any(claim.started for claim in waiting)
+        for name, tenant in self._tenants.items():
+            assert tenant.running == sum(claim.tenant == name for claim in self._running)
+            assert tenant.running or tenant.waiting, f"{name} has no claim"
+            assert all(line for line in tenant.waiting.values())
+            assert tenant.num_waiting == sum(map(len, tenant.waiting.values()))
+        assert not self._idle.keys() & self._tenants.keys()

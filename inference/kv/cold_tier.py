@@ -1,0 +1,168 @@
+"""What every tier below host memory is to the tiers' manager: a bounded place for whole snapshots, found by session.
+
+    disk.DiskTier         files in a folder of this machine
+    redis.RedisTier       small snapshots in Redis or Valkey, seen by every replica
+    (a peer replica)      is asked, not kept in: `actors` fetches, the engine's `import_kv` takes in
+
+A tier below never raises for its own troubles: it stores or it does not, and a fetch gives the checked payload or
+`Refused`. It keeps its own index, counters and bound. Where there is a key store, nothing is stored unencrypted.
+"""
+
+from __future__ import annotations
+
+import array
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from inference.kv.encryption import Head
+from inference.kv.envelope import Manifest, Refused
+from sessions.model.errors import SessileError
+from sessions.model.types import SessionKey, TenantId
+from sessions.ports import DataKey, Keys
+
+ColdName = Literal["disk", "redis"]
+PIECE_BYTES_MIN: Final = 16 << 10  # what a read begins with, so that its pace is known soon
+_PIECE_BYTES_MAX: Final = 256 << 10
+
+
+class ColdSnapshot:
+    """An entry of a tier's index. Engines only hand it back."""
+
+    __slots__ = ("bytes", "key", "tier", "tokens", "used_s")
+
+    def __init__(self, tier: ColdName, key: SessionKey, tokens: array.array[int], size: int, used_s: float) -> None:
+        self.tier = tier
+        self.key = key
+        self.tokens = tokens
+        self.bytes = size
+        self.used_s = used_s  # on the process's monotonic clock
+
+
+class Ranked(Protocol):
+    """What a ranking looks at."""
+
+    @property
+    def key(self) -> SessionKey: ...
+    @property
+    def tokens(self) -> array.array[int]: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def used_s(self) -> float: ...
+
+
+class Progress:
+    """How far a fetch has come: the thread that reads tells it, the event loop looks at it and may stop the read."""
+
+    __slots__ = ("first_bytes", "first_s", "num_bytes", "stopped")
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.first_bytes = 0
+        self.first_s: float | None = None  # when the first bytes came, on the monotonic clock
+        self.stopped = False
+
+    def passed(self, num_bytes: int) -> None:
+        """So many bytes more have come. Raises Refused once the read was stopped."""
+        if self.stopped:
+            raise Refused("too_slow")
+        if self.first_s is None:
+            self.first_s, self.first_bytes = time.monotonic(), num_bytes
+        self.num_bytes += num_bytes
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much is read at once: little beside what has come, so that the pace is never far off."""
+        return min(max(PIECE_BYTES_MIN, self.num_bytes // 16), _PIECE_BYTES_MAX)
+
+    def seconds_for(self, num_bytes: int, now_s: float) -> float | None:
+        """How long so many bytes take at the pace since the first ones, as if the piece that is on its way were here;
+        None before the first ones."""
+        if self.first_s is None:
+            return None
+        return num_bytes * (now_s - self.first_s) / (self.num_bytes - self.first_bytes + self.piece_bytes)
+
+
+Blob = bytes  # in classes that have `bytes` of their own
+Rank = Callable[[Ranked], tuple[float, ...]]  # the smaller, the sooner evicted
+
+
+def least_recently_used(snapshot: Ranked) -> tuple[float, ...]:
+    return (snapshot.used_s,)
+
+
+class ColdTier(Protocol):
+    """One tier below host memory. `open` first; nothing but `open` raises for what is wrong with the place."""
+
+    name: str
+    counters: Counter[str]
+    bytes: int
+    bytes_max: int
+    rank: Rank
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        """Whose snapshots are known here; to be read before the next `await`."""
+        ...
+
+    def of(self, key: SessionKey) -> list[ColdSnapshot]:
+        """The session's snapshots, as far as they are known here without waiting."""
+        ...
+
+    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
+        """Likewise, of all its sessions; to be read before the next `await`."""
+        ...
+
+    def bytes_of(self, tenant: TenantId) -> int:
+        """What those take."""
+        ...
+
+    def has(self, key: SessionKey, snapshot_id: Blob) -> bool: ...
+
+    async def put(self, manifest: Manifest, payload: Path) -> bool:
+        """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""
+        ...
+
+    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then.
+
+        A tier that reads little by little tells `progress`, and ends with `too_slow` when that was stopped."""
+        ...
+
+    def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[Blob, None]:
+        """The envelope, decrypted, in chunks of at most 1 MiB; whoever takes it checks it. Raises as `fetch` does."""
+        ...
+
+    async def drop(self, snapshot: ColdSnapshot) -> None:
+        """Removes one."""
+        ...
+
+    async def erase(self, key: SessionKey) -> None:
+        """Removes everything of a session, also what is being written just now."""
+        ...
+
+
+async def data_key_for(keys: Keys | None, head: Head | None) -> DataKey | None:
+    """The key that opens what begins with `head`; None for a plain envelope where plain ones are kept.
+
+    Raises Refused: `not_encrypted`, `unknown_key` when it is destroyed, `keys_away` when the store does not answer."""
+    if keys is None:
+        if head is not None:
+            raise Refused("unknown_key")
+        return None
+    if head is None:
+        raise Refused("not_encrypted")
+    try:
+        found = await keys.find(head.key, head.key_id)
+    except SessileError as exc:
+        raise Refused("keys_away") from exc
+    if found is None:
+        raise Refused("unknown_key")
+    return found

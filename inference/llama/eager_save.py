@@ -1,0 +1,80 @@
+"""When an idle slot is saved before anybody asks for it.
+
+A session that gets another one's slot waits for that one's KV to be saved; and a save waits for the end of a step and
+then holds up every stream that decodes. So while there are streams, only the slot that a stranger would get next is
+kept saved (`SlotTable.next_for_a_stranger`). The others follow when they are next, or when nobody is held up and host
+memory has room without evicting anybody. That is done while there are more live sessions than slots. Apart from it, a
+session that rests is saved where there is a tier that outlives the process.
+
+Knows nothing of turns, and not how a save is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from inference.llama.slot_kv import Residency
+from inference.llama.slots import Slot, SlotTable
+
+
+class SavesAhead:
+    """`look` when a slot was brought up for a run or given back, `rest` for one that was given back, `close` once."""
+
+    def __init__(
+        self, table: SlotTable, residency: Residency, *, num_waiting: Callable[[], int], save_idle_s: float
+    ) -> None:
+        self._table = table
+        self._residency = residency
+        self._num_waiting = num_waiting
+        self._save_idle_s = save_idle_s
+        self._task: asyncio.Task[None] | None = None
+        self._failed: dict[Slot, int] = {}  # and when it was last used then: it is not tried again before it was
+        self._closed = False
+
+    def look(self) -> None:
+        """Begins to save what is worth it now, one slot after the other; what happens meanwhile is seen."""
+        if (self._task is None or self._task.done()) and self._next() is not None:
+            self._task = asyncio.create_task(self._save(), name="saves ahead")
+
+    def rest(self, slot: Slot) -> None:
+        """The slot was given back: its session is saved when it has rested, if there is a tier that outlives us."""
+        if self._residency.tiers.cold:
+            asyncio.get_running_loop().call_later(self._save_idle_s, self._rested, slot, slot.used)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _rested(self, slot: Slot, used: int) -> None:
+        if self._closed or slot.busy or slot.used != used:
+            return
+        if self._table.num_busy:
+            self.rest(slot)
+        elif self._residency.is_worth_saving(slot):
+            self._residency.save_ahead(slot)
+
+    async def _save(self) -> None:
+        while (slot := self._next()) is not None:
+            used = slot.used
+            await self._residency.save_ahead(slot)
+            if slot.used == used and not slot.busy and self._residency.is_worth_saving(slot):
+                self._failed[slot] = used
+
+    def _next(self) -> Slot | None:
+        if self._closed or not self._others_live():
+            return None
+        line = self._table.next_for_a_stranger()
+        if self._table.num_busy or not self._residency.has_room_for_more():
+            line = line[:1]
+        return next(
+            (s for s in line if self._failed.get(s) != s.used and self._residency.is_worth_saving(s)),
+            None,
+        )
+
+    def _others_live(self) -> bool:
+        """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
+        if self._table.has_empty():
+            return False
+        return self._num_waiting() > 0 or self._residency.has_others({slot.key for slot in self._table})

@@ -1,0 +1,263 @@
+"""Brings a session's KV into its slot and out of it again: saves, restores, and when each is worth it.
+
+A slot is one opaque file to llama.cpp. It is saved when another session, or another branch of its own, takes the slot
+over, or already when its turn ends while all slots are taken, so that the next arrival need not wait for it. It is
+restored when a snapshot saves more tokens than the slot holds already. llama.cpp does either between two steps, so a
+save holds the other streams up for as long as it takes to copy the KV.
+
+What a file holds is read from the file itself: it begins with the token ids. Only a file whose ids begin with the
+slot's ledger is kept, and only one whose ids are the manifest's is restored.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import logging
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from inference.kv.cold_tier import ColdSnapshot
+from inference.kv.cost import Choice
+from inference.kv.envelope import Refused
+from inference.kv.tiers import HostSnapshot, Tiers
+from inference.llama.http import HttpClient
+from inference.llama.slots import Slot
+from inference.tokens import common_prefix
+from sessions.model.errors import SessileError
+from sessions.model.types import SHARED, SessionKey
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
+_MAGIC: Final = 0x67677371  # llama.cpp's LLAMA_STATE_SEQ_MAGIC
+_WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a version and a count
+_COUNTERS: Final = (
+    "spills",
+    "restores",
+    "openings_laid",
+    "restored_tokens",
+    "saves_failed",
+    "saves_of_others",
+    "restores_declined",
+    "restores_failed",
+    "restores_refused",
+)
+_SLACK_BYTES: Final = 1 << 16
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    n_saved: int
+    n_written: int
+
+
+class _Restored(msgspec.Struct, frozen=True):
+    n_restored: int
+
+
+class Residency:
+    """Slots and tiers together. The caller holds the slot (busy) in `bring_up` and `save`."""
+
+    def __init__(self, http: HttpClient, tiers: Tiers, *, worth_tokens: int, bytes_per_token: int) -> None:
+        self.tiers = tiers
+        self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
+        self._http = http
+        self._worth_tokens = worth_tokens
+        self._bytes_per_token = bytes_per_token
+        self._saving: dict[Slot, asyncio.Task[None]] = {}
+
+    async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
+        """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
+        if len(prompt) - 1 - resident < self._worth_tokens:
+            return resident
+        await self.tiers.look(key, prompt[:-1])
+        snapshot, shared = self.tiers.find(key, prompt)
+        useful = min(shared, len(prompt) - 1)
+        if snapshot is None or useful - resident < self._worth_tokens:
+            return resident
+        choice = self.tiers.choose(snapshot, resident, useful)
+        if not choice.tries:
+            self.counters["restores_declined"] += 1
+            return resident
+        tokens = await self.restore(slot, snapshot, choice)
+        if tokens is None:
+            return resident if slot.key == key else 0
+        self.counters["restores"] += len(tokens) > 0
+        if slot.key != key:
+            return 0  # deleted meanwhile: the run goes on, on nothing of what it was
+        slot.tokens = tokens
+        slot.saved_tokens = len(tokens)
+        restored = common_prefix(tokens, prompt)
+        self.counters["restored_tokens"] += restored
+        return restored
+
+    def is_worth_saving(self, slot: Slot) -> bool:
+        return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
+
+    def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
+        """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
+        overwrite, and no snapshot covers, takes longer to compute again than to bring out and back."""
+        tokens, begin = len(slot.tokens), max(shared, self._covered(slot))
+        if tokens - begin < self._worth_tokens:
+            return False
+        return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, begin, tokens, time.monotonic())
+
+    def has_others(self, resident: Set[SessionKey | None]) -> bool:
+        """Whether host memory holds a session that is not parked and none of `resident`."""
+        return any(
+            not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
+            for snapshot in self.tiers.host
+        )
+
+    def has_room_for_more(self) -> bool:
+        """Whether host memory is far from evicting, so that what nobody asked for may be put there."""
+        return self.tiers.host_bytes * 2 < self.tiers.host_bytes_max
+
+    def unsaved_bytes(self, slot: Slot) -> int:
+        """About what the slot holds beyond what a snapshot covers that is still there."""
+        return max(0, len(slot.tokens) - self._covered(slot)) * self._bytes_per_token
+
+    def _covered(self, slot: Slot) -> int:
+        if slot.key is None or not slot.saved_tokens:
+            return 0
+        return min(slot.saved_tokens, self.tiers.find(slot.key, slot.tokens)[1])
+
+    def is_saving(self, slot: Slot) -> bool:
+        return slot in self._saving
+
+    async def save(self, slot: Slot) -> None:
+        """Saves the slot if that is worth it; a save that is under way is waited for."""
+        if slot in self._saving:
+            await asyncio.shield(self._saving[slot])
+        if self.is_worth_saving(slot):
+            await asyncio.shield(self.save_ahead(slot))
+
+    def save_ahead(self, slot: Slot) -> asyncio.Task[None]:
+        """Begins to save a slot that may be used meanwhile: the server takes one after the other."""
+        task = self._saving.get(slot)
+        if task is None:
+            task = self._saving[slot] = asyncio.create_task(self._save(slot))
+            task.add_done_callback(lambda _: self._saving.pop(slot, None))
+        return task
+
+    async def settle(self) -> None:
+        while self._saving:
+            await asyncio.wait(self._saving.values())
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    async def _save(self, slot: Slot) -> None:
+        key, expected = slot.key, slot.tokens
+        if key is None:
+            return
+        tokens = await self.store(slot, key, expected, lambda: slot.key == key)
+        if tokens is not None:
+            self.counters["spills"] += 1
+            if slot.tokens is expected:
+                slot.tokens = tokens
+            slot.saved_tokens = common_prefix(slot.tokens, tokens)
+
+    async def store(
+        self, slot: Slot, key: SessionKey, expected: array.array[int], still_wanted: Callable[[], bool]
+    ) -> array.array[int] | None:
+        """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
+
+        None when there is no room, the slot holds something else by now, or it is not wanted any more."""
+        size = len(expected) * self._bytes_per_token + _SLACK_BYTES
+        leaves = self.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
+        if not await self.tiers.reserve(size, key.tenant, grows=max(0, size - leaves)):
+            return None
+        path = self.tiers.new_path()
+        adopted = False
+        try:
+            if not still_wanted():
+                return None
+            saved = await self._command(slot, "save", path, _Saved)
+            if saved is None:
+                self.counters["saves_failed"] += 1
+                return None
+            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved)
+            if tokens is None or common_prefix(tokens, expected) != len(expected):
+                self.counters["saves_of_others"] += 1  # the slot had gone on with another session
+                return None
+            if not still_wanted():
+                return None
+            self.tiers.adopt(key, tokens, path, saved.n_written, size)
+            adopted = True
+            self._bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
+            return tokens
+        finally:
+            if not adopted:
+                self.tiers.unreserve(size)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def restore(
+        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
+    ) -> array.array[int] | None:
+        """The tokens that the slot holds afterwards: none when the engine failed to take them, whatever it holds then.
+
+        None when the snapshot was refused or came too slowly for `choice`; then the slot is as it was."""
+        try:
+            async with self.tiers.payload(snapshot, choice) as host:
+                held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
+                if held != host.tokens:
+                    raise Refused("bad_tokens")
+                begun = time.monotonic()
+                restored = await self._command(slot, "restore", host.path, _Restored)
+                if restored is not None and restored.n_restored == len(host.tokens):
+                    now_s = time.monotonic()
+                    self.tiers.cost.moved("device", host.bytes, now_s - begun, now_s)
+                    return host.tokens
+        except Refused as exc:
+            self.counters["restores_declined" if exc.reason == "too_slow" else "restores_refused"] += 1
+            log.info("KV is recomputed instead of restored: %s", exc.reason)
+            return None
+        self.counters["restores_failed"] += 1
+        return array.array("I")
+
+    async def _command(self, slot: Slot, action: str, path: Path, answers: type[T]) -> T | None:
+        body = msgspec.json.encode({"filename": path.name})
+        try:
+            status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)
+            if status == 200:
+                return msgspec.json.decode(answer, type=answers)
+            log.warning("the engine refused to %s a slot: %s", action, answer[:200])
+        except (SessileError, msgspec.DecodeError) as exc:
+            log.warning("the engine did not %s a slot: %s", action, exc)
+        return None
+
+
+def read_tokens(path: Path, count: int) -> array.array[int] | None:
+    """The token ids at the head of a slot's file; None when there are not `count` of them. Blocking."""
+    try:
+        with path.open("rb") as file:
+            magic, _, num_words = _HEAD.unpack(file.read(_HEAD.size))
+            if magic != _MAGIC or num_words > count + 16:
+                return None
+            words = array.array("I")
+            words.frombytes(file.read(4 * num_words))
+    except (OSError, struct.error, ValueError):
+        return None
+    if len(words) > 3 and words[0] == _WRAPPED:
+        words = words[3 : 3 + words[2]]
+    return words if len(words) == count else None
+
+
+def bytes_per_token(metadata: dict[str, Any], architecture: str) -> int:
+    """An estimate of a token's KV in 16 bits, before the first save has measured it."""
+    try:
+        layers = int(metadata[f"{architecture}.block_count"])
+        heads = int(metadata[f"{architecture}.attention.head_count"])
+        width = int(metadata[f"{architecture}.embedding_length"]) // heads
+        kv_heads = metadata.get(f"{architecture}.attention.head_count_kv", heads)
+        kv_heads = max(kv_heads) if isinstance(kv_heads, tuple) else int(kv_heads)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return 1 << 17
+    return 2 * 2 * layers * kv_heads * width

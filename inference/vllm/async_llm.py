@@ -1,0 +1,249 @@
+"""vLLM itself: how it is started, and one run of it as chunks. Scheduler and workers live in processes of their own.
+
+The front half (`AsyncLLM`) runs on our event loop; it turns token ids into text and nothing else, so no spinning thread
+of the engine is ever on that loop. Token ids go in: vLLM tokenises nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import vllm
+from vllm import SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from inference.vllm.model_folder import Adapter
+from inference.vllm.options import VllmOptions
+from inference.vllm.sampling import prefill_params, public_logprobs
+from inference.vllm.worker_events import Ready
+from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
+from sessions.model.generation import Chunk
+
+log = logging.getLogger(__name__)
+
+BUILD: Final = f"vllm/{vllm.__version__}"
+CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
+_CPU_KV_BYTES: Final = 1 << 30
+_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
+_FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
+
+
+class Ended:
+    """How a run ended: "stop", "length" or "abort", and how much of its prompt was there already."""
+
+    __slots__ = ("cached_tokens", "reason")
+
+    def __init__(self, reason: str, cached_tokens: int) -> None:
+        self.reason = reason
+        self.cached_tokens = cached_tokens
+
+
+class VllmCore:
+    """`start` first; after `close` every run ends with Ended("abort", ...)."""
+
+    def __init__(self, options: VllmOptions) -> None:
+        self.options = options
+        self.adapter: Adapter | None = None  # of every run; set before `start`
+        self.kv_shape: list[Ready] | str | None = None  # what its workers said of their KV, once they did
+        self.dead = False  # a run heard that its processes had ended without being asked
+        self._llm: AsyncLLM | None = None
+
+    @property
+    def is_known_version(self) -> bool:
+        return BUILD.removeprefix("vllm/").startswith(CONNECTOR_KNOWS)
+
+    async def start(self, context_window: int, connector_folder: str | None) -> None:
+        """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
+        self._prepare()
+        self.dead, self.kv_shape = False, None
+        arguments = self._arguments(context_window, connector_folder)
+        try:
+            llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
+            self._llm = llm
+            await self._load_adapter(llm)
+            await self._first_run()
+        except (ValueError, TypeError, VLLMClientError) as exc:
+            raise BadInput("invalid_setting", f"vLLM refuses its settings: {exc}", param="engine_args") from exc
+        except (RuntimeError, OSError, MemoryError) as exc:
+            raise Unavailable(
+                "engine_unavailable",
+                f"vLLM could not start ({exc}). Its own log lines above say why; too little memory for the model is the"
+                " usual reason: give it less KV memory (--vllm-args '{\"kv_cache_memory_bytes\": BYTES}') or a smaller"
+                " model.",
+            ) from exc
+
+    async def close(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            if llm.output_handler is not None:
+                llm.output_handler.cancel()  # or it would take the end of its processes for their death
+            await asyncio.to_thread(llm.shutdown)  # which waits for its processes, 5 s at most
+
+    @property
+    def is_dead(self) -> bool:
+        """Its processes have ended without being asked: close it and start it again."""
+        return self.dead or (self._llm is not None and self._llm.errored)
+
+    @property
+    def device_tokens(self) -> int:
+        cache = self._llm.vllm_config.cache_config if self._llm is not None else None
+        return (cache.num_gpu_blocks or 0) * cache.block_size if cache is not None else 0
+
+    @property
+    def block_tokens(self) -> int:
+        """Of the blocks that it has made: some models and kernels take blocks of one size alone."""
+        return int(self._llm.vllm_config.cache_config.block_size) if self._llm is not None else 0
+
+    @property
+    def dtype(self) -> str:
+        return str(self._llm.model_config.dtype) if self._llm is not None else ""
+
+    async def run(
+        self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
+    ) -> AsyncGenerator[Chunk | Ended, None]:
+        """Chunks, then one Ended. Closing it aborts the run within one step. Raises SessileError."""
+        llm = self._llm
+        if llm is None:
+            raise Unavailable("engine_unavailable", "The engine has been closed.")
+        ends = set(params.stop_token_ids or ())
+        # In the form that vLLM's own renderer gives it, a prompt needs no thread of vLLM's and no `await` on its way to
+        # the scheduler: a run is cancelled before it was sent or after, never in between.
+        rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
+        if salt:
+            rendered["cache_salt"] = salt
+        stream = llm.generate(rendered, params, name, lora_request=self._lora, priority=priority)
+        cached: int | None = None
+        try:
+            async for output in stream:
+                if cached is None:
+                    cached = output.num_cached_tokens
+                answer = output.outputs[0]
+                tokens = tuple(answer.token_ids)
+                reason = answer.finish_reason
+                if reason == "stop" and tokens and (answer.stop_reason is None or tokens[-1] in ends):
+                    tokens = tokens[:-1]
+                if tokens or answer.text:
+                    found = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
+                    yield Chunk(tokens, answer.text, found, cached_tokens=cached or 0)
+                if reason is not None:
+                    if reason not in ("stop", "length", "abort"):
+                        raise _refused(params, f"it ended with {reason}")
+                    yield Ended(reason, cached or 0)
+                    return
+        except EngineDeadError as exc:
+            self.dead = self.dead or self._llm is llm  # who was slow to read hears it when another one has begun
+            raise EngineLost("engine_lost", "The model's engine has died.") from exc
+        except (ValueError, VLLMClientError) as exc:
+            raise _refused(params, str(exc)) from exc
+        finally:
+            await stream.aclose()
+
+    async def abort(self, names: list[str]) -> None:
+        if self._llm is not None and names:
+            await self._llm.abort(names)
+
+    async def reset(self) -> bool:
+        """Drops every cached block of the device. False when some are in use."""
+        return self._llm is not None and bool(await self._llm.reset_prefix_cache())
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _lora(self) -> LoRARequest | None:
+        return None if self.adapter is None else LoRARequest(self.adapter.path.name, 1, str(self.adapter.path))
+
+    async def _load_adapter(self, llm: AsyncLLM) -> None:
+        if self.adapter is None:
+            return
+        try:
+            await llm.add_lora(self._lora)
+        except EngineDeadError as exc:
+            raise EngineLost("engine_lost", "The model's engine has died.") from exc
+        except Exception as exc:  # what its worker raises comes as a plain one
+            raise BadInput(
+                "bad_model_file",
+                f"vLLM cannot use the adapter {self.adapter.path}: {exc}. It must be LoRA for the model served.",
+                param="vllm_adapter",
+            ) from exc
+
+    async def _first_run(self) -> None:
+        """What is made at the first use, here and in vLLM's processes, is made before anybody waits for it."""
+        assert self._llm is not None
+        await self._llm.get_supported_tasks()
+        async with contextlib.aclosing(self.run("first", [0] * _FIRST_TOKENS, "", prefill_params({}), 0)) as run:
+            async for _ in run:
+                pass
+
+    def _prepare(self) -> None:
+        """What vLLM takes from the environment alone, for its processes and for its own front half."""
+        told = {"VLLM_NO_USAGE_STATS": "1"}
+        if current_platform.is_cpu():
+            told |= {
+                # With this the scheduler's process is the worker too: one process fewer to hand tensors to.
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self._single else "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": str(self.options.threads),
+            }
+        for name, value in told.items():
+            os.environ[name] = value
+
+    @property
+    def _single(self) -> bool:
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        return all(self.options.engine_args.get(name, 1) == 1 for name in sizes)
+
+    def _arguments(self, context_window: int, connector_folder: str | None) -> dict[str, Any]:
+        options = self.options
+        arguments: dict[str, Any] = {
+            "model": str(options.model_path),
+            "max_model_len": context_window,
+            "max_num_seqs": options.slots,
+            "block_size": options.block_tokens,
+            "enable_prefix_caching": True,
+            "scheduling_policy": "priority",
+            "disable_log_stats": True,
+            "enable_log_requests": False,
+        }
+        kv_bytes = options.device_kv_bytes or (_CPU_KV_BYTES if current_platform.is_cpu() else 0)
+        if kv_bytes:
+            arguments["kv_cache_memory_bytes"] = kv_bytes
+        if options.device_blocks:
+            arguments["num_gpu_blocks_override"] = options.device_blocks
+        if self.adapter is not None:
+            rank = next(most for most in _RANKS if most >= self.adapter.rank)
+            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        if current_platform.is_cpu():
+            arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
+            if self.is_known_version:
+                arguments["worker_cls"] = "inference.vllm.worker.CpuWorker"
+            if self._single:
+                arguments["distributed_executor_backend"] = "uni"
+        if connector_folder is not None:
+            arguments["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="SessileConnector",
+                kv_connector_module_path="inference.vllm.connector",
+                kv_role="kv_both",
+                kv_connector_extra_config={"folder": connector_folder, "front": os.getpid()},
+                kv_load_failure_policy="recompute",
+            )
+        return arguments | options.engine_args
+
+
+def _refused(params: SamplingParams, why: str) -> SessileError:
+    if params.structured_outputs is not None:
+        return BadInput("invalid_schema", f"The schema cannot be followed: {why[:200]}", param="text.format")
+    if "context" in why or "max_model_len" in why:
+        return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
+    log.warning("vLLM refused a request: %s", why)
+    return Internal("engine_failed", "The model's engine failed.")

@@ -1,0 +1,54 @@
+"""Who ran when vLLM died begins again one at a time, until each has said something.
+
+One of them may be what vLLM died of. Alone, it takes nobody with it but those who have spoken since, whose sessions
+have come further by that, and whoever came for the first time; and its own session, which gets nowhere, is given up
+after a few deaths (`quarantined`). Knows of this vLLM alone: what another replica takes over begins there at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from sessions.model.types import SessionKey
+
+
+class Probation:
+    def __init__(self) -> None:
+        self._suspects: set[SessionKey] = set()
+        self._alone = asyncio.Lock()
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._suspects
+
+    def suspect(self, keys: Iterable[SessionKey]) -> None:
+        self._suspects.update(keys)
+
+    def forget(self, key: SessionKey) -> None:
+        """The session is deleted."""
+        self._suspects.discard(key)
+
+    @contextlib.asynccontextmanager
+    async def of(self, key: SessionKey) -> AsyncIterator[Callable[[], None]]:
+        """Around a run of a session: waits until no other suspect is on trial. Call what it yields when the run has
+        said something; one that ends before stays a suspect."""
+        held = key in self._suspects
+        if held:
+            await self._alone.acquire()
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._alone.release()
+
+        def passed() -> None:
+            if held:
+                self._suspects.discard(key)
+                release()
+
+        try:
+            yield passed
+        finally:
+            release()

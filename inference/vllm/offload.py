@@ -1,0 +1,450 @@
+"""The front half of the KV connector: which snapshot a request may be restored from, and what becomes of its blocks.
+
+    before a run   the best snapshot of the session (or of an opening that it has in common with others) is held and
+                   named as the request's source; a file in the staging folder is opened for the blocks that it lacks
+    during it      full blocks are written into that file as they fill; whoever takes the session away has them `cut`
+                   into a snapshot of their own
+    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
+
+Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
+meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
+blocks from the first token on, so that any common prefix of a branch is a prefix of the file. It does not know vLLM.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from inference.kv.disk import DiskSnapshot
+from inference.kv.envelope import Refused, checked_chunks
+from inference.kv.tiers import HostSnapshot, Tiers
+from inference.shared_prefixes import Beginnings
+from inference.vllm.worker_events import Loaded, Report, Saved
+from sessions.model.types import OPENINGS, Json, SessionKey
+
+log = logging.getLogger(__name__)
+
+_CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
+_COPY_BYTES: Final = 8 << 20
+_LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than asked for
+_MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
+
+
+class Plan:
+    """One request's KV: where it comes from and where it goes."""
+
+    __slots__ = (
+        "bad_reason",
+        "base_blocks",
+        "closed",
+        "failed",
+        "forgotten",
+        "hold",
+        "key",
+        "limit_blocks",
+        "loaded_s",
+        "name",
+        "num_blocks",
+        "open_ranks",
+        "path",
+        "planned_s",
+        "reserved",
+        "resident_tokens",
+        "shared_prefix",
+        "source",
+        "written",
+    )
+
+    def __init__(self, name: str, key: SessionKey, shared_prefix: int, ranks: int) -> None:
+        self.name = name
+        self.key = key
+        self.shared_prefix = shared_prefix
+        self.hold = contextlib.AsyncExitStack()  # of the source, until the run has begun
+        self.source: HostSnapshot | None = None
+        self.base_blocks = 0  # that the source holds of the prompt
+        self.path: Path | None = None
+        self.reserved = 0
+        self.limit_blocks = 0
+        self.open_ranks = ranks
+        self.written = [0] * ranks  # blocks that each rank has told of while the run goes on
+        self.num_blocks = 0
+        self.failed = False
+        self.forgotten = False  # the session was deleted
+        self.closed = asyncio.Event()
+        self.bad_reason = ""  # why the source was refused while it was loaded
+        self.resident_tokens = 0  # that were on the device before the load
+        self.planned_s: float | None = None  # when it was handed to the run, until that has yielded something
+        self.loaded_s = 0.0  # how long the load took, once it is over
+
+
+class Spill:
+    def __init__(
+        self, tiers: Tiers, *, block_tokens: int, block_bytes: int, ranks: int, answer_tokens: int, saves: bool
+    ) -> None:
+        """`block_bytes`: of all ranks together."""
+        self.tiers = tiers
+        self.block_tokens = block_tokens
+        self.block_bytes = block_bytes
+        self.ranks = ranks
+        self.saves = saves
+        self.counters: Counter[str] = Counter()
+        self._stopped = False
+        self._beginnings = Beginnings()
+        self._answer_tokens = answer_tokens
+        self._plans: dict[str, Plan] = {}
+        self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
+
+    # -- before a run --------------------------------------------------------------------------------------
+
+    async def plan(
+        self,
+        name: str,
+        key: SessionKey,
+        prompt: array.array[int],
+        shared_prefix: int,
+        max_tokens: int,
+        *,
+        resident: int = 0,
+    ) -> Plan:
+        """What follows is `spoke`, then `settle` or `abandon`. Never raises for KV trouble.
+
+        `resident`: how many tokens of the session the device is taken to hold."""
+        plan = self._plans[name] = Plan(name, key, shared_prefix, self.ranks)
+        try:
+            await self._hold_source(plan, prompt, resident)
+            if self.saves:
+                await self._make_file(plan, len(prompt), max_tokens)
+        except BaseException:
+            await self.abandon(plan)
+            raise
+        if plan.forgotten or self._stopped:  # meanwhile: the run takes nothing and leaves nothing
+            await self.abandon(plan)
+        plan.planned_s = time.monotonic()
+        return plan
+
+    def transfer(self, plan: Plan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
+        """The plan in the connector's words (`orders.Transfer`)."""
+        told: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
+        if plan.source is not None and plan.source.manifest is not None:
+            manifest = plan.source.manifest
+            told["source"] = {
+                "path": str(plan.source.path),
+                "num_blocks": plan.base_blocks,
+                "snapshot_id": manifest.snapshot_id,
+                "payload_bytes": manifest.payload_bytes,
+                "tags": manifest.tags,
+            }
+        if plan.path is not None:
+            told |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
+        return told
+
+    async def spoke(self, plan: Plan, cached: int, end: int) -> None:
+        """The run has yielded something; tokens [cached, end) of its prompt were computed for the first of it.
+
+        How long that took, waiting beside others included, is the pace that restores are judged by."""
+        if plan.planned_s is not None:
+            seconds, plan.planned_s = time.monotonic() - plan.planned_s - plan.loaded_s, None
+            if end - cached >= _MEASURED_TOKENS_MIN and seconds > 0 and not plan.bad_reason:
+                self.tiers.cost.prefilled(cached, end, seconds)
+            await self._begun(plan)
+
+    async def _begun(self, plan: Plan) -> None:
+        """What the run loads has been loaded, or never will be."""
+        if plan.source is not None:
+            source, plan.source = plan.source, None
+            await plan.hold.aclose()
+            if plan.bad_reason:
+                self.counters["restores_refused"] += 1
+                await self.tiers.refuse(source, plan.bad_reason)
+
+    # -- what the connector reports ----------------------------------------------------------------------------
+
+    def heard(self, report: Report) -> None:
+        match report:
+            case Saved():
+                plan = self._plans.get(report.request)
+                if plan is not None:
+                    plan.failed = plan.failed or report.failed
+                    plan.written[report.rank] = report.num_blocks
+                    if report.closed:
+                        plan.open_ranks -= 1
+                        plan.num_blocks = report.num_blocks
+                        if plan.open_ranks == 0:
+                            plan.closed.set()
+            case Loaded():
+                self.counters["restores" if not report.reason else "restores_failed"] += 1
+                self.counters["restored_bytes"] += report.num_bytes
+                self.counters["restore_ms"] += int(1000 * report.seconds)
+                if not report.reason:
+                    now_s = time.monotonic()
+                    self.tiers.cost.moved("device", report.num_bytes * self.ranks, report.seconds, now_s)
+                plan = self._plans.get(report.request)
+                if plan is not None:
+                    plan.loaded_s = max(plan.loaded_s, report.seconds)
+                    if report.reason:
+                        plan.bad_reason = report.reason
+                        plan.resident_tokens = report.resident_tokens
+            case _:
+                pass
+
+    # -- during a run --------------------------------------------------------------------------------------
+
+    async def cut(self, plan: Plan, known: array.array[int]) -> None:
+        """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
+        and what it has said. The run goes on, and its own snapshot will cover this one."""
+        blocks = min(*plan.written, len(known) // self.block_tokens)
+        tokens = known[: blocks * self.block_tokens]
+        if plan.path is None or plan.failed or plan.forgotten or self._stopped or blocks <= plan.base_blocks:
+            return
+        await asyncio.shield(self._settling_task(plan.key, self._join(plan, plan.path, tokens)))
+
+    # -- after a run -----------------------------------------------------------------------------------------
+
+    def settle(self, plan: Plan, known: array.array[int]) -> None:
+        """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
+        self._settling_task(plan.key, self._settle(plan, known))
+
+    def _settling_task(self, key: SessionKey, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._settling.setdefault(key, set()).add(task)
+        task.add_done_callback(lambda done: self._settled(key, done))
+        return task
+
+    def _settled(self, key: SessionKey, task: asyncio.Task[None]) -> None:
+        tasks = self._settling[key]
+        tasks.discard(task)
+        if not tasks:
+            del self._settling[key]
+            self.tiers.trim(key.tenant)  # what the run left on the device counts from now on
+        if not task.cancelled() and task.exception() is not None:
+            self.counters["saves_failed"] += 1
+            log.error("a session's KV could not be kept: it will be recomputed", exc_info=task.exception())
+
+    def is_settling(self, key: SessionKey) -> bool:
+        """Something that ran of a session is on its way into the tiers."""
+        return key in self._settling
+
+    async def settled(self, key: SessionKey | None = None) -> None:
+        """Waits until what ran of a session (None: of all) is in the tiers' hands."""
+        tasks = [t for k, held in self._settling.items() if key is None or k == key for t in held]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def forget(self, key: SessionKey) -> None:
+        """The session is deleted: what of it is on its way is dropped on arrival."""
+        for plan in self._plans.values():
+            plan.forgotten = plan.forgotten or plan.key == key
+
+    def lose(self) -> None:
+        """The workers are gone: no file of a run will be closed any more."""
+        for plan in self._plans.values():
+            plan.failed = True
+            plan.closed.set()
+
+    async def stop(self) -> None:
+        """Keeps what has ended and drops what has not. Whatever ends later is dropped as well."""
+        await self.settled()
+        self._stopped = True
+        for plan in tuple(self._plans.values()):
+            await self.abandon(plan)
+
+    async def abandon(self, plan: Plan) -> None:
+        """The run never reached the engine, or is to leave nothing."""
+        self._plans.pop(plan.name, None)
+        plan.source, plan.base_blocks = None, 0
+        await plan.hold.aclose()
+        await self._drop_file(plan)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    async def _hold_source(self, plan: Plan, prompt: array.array[int], resident: int) -> None:
+        """Names what the run may be restored from, if that is sooner there than computed.
+
+        From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
+        before the run begins, so it must be worth that for the tokens that the device lacks."""
+        most = (len(prompt) - 1) // self.block_tokens
+        if most * self.block_tokens - resident >= _LOOK_TOKENS:
+            await self.tiers.look(plan.key, prompt[: most * self.block_tokens])
+        snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
+        blocks = min(blocks, most)
+        if snapshot is None or not blocks:
+            return
+        tokens = blocks * self.block_tokens
+        begin = 0 if isinstance(snapshot, HostSnapshot) else min(resident, tokens)
+        choice = self.tiers.choose(snapshot, begin, tokens, needed_bytes=blocks * self.block_bytes)
+        if not choice.tries:
+            self.counters["restores_declined"] += 1
+            return
+        try:
+            plan.source = await plan.hold.enter_async_context(self.tiers.held(snapshot, choice))
+        except Refused as exc:
+            slow = exc.reason == "too_slow"
+            self.counters["restores_declined" if slow else f"sources_refused_{exc.reason}"] += 1
+        else:
+            plan.base_blocks = blocks
+
+    def _best(
+        self, key: SessionKey, prompt: array.array[int], shared_prefix: int
+    ) -> tuple[HostSnapshot | DiskSnapshot | None, int]:
+        """The snapshot that holds most leading blocks of a prompt, and how many."""
+        found, tokens = self.tiers.find(key, prompt)
+        blocks = tokens // self.block_tokens
+        whole = shared_prefix // self.block_tokens
+        if whole > blocks:
+            opening = prompt[: whole * self.block_tokens]
+            shared, tokens = self.tiers.find(SessionKey(key.tenant, OPENINGS), opening)
+            if tokens == len(opening):  # less is another opening, which this session does not share
+                return shared, whole
+        return found, blocks
+
+    async def _make_file(self, plan: Plan, prompt_tokens: int, max_tokens: int) -> None:
+        limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens
+        size = (limit - plan.base_blocks) * self.block_bytes
+        if size <= 0:
+            return
+        if not await self.tiers.reserve(size, plan.key.tenant):
+            self.counters["saves_without_room"] += 1
+            return
+        plan.reserved, plan.limit_blocks = size, limit
+        plan.path = self.tiers.new_path()
+
+    async def _settle(self, plan: Plan, known: array.array[int]) -> None:
+        try:
+            await self._begun(plan)
+            if plan.path is not None and not self._stopped:
+                async with asyncio.timeout(_CLOSE_WAIT_S):
+                    await plan.closed.wait()
+                await self._keep(plan, plan.path, known)
+        except TimeoutError:
+            self.counters["saves_lost"] += 1
+            log.warning("the KV connector did not close a file in %.0f s: it is dropped", _CLOSE_WAIT_S)
+        finally:
+            self._plans.pop(plan.name, None)
+            await self._drop_file(plan)
+
+    async def _keep(self, plan: Plan, tail: Path, known: array.array[int]) -> None:
+        blocks = min(plan.num_blocks, len(known) // self.block_tokens)
+        if plan.failed:
+            self.counters["saves_failed"] += 1
+        elif blocks > plan.base_blocks and not plan.forgotten:
+            tokens = known[: blocks * self.block_tokens]
+            size = blocks * self.block_bytes
+            if plan.base_blocks:
+                await self._join(plan, tail, tokens)
+            else:
+                await asyncio.to_thread(os.truncate, tail, size)
+                if not plan.forgotten:
+                    reserved, plan.reserved, plan.path = plan.reserved, 0, None
+                    self.tiers.unreserve(reserved - size)
+                    self.tiers.adopt(plan.key, tokens, tail, size, size)
+                    self.counters["saves"] += 1
+            await self._keep_opening(plan, tokens)
+
+    async def _join(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
+        """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
+        if self._is_covered(plan.key, tokens):
+            return
+        base_bytes = plan.base_blocks * self.block_bytes
+        base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
+        if base_bytes and (base is None or blocks < plan.base_blocks):
+            self.counters["saves_without_base"] += 1
+            return
+        try:
+            async with contextlib.AsyncExitStack() as hold:
+                held = await hold.enter_async_context(self.tiers.held(base)) if base_bytes and base else None
+                await self._adopt_copy(plan, plan.key, tokens, held, base_bytes, tail)
+        except Refused as exc:
+            self.counters[f"saves_refused_{exc.reason}"] += 1
+
+    async def _keep_opening(self, plan: Plan, tokens: array.array[int]) -> None:
+        """An opening that sessions have in common is kept once for their tenant, beside them."""
+        whole = plan.shared_prefix // self.block_tokens
+        opening = tokens[: whole * self.block_tokens]
+        if not whole or len(tokens) < len(opening):
+            return
+        key = SessionKey(plan.key.tenant, OPENINGS)
+        if not self._beginnings.common(plan.key, opening) or self._is_covered(key, opening):
+            return
+        own, blocks = self._best(plan.key, tokens, 0)
+        if own is None or blocks < whole:
+            return
+        with contextlib.suppress(Refused):
+            async with self.tiers.held(own) as held:
+                await self._adopt_copy(plan, key, opening, held, whole * self.block_bytes)
+                self.counters["openings_kept"] += 1
+
+    async def _adopt_copy(
+        self,
+        plan: Plan,
+        key: SessionKey,
+        tokens: array.array[int],
+        base: HostSnapshot | None,
+        base_bytes: int,
+        tail: Path | None = None,
+    ) -> None:
+        """Makes a snapshot of another one's first bytes and the rest of a run's own file, which has a hole before.
+
+        Raises Refused, and a base that proves to be no good is dropped."""
+        size = len(tokens) // self.block_tokens * self.block_bytes
+        if not await self.tiers.reserve(size, key.tenant):
+            self.counters["saves_without_room"] += 1
+            return
+        path = self.tiers.new_path()
+        try:
+            with self.tiers.flight(key) as flight:
+                try:
+                    await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
+                except Refused as exc:
+                    if base is not None:
+                        await self.tiers.refuse(base, exc.reason)
+                    raise
+            if plan.forgotten or flight.revoked or self._is_covered(key, tokens):
+                raise Refused("no_snapshot")
+        except BaseException as exc:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            self.tiers.unreserve(size)
+            if isinstance(exc, OSError):
+                raise Refused("unreadable") from exc
+            raise
+        self.tiers.adopt(key, tokens, path, size, size)
+        self.counters["saves"] += 1
+
+    def _is_covered(self, key: SessionKey, tokens: array.array[int]) -> bool:
+        return self.tiers.find(key, tokens)[1] == len(tokens)
+
+    async def _drop_file(self, plan: Plan) -> None:
+        if plan.path is not None:
+            path, plan.path = plan.path, None
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if plan.reserved:
+            reserved, plan.reserved = plan.reserved, 0
+            self.tiers.unreserve(reserved)
+
+
+def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:
+    """Blocking. The base is checked as it is copied; of the run's own file, which has no tags yet, the kernel copies
+    bytes [base_bytes, size). Raises OSError, and Refused for a base that is not what its manifest says."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+        if base is not None:
+            assert base.manifest is not None
+            for chunk in checked_chunks(base.path, base.manifest, base_bytes):
+                target.write(chunk)
+            target.flush()
+        if tail is None:
+            return
+        with tail.open("rb", buffering=0) as source:
+            at = base_bytes
+            while at < size:
+                done = os.sendfile(target.fileno(), source.fileno(), at, min(_COPY_BYTES, size - at))
+                if not done:
+                    raise OSError(f"{tail.name} is shorter than it was")
+                at += done

@@ -1,0 +1,148 @@
+"""Rows of the audit log in PostgreSQL: the statements that put them behind a chain, and those of a batch of appends.
+
+A statement takes a chain's head from what its process took it for (`seq`, `mac`) to what it makes of it, or does
+nothing at all. So rows of two processes never interleave, and no process holds a lock while it computes.
+
+Locks are taken in one order everywhere: `api_keys`, then chains by tenant, then sessions' heads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from persistence.write_batch import AppendWrite
+from sessions.model.audit import SECRET_BYTES, AuditHead, AuditRow, Entry, Sealer
+from sessions.model.errors import Unavailable
+from sessions.model.types import TenantId
+
+TRIES: Final = 200
+CHAINS_MAX: Final = 10_000  # heads that a process remembers
+
+AUDIT_TYPES: Final = ("text", "bigint", "bigint", "text", "text", "bytea", "bytea", "bytea")
+HEAD_TYPES: Final = (
+    "text",
+    "bigint",
+    "bytea",
+    "bigint",
+    "bytea",
+    "bytea",
+)  # tenant, from (seq, mac), to (seq, mac, seal)
+AUDIT_COLUMNS: Final = "tenant, seq, at, about, key_id, body, prev, mac"
+
+MAKE_HEAD: Final = (
+    "INSERT INTO audit_heads (tenant, seq, mac, seal) SELECT t, 0, '', '' FROM unnest($1::text[]) AS t"
+    " ON CONFLICT (tenant) DO NOTHING"
+)
+HEADS: Final = "SELECT tenant, seq, mac, seal FROM audit_heads WHERE tenant = ANY ($1::text[])"
+SECRET: Final = "SELECT secret FROM audit_secret"
+
+_ARRAYS: Final = ", ".join(f"${n + 7}::{kind}[]" for n, kind in enumerate(AUDIT_TYPES))
+# (tenant, seq, mac, next seq, next mac, next seal, columns of the rows): true where the chain was as it was taken for
+RECORD: Final = f"""
+WITH moved AS (
+    UPDATE audit_heads SET seq = $4, mac = $5, seal = $6 WHERE tenant = $1 AND seq = $2 AND mac = $3 RETURNING 1),
+rows_in AS (
+    INSERT INTO audit ({AUDIT_COLUMNS}) SELECT {AUDIT_COLUMNS}
+    FROM unnest({_ARRAYS}) AS r ({AUDIT_COLUMNS}) WHERE EXISTS (SELECT 1 FROM moved))
+SELECT count(*) = 1 FROM moved
+"""
+
+
+def chain_columns(tenant: TenantId, head: AuditHead | None, behind: AuditHead) -> tuple[Any, ...]:
+    """One chain's head, as `RECORD` wants it: from what, to what."""
+    seq, mac = (0, b"") if head is None else (head.seq, head.mac)
+    return (tenant, seq, mac, *behind)
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+async def heads_of(connection: Any, tenants: Sequence[str]) -> dict[str, AuditHead | None]:
+    """The heads of chains, whose rows are made where there are none."""
+    found = await connection.fetch(HEADS, tenants)
+    if len(found) < len(tenants):
+        await connection.execute(MAKE_HEAD, sorted(tenants))
+        found = await connection.fetch(HEADS, tenants)
+    return {tenant: AuditHead(seq, mac, seal) if seq else None for tenant, seq, mac, seal in found}
+
+
+async def secret_of(connection: Any) -> bytes:
+    """The installation's secret, made by whoever comes first."""
+    await connection.execute(
+        "INSERT INTO audit_secret (one, secret) VALUES (true, $1) ON CONFLICT (one) DO NOTHING",
+        os.urandom(SECRET_BYTES),
+    )
+    return bytes(await connection.fetchval(SECRET))
+
+
+async def chain_locked(connection: Any, sealer: Sealer, entries: Sequence[Entry]) -> None:
+    """Puts entries of one tenant behind its chain, in the transaction that is open. The chain stays locked until it
+    ends: for a last step before the commit."""
+    tenant = entries[0].tenant
+    await lock_chain(connection, tenant)
+    head = (await heads_of(connection, [tenant]))[tenant]
+    rows, behind = sealer.chained(head, entries)
+    moved = await connection.fetchval(RECORD, *chain_columns(tenant, head, behind), *columns(rows, len(AUDIT_TYPES)))
+    assert moved, "a chain moved while it was locked"
+
+
+async def lock_chain(connection: Any, tenant: str) -> None:
+    await connection.execute(MAKE_HEAD, [tenant])
+    await connection.execute("SELECT 1 FROM audit_heads WHERE tenant = $1 FOR UPDATE", tenant)
+
+
+def overtaken_too_often() -> Unavailable:
+    return Unavailable("journal_away", "The audit log is written to by too many at once.", retry_after_ms=500)
+
+
+# -- batches of appends ---------------------------------------------------------------------------------------------
+
+
+class Chained:
+    """The rows that the appends of one batch put behind their chains, on the heads as this process knows them."""
+
+    def __init__(self, sealer: Sealer, heads: dict[str, AuditHead | None], appends: Iterable[AppendWrite]) -> None:
+        self._rows: list[AuditRow] = []
+        self._moves: list[tuple[Any, ...]] = []
+        self.behind: dict[str, AuditHead | None] = {}
+        entries = sorted((entry for write in appends for entry in write.audit), key=lambda entry: entry.tenant)
+        for tenant, group in groupby(entries, key=lambda entry: entry.tenant):
+            rows, behind = sealer.chained(heads[tenant], group)
+            self._rows += rows
+            self._moves.append(chain_columns(tenant, heads[tenant], behind))
+            self.behind[tenant] = behind
+
+    @property
+    def num_chains(self) -> int:
+        return len(self._moves)
+
+    @property
+    def parameters(self) -> list[list[Any]]:
+        return [*columns(self._moves, len(HEAD_TYPES)), *columns(self._rows, len(AUDIT_TYPES))]
+
+
+class Heads:
+    """What this process remembers of chains: right as long as nobody else wrote, which a statement finds out."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, AuditHead | None] = {}
+
+    async def of(self, connection: Any, appends: Iterable[AppendWrite]) -> dict[str, AuditHead | None]:
+        tenants = {str(entry.tenant) for write in appends for entry in write.audit}
+        unknown = sorted(tenants - self._known.keys())
+        if unknown:
+            if len(self._known) > CHAINS_MAX:
+                self._known.clear()
+                unknown = sorted(tenants)
+            self._known |= await heads_of(connection, unknown)
+        return {tenant: self._known[tenant] for tenant in tenants}
+
+    def moved(self, behind: dict[str, AuditHead | None]) -> None:
+        self._known |= behind
+
+    def forget(self) -> None:
+        self._known.clear()

@@ -1,0 +1,59 @@
+"""Purging in PostgreSQL, in transactions of a few thousand rows, so that appends get their turn in between.
+
+Where one does not do, the first deletes the session and fences its owner: nobody meets a log with a hole. The last one
+takes the session's head away and says so in the tenant's chain. It locks the chain first, as whatever writes to a chain
+does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from persistence.postgres import statements as sql
+from persistence.postgres.audit_rows import chain_locked, lock_chain
+from persistence.validation import purged_row
+from sessions.model.audit import Sealer
+from sessions.model.journal_types import Due
+from sessions.model.types import SessionKey, UnixMs
+
+PURGE_ROWS: Final = 5_000
+
+
+async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> bool:
+    """False: it is not due any more."""
+    more = True
+    while more:
+        async with connection.transaction():
+            if await _reason(connection, key, due) is None:
+                return False
+            more = await connection.fetchval(sql.PURGE_EVENTS, *key, PURGE_ROWS) == PURGE_ROWS
+            if more:
+                await connection.execute(sql.PURGE_BEGUN, *key, at)
+    async with connection.transaction():
+        await lock_chain(connection, key.tenant)
+        found = await _reason(connection, key, due)
+        if found is None:
+            return False
+        reason, user = found
+        for table in ("events", "commands", "responses", "reviews", "snapshots", "heads"):
+            await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
+        if reason != "empty":
+            await chain_locked(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])
+    return True
+
+
+async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str | None] | None:
+    """Why a session is due, and whose it is. Locks its head."""
+    row = await connection.fetchrow(sql.STANDING, *key)
+    if row is None:
+        return None
+    names = ("top", "listed", "open", "updated_at", "deleted_at")
+    reason = due.reason(user=row["end_user"], **{name: row[name] for name in names})
+    return None if reason is None else (reason, row["end_user"])
+
+
+async def purge_commands(connection: Any, before: int) -> None:
+    """Old commands, and writers that were not seen for long."""
+    while await connection.fetchval(sql.PURGE_COMMANDS, before, PURGE_ROWS) == PURGE_ROWS:
+        pass
+    await connection.execute(sql.PURGE_WRITERS)

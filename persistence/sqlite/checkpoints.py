@@ -1,0 +1,89 @@
+"""Checkpoints on a connection of their own, so that no commit waits for one.
+
+SQLite's own way is a checkpoint inside the commit that makes the log long: 1,000 pages copied and two syncs, which
+that commit's writers wait for. Here a second connection copies what the log has (`PASSIVE`: it waits for nobody and
+nobody waits for it) as soon as `pages` of it are new. While commits never pause, such a copy never reaches the end of
+the log, and only a log that was copied to its end begins anew. So when the log is `RESTART` times as long, the writer
+copies the rest itself, between two commits; that is the little which came since. Its own checkpoints inside
+commits stay as a last resort (`LAST_RESORT`), for a disk that fails here and not there.
+
+The copying thread gets the processor when nobody else wants it (`NICENESS`): a log that is a little longer costs less
+than a commit that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import aiosqlite
+import structlog
+
+from persistence.sqlite.library import sqlite3
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY: Final = 16
+"""Commits between two looks at the log's length."""
+RESTART: Final = 4
+LAST_RESORT: Final = 16
+NICENESS: Final = 15
+
+
+def connector(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
+    """`connect`, for the thread that makes the checkpoints: the first thing that thread does."""
+
+    def quietly() -> sqlite3.Connection:
+        if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        return connect()
+
+    return quietly
+
+
+def checkpoint(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
+    """Copies what the log has: (busy, pages in the log, of which copied)."""
+    return connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+class Checkpoints:
+    """`committed()` after each commit. `rest` copies the rest of the log on the writer's connection."""
+
+    def __init__(self, connection: aiosqlite.Connection, *, pages: int, rest: Callable[[], Awaitable[object]]) -> None:
+        self._connection = connection
+        self._pages = pages
+        self._rest = rest
+        self._commits = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def committed(self) -> None:
+        self._commits += 1
+        if self._commits % LOOK_EVERY == 0 and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._look(), name="journal checkpoint")
+
+    async def close(self) -> None:
+        """After the last commit. Whoever closes the file last copies what is left."""
+        if self._task is not None:
+            await self._task
+        await self._connection.close()
+
+    async def _look(self) -> None:
+        try:
+            length, copied = await self._run("NOOP")
+            if length - copied < self._pages:
+                return
+            length, _ = await self._run("PASSIVE")
+            if length >= RESTART * self._pages:
+                await self._rest()
+        except sqlite3.Error as exc:
+            # The log keeps every commit: nothing is lost, it grows until a later checkpoint goes through.
+            log.error("journal.checkpoint_failed", cause=repr(exc))
+
+    async def _run(self, mode: str) -> tuple[int, int]:
+        """(pages in the log, of which copied); -1 for both where there is no log yet."""
+        ((_, length, copied),) = await self._connection.execute_fetchall(f"PRAGMA wal_checkpoint({mode})")
+        return length, copied

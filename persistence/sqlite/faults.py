@@ -1,0 +1,80 @@
+"""What a failure of SQLite means for the one who wrote: did it happen, may it come again, what is to be done.
+
+The public messages name no paths; the cause, with SQLite's own words, travels as `__cause__` into the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import OutcomeUnknown, Unavailable
+
+
+class StoreTaken(Exception):
+    """The store's own head is not as this process left it: another one has opened the file."""
+
+
+class CommitFailed(Exception):
+    """SQLite refused the commit itself; the cause says how."""
+
+
+class RollbackFailed(Exception):
+    """A failed transaction could not be taken back: this connection can do nothing more."""
+
+
+FAILURES: Final = (sqlite3.Error, OSError, StoreTaken, CommitFailed, RollbackFailed)
+
+ONE_WRITE_IS_BAD: Final = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    OverflowError,
+)
+"""Errors that a single write of a batch causes, whatever the state of the disk."""
+
+
+def primary_code(exc: BaseException | None) -> int:
+    """SQLite's primary result code, 0 where there is none."""
+    code: int = getattr(exc, "sqlite_errorcode", 0) or 0
+    return code & 0xFF
+
+
+def is_damage(exc: BaseException | None) -> bool:
+    return primary_code(exc) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def translate(exc: BaseException) -> Unavailable:
+    """The error for a caller. One that is not retryable means that this journal will never write again.
+
+    OutcomeUnknown only where SQLite failed between writing the commit and knowing it on the disk (what was written
+    could come back if the machine stopped now), or where the commit stands and its marker could not be written.
+    A full disk is neither: the commit did not fit.
+    """
+    cause = exc.__cause__ if isinstance(exc, CommitFailed | RollbackFailed) else exc
+    error: Unavailable
+    if isinstance(exc, StoreTaken):
+        error = Unavailable("journal_taken", "Another process has opened the server's store.", retryable=False)
+    elif is_damage(cause):
+        error = Unavailable("journal_damaged", "The server's store is damaged. It stopped writing.", retryable=False)
+    elif isinstance(exc, RollbackFailed):
+        error = Unavailable("journal_broken", "The server's store failed. It must be restarted.", retryable=False)
+    elif primary_code(cause) == sqlite3.SQLITE_FULL:
+        error = Unavailable(
+            "journal_disk_full",
+            "The server's disk is full. Nothing was stored; it goes on by itself when there is space again.",
+            retry_after_ms=5000,
+        )
+    elif primary_code(cause) == sqlite3.SQLITE_READONLY:
+        error = Unavailable(
+            "journal_read_only",
+            "The server's store cannot be written: its folder or disk is read-only.",
+            retry_after_ms=5000,
+        )
+    elif isinstance(exc, CommitFailed | OSError):
+        error = OutcomeUnknown("journal_outcome_unknown", "The server's disk failed while it stored this.")
+    else:
+        error = Unavailable("journal_unavailable", "The server's store failed.", retry_after_ms=1000)
+    error.__cause__ = cause
+    return error

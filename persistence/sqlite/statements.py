@@ -1,0 +1,402 @@
+"""The SQL of the SQLite journal, and how its answers become structs.
+
+Two rules shape it, both because the interpreter's lock changes hands around every step of a statement, which on a busy
+event loop can take milliseconds each time:
+
+* A write of many rows is one statement with many rows of VALUES. Such statements exist for sizes that are powers of
+  two; a shorter batch is filled up with NULL rows, which match and insert nothing. `OR FAIL` because the journal rolls
+  the whole transaction back on any error: it spares SQLite the copy of each page that it keeps to undo one statement.
+* A read answers with one row of JSON, bodies in hexadecimal, and is decoded in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final, cast
+
+import msgspec
+
+from persistence.codec import Codec, decode_about, decode_ok, decode_record
+from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS
+from sessions.model.commands import Ok
+from sessions.model.errors import Internal
+from sessions.model.events import Record
+from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
+from sessions.model.types import Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+
+VALUES_ROWS_MAX: Final = 256
+
+Row = tuple[Any, ...]
+
+
+def chunks(rows: Sequence[Row]) -> list[tuple[int, list[Any]]]:
+    """Rows as (number of VALUES rows, flat parameters) for the statements below."""
+    result = []
+    for start in range(0, len(rows), VALUES_ROWS_MAX):
+        chunk = rows[start : start + VALUES_ROWS_MAX]
+        size = 1 << (len(chunk) - 1).bit_length()
+        flat = [value for row in chunk for value in row]
+        flat += [None] * ((size - len(chunk)) * len(chunk[0]))
+        result.append((size, flat))
+    return result
+
+
+def _values(columns: int, rows: int) -> str:
+    row = "(" + ",".join("?" * columns) + ")"
+    return ",".join([row] * rows)
+
+
+@cache
+def advance(rows: int, *, returning: bool = False) -> str:
+    """I1: (tenant, session, fence, top, n). Moves the heads whose fence and top are as the writer believes."""
+    return (
+        f"UPDATE OR FAIL heads SET top = top + v.column5 FROM (VALUES {_values(5, rows)}) v"
+        " WHERE heads.tenant = v.column1 AND heads.session = v.column2"
+        " AND heads.fence = v.column3 AND heads.top = v.column4" + (" RETURNING tenant, session" if returning else "")
+    )
+
+
+@cache
+def insert_events(rows: int) -> str:
+    """(tenant, session, offset, key_id, body)."""
+    return (
+        'INSERT OR FAIL INTO events (tenant, session, "offset", key_id, body)'
+        f" SELECT * FROM (VALUES {_values(5, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def patch_heads(rows: int) -> str:
+    """(tenant, session, open, user, model, key_id, about, listed, deleted_at, updated_at)."""
+    return (
+        "UPDATE OR FAIL heads SET open = v.column3, user = v.column4, model = v.column5, key_id = v.column6,"
+        " about = v.column7, listed = v.column8, deleted_at = v.column9, updated_at = v.column10"
+        f" FROM (VALUES {_values(10, rows)}) v WHERE heads.tenant = v.column1 AND heads.session = v.column2"
+    )
+
+
+@cache
+def upsert_commands(rows: int) -> str:
+    """(tenant, session, principal, command, at, digest, answer). An id that is older than 24 h may come again."""
+    return (
+        "INSERT OR REPLACE INTO commands (tenant, session, principal, command, at, digest, answer)"
+        f" SELECT * FROM (VALUES {_values(7, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def upsert_snapshots(rows: int) -> str:
+    """(tenant, session, offset, key_id, body)."""
+    return (
+        'INSERT OR REPLACE INTO snapshots (tenant, session, "offset", key_id, body)'
+        f" SELECT * FROM (VALUES {_values(5, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def insert_usage(rows: int) -> str:
+    """The columns of `writes.usage_row`. A response that has its row keeps it."""
+    return (
+        "INSERT OR IGNORE INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model,"
+        " status, input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens,"
+        " withheld_tokens, at, price_version, currency, cost)"
+        f" SELECT * FROM (VALUES {_values(18, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def insert_responses(rows: int) -> str:
+    """(tenant, response, session, offset). A response that waited has its row already."""
+    return (
+        'INSERT OR IGNORE INTO responses (tenant, response, session, "offset")'
+        f" SELECT * FROM (VALUES {_values(4, rows)}) WHERE column1 IS NOT NULL"
+    )
+
+
+@cache
+def upsert_reviews(rows: int) -> str:
+    """The columns of `writes.REVIEW_COLUMNS`."""
+    return (
+        f"INSERT INTO reviews ({REVIEW_COLUMNS}) SELECT * FROM (VALUES {_values(20, rows)})"
+        f" WHERE column1 IS NOT NULL {REVIEW_AGAIN}"
+    )
+
+
+# -- grants ---------------------------------------------------------------------------------------------------------
+
+_HEAD = (
+    "json_array(tenant, session, epoch, fence, incarnation, top, open, owner, user, model, listed,"
+    " created_at, updated_at, deleted_at, key_id, hex(about))"
+)
+
+
+@cache
+def grant_new(rows: int) -> str:
+    """(tenant, session, epoch, incarnation, owner, key_id, about, now): a head that did not exist."""
+    return (
+        "INSERT OR IGNORE INTO heads (tenant, session, fence, top, epoch, incarnation, owner, key_id, about,"
+        " created_at, updated_at)"
+        " SELECT column1, column2, 1, 0, column3, column4, column5, column6, column7, column8, column8"
+        f" FROM (VALUES {_values(8, rows)}) WHERE column1 IS NOT NULL RETURNING {_HEAD}"
+    )
+
+
+@cache
+def grant_next(rows: int) -> str:
+    """(tenant, session, expected fence, new epoch, incarnation, owner, now): the next fence of a head that exists."""
+    return (
+        "UPDATE OR FAIL heads SET fence = fence + 1, owner = v.column6, incarnation = v.column5,"
+        " epoch = CASE WHEN incarnation = v.column5 THEN epoch ELSE v.column4 END,"
+        " updated_at = CASE WHEN top = 0 THEN v.column7 ELSE updated_at END"
+        f" FROM (VALUES {_values(7, rows)}) v WHERE heads.tenant = v.column1 AND heads.session = v.column2"
+        f" AND heads.fence = v.column3 RETURNING {_HEAD}"
+    )
+
+
+# -- reads ----------------------------------------------------------------------------------------------------------
+
+HEAD = f"SELECT {_HEAD} FROM heads WHERE tenant = ?1 AND session = ?2"
+
+# The running sum of sizes costs as much as the rest of a page; a page that fits as it is does without.
+_ROWS = 'FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" > {after} ORDER BY "offset" LIMIT {limit}'
+_PAGE = f"""
+    (SELECT json_group_array(json_array("offset", key_id, hex(body))) FROM (
+        SELECT "offset", key_id, body FROM events
+        WHERE tenant = ?1 AND session = ?2 AND "offset" > {{after}} AND "offset" <= CASE
+            WHEN (SELECT total(bytes) FROM (SELECT length(body) AS bytes {_ROWS})) <= {{bytes_max}} THEN 9e15
+            ELSE (
+                SELECT max("offset") FROM (
+                    SELECT "offset", sum(bytes) OVER (ORDER BY "offset" ROWS UNBOUNDED PRECEDING) - bytes AS before
+                    FROM (SELECT "offset", length(body) AS bytes {_ROWS}))
+                WHERE before < {{bytes_max}})
+            END
+        ORDER BY "offset" LIMIT {{limit}}))
+"""
+
+# (tenant, session, after, limit, bytes_max): a head and a stretch of its log, cut by rows and by bytes.
+READ = (
+    f"SELECT {_HEAD}, {_PAGE.format(after='?3', limit='?4', bytes_max='?5')}"
+    " FROM heads WHERE tenant = ?1 AND session = ?2"
+)
+
+# (tenant, session, commands since, commands limit, events limit, events bytes_max)
+LOAD = f"""
+SELECT {_HEAD},
+    (SELECT json_array("offset", key_id, hex(body)) FROM snapshots WHERE tenant = ?1 AND session = ?2),
+    {
+    _PAGE.format(
+        after='''coalesce((SELECT "offset" FROM snapshots WHERE tenant = ?1 AND session = ?2), 0)''',
+        limit="?5",
+        bytes_max="?6",
+    )
+},
+    (SELECT json_group_array(json_array(principal, command, hex(digest), hex(answer), at)) FROM (
+        SELECT principal, command, digest, answer, at FROM commands
+        WHERE tenant = ?1 AND session = ?2 AND at > ?3 ORDER BY at DESC, command DESC LIMIT ?4))
+FROM heads WHERE tenant = ?1 AND session = ?2
+"""
+
+FIND_COMMAND = """
+SELECT json_array(principal, command, hex(digest), hex(answer), at) FROM commands
+WHERE tenant = ?1 AND session = ?2 AND principal = ?3 AND command = ?4
+"""
+
+
+# (tenant, response)
+FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = ?1 AND response = ?2'
+
+
+def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:
+    """Newest first; `behind` is (updated_at, session) of a place in that order to go on from."""
+    where = "tenant = ? AND listed = 1 AND deleted_at IS NULL AND top > 0"
+    values: Row = (tenant,)
+    if user is not None:
+        where += " AND user IS NOT NULL AND user = ?"
+        values += (user,)
+    if behind is not None:
+        updated_at, session = behind
+        where += " AND updated_at <= ? AND (updated_at < ? OR session > ?)"
+        values += (updated_at, updated_at, session)
+    statement = (
+        f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
+        f" WHERE {where} ORDER BY updated_at DESC, session LIMIT ?)"
+    )
+    return statement, (*values, limit)
+
+
+# (tenant, end user or NULL, whether bytes are counted)
+TALLY = """
+SELECT
+    (SELECT count(*) FROM heads WHERE tenant = ?1 AND listed = 1 AND deleted_at IS NULL AND top > 0
+        AND (?2 IS NULL OR user IS ?2)),
+    CASE WHEN ?3 THEN coalesce((SELECT sum(length(e.body)) FROM events e JOIN heads h USING (tenant, session)
+        WHERE e.tenant = ?1 AND (?2 IS NULL OR h.user IS ?2)), 0) ELSE 0 END
+"""
+
+# (tenant, user, session, limit): whatever is stored of a user, in key order.
+HEADS_OF_USER: Final = (
+    f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
+    " WHERE tenant = ?1 AND session > ?3 AND user = ?2 ORDER BY session LIMIT ?4)"
+)
+
+# (limit, tenant, session): the store's own row is never open.
+OPEN_HEADS = (
+    f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
+    " WHERE open = 1 AND (tenant, session) > (?2, ?3) ORDER BY tenant, session LIMIT ?1)"
+)
+
+# What may be due, each arm by an index; `Due.reason` decides.
+_DUE: Final = (
+    "deleted_at IS NOT NULL AND deleted_at < ?1",
+    "top = 0 AND updated_at < ?1 AND tenant <> ''",
+    "listed = 0 AND deleted_at IS NULL AND updated_at < ?3 AND open = 0",
+    "listed = 0 AND deleted_at IS NOT NULL AND updated_at < ?3 AND open = 0",
+)
+_IDLE: Final = "updated_at < ?4 AND open = 0 AND top > 0 AND tenant <> ''"
+
+
+@cache
+def purgeable(*, idle: bool) -> str:
+    """(deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants as JSON, user or NULL)"""
+    arms = (*_DUE, _IDLE) if idle else _DUE
+    union = " UNION ALL ".join(f"SELECT tenant, session, user FROM heads WHERE {arm}" for arm in arms)
+    return (
+        f"SELECT DISTINCT tenant, session FROM ({union}) WHERE (?4 IS NOT NULL) AND (?5 IS NULL OR tenant = ?5)"
+        " AND (?7 IS NULL OR user IS ?7)"
+        " AND tenant NOT IN (SELECT value FROM json_each(?6)) LIMIT ?2"
+    )
+
+
+# (tenant, session)
+STANDING: Final = "SELECT top, listed, open, updated_at, deleted_at, user FROM heads WHERE tenant = ?1 AND session = ?2"
+
+# (tenant, session, now): nobody goes on with a session whose log is being taken away.
+PURGE_BEGUN: Final = (
+    "UPDATE heads SET fence = fence + 1, deleted_at = ?3 WHERE tenant = ?1 AND session = ?2 AND deleted_at IS NULL"
+)
+
+# (tenant, session, limit)
+PURGE_EVENTS = """
+DELETE FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" IN (
+    SELECT "offset" FROM events WHERE tenant = ?1 AND session = ?2 ORDER BY "offset" LIMIT ?3)
+"""
+
+# (before, limit)
+PURGE_COMMANDS = """
+DELETE FROM commands WHERE (tenant, session, principal, command) IN (
+    SELECT tenant, session, principal, command FROM commands WHERE at < ?1 ORDER BY at LIMIT ?2)
+"""
+
+# (tenant, since, limit)
+READ_USAGE = """
+SELECT json_group_array(json_array(response, principal_key, principal_user, principal_role, model, status,
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at,
+    price_version, currency, cost))
+FROM (SELECT * FROM usage WHERE tenant = ?1 AND at >= ?2 ORDER BY at, seq LIMIT ?3)
+"""
+
+
+# -- rows to structs ------------------------------------------------------------------------------------------------
+
+_HeadRow = tuple[
+    str, str, str, int, str, int, int, str, str | None, str, int, int, int, int | None, str, str
+]  # fmt: skip
+_BodyRow = tuple[int, str, str]
+_CommandRow = tuple[str, str, str, str, int]
+_UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int, str, str, int]
+
+_decode_head = msgspec.json.Decoder(_HeadRow).decode
+_decode_heads = msgspec.json.Decoder(list[_HeadRow]).decode
+_decode_body = msgspec.json.Decoder(_BodyRow).decode
+_decode_bodies = msgspec.json.Decoder(list[_BodyRow]).decode
+_decode_command = msgspec.json.Decoder(_CommandRow).decode
+_decode_commands = msgspec.json.Decoder(list[_CommandRow]).decode
+_decode_usage = msgspec.json.Decoder(list[_UsageRow]).decode
+
+
+def head_of(codec: Codec, text: str) -> Head:
+    return _head(codec, _decode_head(text))
+
+
+def heads_of(codec: Codec, text: str) -> list[Head]:
+    return [_head(codec, row) for row in _decode_heads(text)]
+
+
+def _head(codec: Codec, row: _HeadRow) -> Head:
+    key = SessionKey(TenantId(row[0]), SessionId(row[1]))
+    about = decode_about(codec.decode(key, row[14], bytes.fromhex(row[15])))
+    return Head(
+        key=key,
+        epoch=Epoch(row[2]),
+        fence=row[3],
+        incarnation=row[4],
+        top=row[5],
+        open=bool(row[6]),
+        owner=row[7],
+        user=row[8],
+        model=row[9],
+        title=about.title,
+        metadata=about.metadata,
+        listed=bool(row[10]),
+        created_at=UnixMs(row[11]),
+        updated_at=UnixMs(row[12]),
+        deleted_at=None if row[13] is None else UnixMs(row[13]),
+    )
+
+
+def records_of(codec: Codec, key: SessionKey, text: str, *, after: int) -> tuple[Record, ...]:
+    """The records of a page, which begin right behind `after` and have no hole; anything else is damage (Internal)."""
+    decode = codec.decode
+    from_hex = bytes.fromhex
+    records = tuple(
+        [decode_record(offset, decode(key, key_id, from_hex(body))) for offset, key_id, body in _decode_bodies(text)]
+    )
+    if records and (records[0].offset != after + 1 or records[-1].offset != after + len(records)):
+        raise Internal("journal_hole", "The stored log of this session has a hole.")
+    return records
+
+
+def snapshot_of(codec: Codec, key: SessionKey, text: str | None) -> Snapshot | None:
+    if text is None:
+        return None
+    offset, key_id, body = _decode_body(text)
+    return Snapshot(offset, codec.decode(key, key_id, bytes.fromhex(body)))
+
+
+def command_of(text: str) -> CommandRecord:
+    return _command(_decode_command(text))
+
+
+def commands_of(text: str) -> list[CommandRecord]:
+    return [_command(row) for row in _decode_commands(text)]
+
+
+def _command(row: _CommandRow) -> CommandRecord:
+    answer: Ok = decode_ok(bytes.fromhex(row[3]))
+    return CommandRecord(
+        principal_id=row[0],
+        command_id=cast(Any, row[1]),
+        digest=bytes.fromhex(row[2]),
+        answer=answer,
+        at=UnixMs(row[4]),
+    )
+
+
+def usage_of(tenant: TenantId, text: str) -> list[UsageRow]:
+    return [
+        UsageRow(
+            response_id=ResponseId(row[0]),
+            principal=Principal(tenant=tenant, key_id=row[1], user=row[2], role=cast(Any, row[3])),
+            model=row[4],
+            status=row[5],
+            usage=Usage(input_tokens=row[6], output_tokens=row[7], cached_tokens=row[8], reasoning_tokens=row[9]),
+            recomputed_tokens=row[10],
+            withheld_tokens=row[11],
+            at=UnixMs(row[12]),
+            price_version=row[13],
+            currency=row[14],
+            cost=row[15],
+        )
+        for row in _decode_usage(text)
+    ]

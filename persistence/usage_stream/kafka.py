@@ -1,0 +1,232 @@
+"""Usage rows on a topic of Kafka, through librdkafka: the address, its options, and the sink.
+
+    kafka://host:9092,host:9092/TOPIC        key: the response's id        value: the row, as on a stream of Valkey
+
+Invariants: `send` returns only when every row was acknowledged by all of the topic's replicas that are in sync
+(`acks=all`, idempotent producer); when it raises, nothing of that batch is on its way any more, so that rows that are
+sent again cannot be overtaken by themselves. A producer that failed is thrown away with what it holds. Whatever waits
+for the broker is in a thread of its own: the event loop never waits, and a stop is seen within a few times `SLICE_S`.
+
+Does not know who marks rows, nor what a row means. Kafka has no lock that relays could take turns by: in a cluster
+they take them in its directory (`persistence.usage_stream.relay_lock`), within whose end a batch is sent or given up.
+
+Source: librdkafka's INTRODUCTION.md, "Idempotent Producer"; names of options are its CONFIGURATION.md's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import tomllib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from sessions.billing.metering import UsageEntry, entry_public
+from sessions.model.errors import BadInput, Unavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+SLICE_S: Final = 0.25
+LOOK_SLICES: Final = 16  # 4 s to see the topic, and
+SEND_SLICES: Final = 32  # 8 s to have a batch acknowledged: together less than a turn's end
+DELIVERY_MS: Final = 7_000
+PORT: Final = "9092"
+BYTES_MAX: Final = 1 << 20
+
+# A topic that is only misspelt shall not be made; and what goes wrong is ours to say, once, in the log.
+DEFAULTS: Final = {"client.id": "sessile-usage", "allow.auto.create.topics": "false", "log_level": "0"}
+# Without these a row could be marked and not be there, or be there after it was given up.
+OURS: Final = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": str(DELIVERY_MS)}
+REFUSED: Final = {
+    *OURS,
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "request.required.acks",
+    "delivery.timeout.ms",
+    "transactional.id",
+}
+
+
+class Turns(Protocol):
+    async def mine(self) -> bool: ...
+    async def close(self) -> None: ...
+
+
+class KafkaAddress(msgspec.Struct, frozen=True):
+    brokers: str  # host:port,host:port
+    topic: str
+
+
+def _refuse(setting: str, problem: str) -> BadInput:
+    return BadInput("invalid_setting", f"{setting}: {problem}", param=setting)
+
+
+def kafka_address(url: str) -> KafkaAddress:
+    """Raises BadInput, which repeats no more of an address than what can hold no password."""
+    place, _, topic = url.removeprefix("kafka://").partition("/")
+    if "@" in url:
+        raise _refuse("usage_stream", "names and passwords for Kafka stand in the file of usage_stream_options")
+    hosts = []
+    for each in place.split(","):
+        found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", each)
+        if found is None or not 0 < int(found[2] or PORT) < 65536:
+            raise _refuse("usage_stream", f"{each!r} is not a broker; written like kafka://host:9092,host:9092/TOPIC")
+        hosts.append(f"{found[1]}:{found[2] or PORT}")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+        raise _refuse(
+            "usage_stream",
+            f"{topic!r} is not a topic (1 to 249 letters, digits, '.', '_', '-'); written like kafka://host:9092/TOPIC",
+        )
+    return KafkaAddress(",".join(hosts), topic)
+
+
+def kafka_options(path: str) -> dict[str, str]:
+    """librdkafka's options from a TOML file; `security.protocol = "SSL"` and a table `[security]` mean the same.
+    Raises BadInput, which names what is wrong and repeats no value."""
+    try:
+        text = Path(path).read_bytes()
+        if len(text) > BYTES_MAX:
+            raise _refuse("usage_stream_options", f"{path!r} has {len(text)} bytes: at most {BYTES_MAX}")
+        options = _flat(tomllib.loads(text.decode()), "")
+    except (OSError, ValueError) as error:  # a TOMLDecodeError and a UnicodeDecodeError are ValueErrors
+        why = error.strerror if isinstance(error, OSError) else error
+        raise _refuse("usage_stream_options", f"{path!r}: {why}") from error
+    for name in options:
+        if name in REFUSED:
+            raise _refuse("usage_stream_options", f"{path!r}: {name} is not to be set: {_why_ours(name)}")
+    return options
+
+
+def _why_ours(name: str) -> str:
+    if name in ("bootstrap.servers", "metadata.broker.list"):
+        return "brokers stand in usage_stream"
+    return "rows are relayed at least once by how it is set"
+
+
+def _flat(table: Mapping[str, Any], before: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in table.items():
+        match value:
+            case dict():
+                options |= _flat(value, f"{before}{name}.")
+            case bool():
+                options[before + name] = "true" if value else "false"
+            case str() | int() | float():
+                options[before + name] = str(value)
+            case _:
+                raise ValueError(f"{before}{name} is neither text nor a number nor true or false")
+    return options
+
+
+class KafkaStream:
+    """A `persistence.usage_stream.relay.Sink`. Alone where it has no `turns`."""
+
+    def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, turns: Turns | None = None) -> None:
+        """Connects when it is used. Raises BadInput for options that librdkafka refuses, and where it is missing."""
+        try:
+            import confluent_kafka
+        except ImportError as error:
+            raise _refuse("usage_stream", f"kafka:// needs a package ({error}): `make setup-kafka`") from error
+        self._library = confluent_kafka
+        self._topic = address.topic
+        self._where = f"{address.topic!r} at {address.brokers}"
+        self._options = {**DEFAULTS, **options, **OURS, "bootstrap.servers": address.brokers}
+        self._turns = turns
+        self._trouble = ""  # what the library last said of a connection
+        self._stopping = threading.Event()
+        try:
+            self._producer: Producer | None = self._made()
+        except confluent_kafka.KafkaException as error:
+            raise _refuse("usage_stream_options", error.args[0].str()) from error
+        self._seen = False  # the topic, by this producer
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage-kafka")
+
+    async def mine(self) -> bool:
+        return self._turns is None or await self._turns.mine()
+
+    async def send(self, rows: Sequence[UsageEntry]) -> None:
+        messages = [(row.row.response_id.encode(), msgspec.json.encode(entry_public(row))) for row in rows]
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._deliver, messages)
+
+    async def close(self) -> None:
+        """Gives up what is on its way: it was not acknowledged, and is relayed again at the next start."""
+        self._stopping.set()
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._throw_away)
+        self._worker.shutdown(wait=False)
+        if self._turns is not None:
+            await self._turns.close()
+
+    # -- in the worker's thread -------------------------------------------------------------------------------------
+
+    def _made(self) -> Producer:
+        return self._library.Producer({**self._options, "error_cb": self._told})
+
+    def _told(self, error: KafkaError) -> None:
+        if error.code() != error._ALL_BROKERS_DOWN:  # follows what says why
+            self._trouble = error.str()
+
+    def _deliver(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        refused: list[KafkaError] = []
+
+        def answered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        done = False
+        try:
+            if self._producer is None:
+                self._producer, self._seen = self._made(), False
+            if not self._seen:
+                self._look(self._producer)
+            for key, value in messages:
+                self._producer.produce(self._topic, key=key, value=value, on_delivery=answered)
+            for _ in range(SEND_SLICES):
+                if self._producer.flush(SLICE_S) == 0 or self._stopping.is_set():
+                    break
+            left = len(self._producer)
+            if left or refused:
+                raise self._away(refused[0] if refused else None, f"{left + len(refused)} rows were not acknowledged")
+            done = True
+        except (self._library.KafkaException, BufferError) as error:
+            raise self._away(error.args[0] if error.args else None, str(error)) from error
+        finally:
+            if not done:
+                self._throw_away()
+
+    def _look(self, producer: Producer) -> None:
+        """Whether the topic is there. What a batch would say of it is no more than that it took too long."""
+        for left in range(LOOK_SLICES - 1, -1, -1):
+            try:
+                about = producer.list_topics(self._topic, timeout=SLICE_S).topics[self._topic].error
+            except self._library.KafkaException as error:
+                producer.poll(0)  # has `_told` told
+                if left == 0 or self._stopping.is_set():
+                    raise self._away(error.args[0], "no broker answers") from error
+                continue
+            if about is None or about.code() == about.LEADER_NOT_AVAILABLE:  # made at this moment: rows wait for it
+                self._seen = True
+                return
+            if about.code() == about.UNKNOWN_TOPIC_OR_PART:
+                raise self._away(None, 'the topic is not there; make it, or set "allow.auto.create.topics"')
+            raise self._away(about, "the topic cannot be used")
+
+    def _away(self, error: KafkaError | None, otherwise: str) -> Unavailable:
+        """The connection's trouble says more than that something took too long."""
+        vague = error is None or error.code() in (error._MSG_TIMED_OUT, error._TRANSPORT, error._TIMED_OUT)
+        why = otherwise if error is None else error.str()
+        if vague and self._trouble:
+            why = f"{why} ({self._trouble})"
+        self._trouble = ""
+        return Unavailable("usage_stream_away", f"The usage topic {self._where} cannot be written: {why}")
+
+    def _throw_away(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(SLICE_S)
+            self._producer = None

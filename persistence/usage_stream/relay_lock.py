@@ -1,0 +1,61 @@
+"""Whose turn it is, among the relays of one stream: a key with an end in Valkey or Redis.
+
+    SET name me NX PX  ─► mine          held by me  ─► longer          held by another  ─► not mine
+
+The key ends by itself, so that a relay that died hands its turn on after `LOCK_MS`. It orders work and guards nothing:
+a relay whose key ended while it was sending has sent, and another may send the same. What is done in turns must bear
+being done twice.
+
+Does not know what is relayed, nor where to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from sessions.model.errors import Unavailable
+
+LOCK_MS: Final = 15_000
+
+T = TypeVar("T")
+
+
+class ValkeyTurns:
+    """`client` is redis-py's, of a server or of a cluster, and belongs to the turns from now on."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        import redis.asyncio as redis
+
+        self._client = client
+        self._name = name
+        self._me = secrets.token_hex(8)
+        self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
+
+    async def mine(self) -> bool:
+        """Takes the turn, or keeps it: False while another has it. Raises Unavailable."""
+        return await unhurt(self._mine())
+
+    async def _mine(self) -> bool:
+        try:
+            if await self._client.set(self._name, self._me, nx=True, px=LOCK_MS):
+                return True
+            holder = await self._client.get(self._name)
+            if holder is None or holder.decode() != self._me:
+                return False
+            return bool(await self._client.pexpire(self._name, LOCK_MS))
+        except self._failures as error:
+            raise Unavailable(
+                "usage_stream_away", f"The turns of the usage stream ({self._name!r}) cannot be written: {error}"
+            ) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+async def unhurt(call: Coroutine[Any, Any, T]) -> T:
+    """redis-py has been seen to swallow a cancellation, and its caller would then go on for ever: the call is left
+    to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
+    return await asyncio.shield(asyncio.ensure_future(call))

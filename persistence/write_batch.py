@@ -1,0 +1,196 @@
+"""What waits for a group commit: appends with their bodies already encoded, grants, and odd jobs.
+
+Encoding happens when a write is made, on the caller's turn: what cannot be stored fails there, alone, and never
+inside a batch of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from persistence.codec import About, Codec, encode_about, encode_ok, encode_record, unreadable
+from persistence.group_commit import Write
+from persistence.validation import check_append, check_key, check_text
+from sessions.model.audit import Entry, Sealer
+from sessions.model.errors import TooLarge
+from sessions.model.events import ResponseCreated, ResponseQueued
+from sessions.model.journal_types import Append, UsageRow
+from sessions.model.reviews import Case
+from sessions.model.types import Epoch, SessionKey, UnixMs
+
+ROW_OVERHEAD_BYTES: Final = 96
+REVIEW_COLUMNS: Final = (
+    "tenant, id, session, cause, direction, action, category, score, model, policy, end_user, response, item,"
+    " log_offset, span_start, span_end, kept, note, opened_at, appealed_at"
+)
+REVIEW_AGAIN: Final = (
+    "ON CONFLICT (tenant, id) DO UPDATE SET appealed_at = excluded.appealed_at, note = excluded.note,"
+    " state = CASE WHEN reviews.state = 'decided' THEN 'open' ELSE reviews.state END"
+    " WHERE excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL"
+)
+"""What an append does to a case that is there: `sessions.model.reviews.appealed`."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+
+
+class AppendWrite(Write):
+    """An append and its rows, each a tuple in the order of its statement's columns."""
+
+    __slots__ = ("append", "audit", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
+
+    def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
+        """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
+        check_append(append)
+        key = append.key
+        tenant, session = key
+        encode = codec.encode
+        events = [(tenant, session, r.offset, *encode(key, encode_record(r))) for r in append.records]
+        self.responses: list[tuple[Any, ...]] = [
+            (tenant, record.event.response_id, session, record.offset)
+            for record in append.records
+            if isinstance(record.event, ResponseQueued | ResponseCreated)
+        ]
+        size = ROW_OVERHEAD_BYTES * (1 + len(self.responses))
+        for event in events:
+            size += ROW_OVERHEAD_BYTES + len(event[4])
+        self.append = append
+        self.events = events
+        self.patch: tuple[Any, ...] | None = None
+        self.commands: list[tuple[Any, ...]] = []
+        self.usage: list[tuple[Any, ...]] = []
+        self.reviews: list[tuple[Any, ...]] = []
+        self.snapshot: tuple[Any, ...] | None = None
+        if append.reviews:
+            self.reviews = review_rows(codec, append.reviews)
+            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[16]) + len(row[17]) for row in self.reviews)
+        if append.head is not None or append.commands or append.usage or append.snapshot is not None:
+            size += self._beside(encode)
+        self.audit: list[Entry] = []
+        if append.audit:
+            self.audit = [sealer.entry(tenant, each) for each in append.audit]
+            size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
+        if size > bytes_max:
+            raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
+        super().__init__(key, rows=len(events), size=size)
+
+    def _beside(self, encode: Callable[[SessionKey, bytes], tuple[str, bytes]]) -> int:
+        """The rows of everything but the records; returns their size."""
+        append, key = self.append, self.append.key
+        size = 0
+        if append.head is not None:
+            head = append.head
+            key_id, about = encode(key, encode_about(About(head.title, head.metadata)))
+            state = (head.open, head.user, head.model, key_id, about, head.listed, head.deleted_at, append.at)
+            self.patch = (*key, *state)
+            size += ROW_OVERHEAD_BYTES + len(about)
+        for command in append.commands:
+            answer = encode_ok(command.answer)
+            self.commands.append((*key, command.principal_id, command.command_id, command.at, command.digest, answer))
+            size += ROW_OVERHEAD_BYTES + len(answer)
+        for row in append.usage:
+            self.usage.append(usage_row(key, row))
+            size += 2 * ROW_OVERHEAD_BYTES
+        if append.snapshot is not None:
+            key_id, body = encode(key, append.snapshot.body)
+            self.snapshot = (*key, append.snapshot.offset, key_id, body)
+            size += ROW_OVERHEAD_BYTES + len(body)
+        return size
+
+
+def sealed(codec: Codec, key: SessionKey, text: str) -> bytes:
+    """A text beside a session's log, as its bodies are stored; the id of its data key travels in it."""
+    return _pack(codec.encode(key, text.encode())) if text else b""
+
+
+def unsealed(codec: Codec, key: SessionKey, stored: bytes) -> str:
+    """Raises Internal for one that cannot be read."""
+    if not stored:
+        return ""
+    try:
+        return codec.decode(key, *_unpack(stored)).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise unreadable("review case", exc) from exc
+
+
+def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
+    """One row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
+    return [
+        (
+            case.key.tenant,
+            case.id,
+            case.key.session,
+            case.cause,
+            case.direction,
+            case.action,
+            case.category,
+            case.score,
+            case.model,
+            case.policy,
+            case.user,
+            case.response_id,
+            case.item_id,
+            case.offset,
+            case.start,
+            case.end,
+            sealed(codec, case.key, case.kept),
+            sealed(codec, case.key, case.note),
+            case.opened_at,
+            case.appealed_at,
+        )
+        for case in {each.id: each for each in cases}.values()
+    ]
+
+
+class GrantWrite(Write):
+    __slots__ = ("about", "expected_fence", "key_id", "new_epoch", "now_ms", "owner")
+
+    def __init__(
+        self, codec: Codec, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
+    ) -> None:
+        check_key(key)
+        check_text(owner, new_epoch)
+        super().__init__(key, rows=1, size=4 * ROW_OVERHEAD_BYTES)
+        self.expected_fence = expected_fence
+        self.owner = owner
+        self.new_epoch = new_epoch
+        self.now_ms = now_ms
+        self.key_id, self.about = codec.encode(key, encode_about(About()))
+
+
+class JobWrite(Write):
+    """Something else that needs the writer's transaction; `run` gets the store's connection and returns the result."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, key: SessionKey, run: Callable[[Any], Any]) -> None:
+        super().__init__(key, rows=1, size=ROW_OVERHEAD_BYTES)
+        self.run = run
+
+
+def usage_row(key: SessionKey, row: UsageRow) -> tuple[Any, ...]:
+    """The columns of the `usage` tables, as far as they are written here."""
+    usage = row.usage
+    return (
+        key.tenant,
+        key.session,
+        row.response_id,
+        row.principal.key_id,
+        row.principal.user,
+        row.principal.role,
+        row.model,
+        row.status,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
+        row.recomputed_tokens,
+        row.withheld_tokens,
+        row.at,
+        row.price_version,
+        row.currency,
+        row.cost,
+    )

@@ -1,0 +1,444 @@
+"""The shell around one session's machine: mailbox, appends in order, turns as tasks, answers after durability.
+
+    commands ─► control lane (cancel, warm) ─┐
+    commands ─► data lane, bounded ──────────┼─► drain task ─► step ─► append ─► publish, answer, start, stop
+    turns ────► ready outputs, endings ──────┘   (only while there is work: an idle actor has no task)
+
+Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
+When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
+away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are told so.
+
+States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
+
+Does not know: how a session is claimed, who its readers are, transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from sessions.actor.actor_context import World
+from sessions.actor.admission import admitted
+from sessions.actor.input_pipeline import prepare_input
+from sessions.actor.journal_writer import Appending
+from sessions.actor.mailbox import ActorGone, Letter, journal_away, told_instead
+from sessions.actor.step_observer import note_cases, noted_step
+from sessions.machine import inputs_effects
+from sessions.machine.inputs_effects import Step
+from sessions.machine.machine import Machine
+from sessions.model import commands as cm
+from sessions.model.errors import Fenced, Overloaded, Unavailable
+from sessions.model.journal_types import Head
+from sessions.model.types import Principal, ResponseId, SessionKey
+from sessions.ports import Published
+from sessions.turn.generation_task import Turn
+from sessions.turn.ledger import Ledger
+from sessions.turn.run_timing import count_ended
+
+log = structlog.get_logger(__name__)
+
+ENGINE_PATIENCE_S = 5.0
+
+
+class Phase(enum.Enum):
+    WARM = "warm"
+    SEALED = "sealed"
+    GONE = "gone"
+    FENCED = "fenced"
+
+
+class Actor:
+    """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
+
+    def __init__(
+        self, machine: Machine, head: Head, world: World, *, on_end: Callable[[Actor], None], snapshot_at: int
+    ) -> None:
+        self.key: SessionKey = head.key
+        self.epoch = head.epoch
+        self.fence = head.fence
+        self.phase = Phase.WARM
+        self._loop = asyncio.get_running_loop()
+        self.active_at = self._loop.time()
+        self._machine = machine
+        self._world = world
+        self._on_end = on_end
+        self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
+        self._control: deque[Letter] = deque()
+        self._data: deque[Letter] = deque()
+        self._engine_lane: deque[Turn | inputs_effects.Input] = deque()
+        self._turns: dict[ResponseId, Turn] = {}
+        self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
+        self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
+        self._drain: asyncio.Task[None] | None = None
+        self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
+        self._warming = False
+        self._sealed_off: list[asyncio.Future[None]] = []
+        self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
+        self._appending = Appending(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
+
+    # -- what the runtime asks -----------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """There is a reason to stay in memory."""
+        return bool(self._machine.at_work or self._control or self._data or self._engine_lane or self._drain)
+
+    @property
+    def top(self) -> int:
+        """The last durable offset."""
+        return self._appending.top
+
+    @property
+    def open(self) -> tuple[ResponseId, ...]:
+        """The responses that are being written, or would be if an engine ran."""
+        return tuple(self._machine.state.open)
+
+    @property
+    def speaking(self) -> bool:
+        """An engine has begun to write some answer here."""
+        return any(turn.begun for turn in self._turns.values())
+
+    async def ledgers(self) -> list[array[int]]:
+        """The token ids that KV is worth having for: of every open response as far as it is, unless a smaller model
+        writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the window."""
+        state = self._machine.state
+        written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
+        if written:
+            return [(await self._ledger.plan(open_)).prompt for open_ in written]
+        return [await self._ledger.whole(state.newest)] if state.info is not None else []
+
+    @property
+    def user(self) -> str | None:
+        return self._machine.state.user
+
+    def activate(self, cause: inputs_effects.Activated) -> None:
+        """The first input: goes on with what the log says is unfinished."""
+        self.post(cause)
+
+    async def execute(self, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
+        """Runs a command to its journaled answer. Raises its error, or ActorGone when the actor is leaving.
+
+        Cancelling this call does not take the command back (I5: repeat it by its id)."""
+        if self.phase is not Phase.WARM:
+            raise ActorGone
+        if self._appending.away:
+            raise journal_away()
+        lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        if len(lane) >= self._world.limits.mailbox_commands:
+            raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
+        letter = Letter(principal, command, self._loop.create_future())
+        lane.append(letter)
+        self._wake()
+        try:
+            return await letter.answer
+        finally:
+            del letter  # holds its error, whose traceback holds this frame
+
+    async def seal(self) -> None:
+        """Takes no more commands, finishes those that are here, and stops turns where they are.
+
+        Afterwards the log is at rest under this fence, with everything in it that turns had released; open responses
+        are open in it. `unseal`, or leaving memory, must follow.
+        """
+        if self.phase is Phase.WARM:
+            self.phase = Phase.SEALED
+        self._stop_turns()
+        await self._turns_gone()
+        self._wake_to_leave()
+        while self._drain is not None:
+            await asyncio.wait((self._drain,))
+            self._stop_turns()
+            await self._turns_gone()
+
+    def unseal(self) -> None:
+        """Goes on after a seal: open responses are generated further from where the log ends."""
+        if self.phase is Phase.SEALED:
+            self.phase = Phase.WARM
+            self.post(inputs_effects.Paused())
+            self.post(inputs_effects.Resumed())
+            self._settle()
+
+    async def settled(self) -> None:
+        """Returns when it is decided whether a sealed actor goes on here. Raises Overloaded when too many wait."""
+        if self.phase is Phase.SEALED:
+            if len(self._sealed_off) >= self._world.limits.mailbox_commands:
+                raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
+            decided = self._loop.create_future()
+            self._sealed_off.append(decided)
+            await decided
+
+    def _settle(self) -> None:
+        for decided in self._sealed_off:
+            if not decided.done():
+                decided.set_result(None)
+        self._sealed_off.clear()
+
+    def hand_over(self) -> None:
+        """After a seal: another replica has been granted the session."""
+        self._end(Phase.GONE)
+
+    def lost(self) -> None:
+        """The journal says that another owner holds the session: shows nothing more."""
+        self._log.warning("fenced", error="found out by reading")
+        self._end(Phase.FENCED)
+
+    async def written(self) -> None:
+        """Returns when no answer is being written here and everything that was is durable."""
+        while self._turn_tasks or self._drain is not None:
+            await asyncio.wait([*self._turn_tasks.values(), *([self._drain] if self._drain is not None else [])])
+
+    async def passivate(self) -> None:
+        """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
+        promised = self.phase is Phase.SEALED  # to somebody who was told where the log ends: nothing more is written
+        await self.seal()
+        if self.phase is Phase.SEALED and not promised:
+            await self._appending.leave(self._machine.state)
+        self._end(Phase.GONE)
+
+    def leaves_soon(self) -> None:
+        """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
+        self._appending.snapshots.soon()
+
+    def readers_gone(self, *, cancel: bool) -> None:
+        """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
+        self.post(inputs_effects.Orphaned() if cancel else inputs_effects.Paused())
+
+    def readers_back(self) -> None:
+        self.post(inputs_effects.Resumed())
+
+    # -- what turns say ------------------------------------------------------------------------------------------
+
+    def ready(self, turn: Turn) -> None:
+        self._engine_lane.append(turn)
+        self._wake()
+
+    def post(self, input: inputs_effects.Input) -> None:
+        self._engine_lane.append(input)
+        self._wake()
+
+    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
+        self._machine.prompted(response_id, input_tokens, cached_tokens)
+
+    # -- the drain -----------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._drain is None:
+            if self.phase in (Phase.WARM, Phase.SEALED):
+                self._drain = self._world.spawn(self._work())
+        elif self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    def _wake_to_leave(self) -> None:
+        """Lets a waiting drain see that there is nothing to wait for any more."""
+        if self._drain is not None:
+            self._wake()
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                if self._control:
+                    await self._command(self._control.popleft())
+                elif self._engine_lane:
+                    await self._advance_engines()
+                    if self._data:  # an answer that always has something to say leaves room for commands
+                        await self._command(self._data.popleft())
+                elif self._data:
+                    await self._command(self._data.popleft())
+                elif self._turns and self.phase is Phase.WARM:
+                    self._bell = self._loop.create_future()  # more will come: cheaper than a task for each of it
+                    await self._bell
+                else:
+                    return
+        except Fenced as error:
+            self._log.warning("fenced", error=error.public_message)
+            self._end(Phase.FENCED)
+        except (Unavailable, Overloaded) as error:
+            self._log.error("journal_lost", error=error.public_message)
+            self._end(Phase.FENCED)
+        except asyncio.CancelledError:
+            self._end(Phase.FENCED)
+            raise
+        except Exception:  # noqa: BLE001 - the boundary of a task: one session fails, not the replica
+            self._log.exception("actor_failed")
+            self._end(Phase.FENCED)
+        finally:
+            self._drain = None
+            self.active_at = self._loop.time()
+
+    async def _advance_engines(self) -> None:
+        """Everything that engines have to say at this moment, as one atomic write."""
+        step = Step()
+        now = self._world.now_ms()
+        while self._engine_lane:
+            item = self._engine_lane.popleft()
+            said = item.take() if isinstance(item, Turn) else item
+            if said is not None:
+                step.then(noted_step(said, self._machine, self._world, self._log, now))
+        await self._commit(step)
+
+    async def _command(self, letter: Letter) -> None:
+        step: Step | None = None
+        try:
+            step = await self._step_command(letter.principal, letter.command)
+            await self._commit(step, letter)
+        except BaseException as error:
+            letter.tell(told_instead(error))
+            if step is None and isinstance(error, Unavailable | Overloaded):
+                return  # nothing was decided yet
+            raise
+        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok) and not self._warming:
+            self._warming = True
+            self._world.spawn(self._warm())
+        if step.answer is not None:
+            letter.tell(step.answer)
+
+    async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
+        """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
+        machine, digest = self._machine, cm.command_digest(command)
+        if machine.known(principal, command.id) is None and machine.forgetful:
+            found = await self._world.journal.find_command(self.key, principal.id, command.id)
+            if found is not None:
+                machine.remember(found)
+        input = inputs_effects.Command(principal, command, digest)
+        if machine.known(principal, command.id) is None:
+            input = await prepare_input(input, ledger=self._ledger, world=self._world)
+            if not machine.goes_on(command):
+                input = admitted(self._world.limits.admission, self.key, input)
+        return noted_step(input, machine, self._world, self._log, self._world.now_ms())
+
+    async def _warm(self) -> None:
+        """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
+        try:
+            admission = self._world.limits.admission
+            if admission is not None and not admission.gives_extras:
+                return
+            if self.phase is Phase.WARM and not self._machine.state.open:
+                await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
+        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself will be told
+            self._log.exception("not_warmed")
+        finally:
+            self._warming = False
+
+    async def _erase(self) -> None:
+        try:
+            await self._world.erase(self.key)
+        except Exception:  # noqa: BLE001 - the purge asks again
+            self._log.exception("kv_not_erased")
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def _commit(self, step: Step, letter: Letter | None = None) -> None:
+        """Makes a step durable, shows it, then does what it asks for.
+
+        Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
+        is thrown away with the actor if it is refused."""
+        effects = step.effects
+        if effects and all(isinstance(effect, inputs_effects.Start) for effect in effects):
+            self._perform_all(effects)
+            effects = []
+        if step.durable:
+            begun_at = self._loop.time()
+            await self._appending.step(step, self._machine.state, on_away=lambda: self._tell_away(letter))
+            note_cases(step.reviews, self._world.measures, self._log)
+            if step.usage:
+                count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
+            if step.records:
+                self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+        self._perform_all(effects)
+
+    def _tell_away(self, letter: Letter | None) -> None:
+        for waiting in (letter, *self._control, *self._data):
+            if waiting is not None:
+                waiting.tell(journal_away())
+        self._control.clear()
+        self._data.clear()
+
+    # -- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform_all(self, effects: list[inputs_effects.Effect]) -> None:
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: inputs_effects.Effect) -> None:
+        match effect:
+            case inputs_effects.Start():
+                self._start(effect)
+            case inputs_effects.Stop():
+                self._stop(effect.response_id)
+            case inputs_effects.ArmToolDeadline():
+                due_s = (effect.since - self._world.now_ms()) / 1000 + self._world.limits.tool_deadline_s
+                self._deadlines[effect.response_id] = self._loop.call_later(
+                    max(due_s, 0.0), self.post, inputs_effects.ToolDeadline(effect.response_id)
+                )
+            case inputs_effects.Erase():
+                self._end(Phase.GONE)
+                self._world.spawn(self._erase())
+
+    def _start(self, start: inputs_effects.Start) -> None:
+        open_ = self._machine.state.open.get(start.response_id)
+        if open_ is None or self.phase is not Phase.WARM:
+            return
+        turn = Turn(
+            open_,
+            start.generation,
+            key=self.key,
+            principal=open_.principal,
+            ledger=self._ledger,
+            engine=self._world.engine,
+            filters=self._world.filters,
+            inbox=self,
+            limits=self._world.limits.turn,
+            model=self._machine.other_model(open_),
+            share=self._world.limits.share(open_.principal),
+            measures=self._world.measures,
+        )
+        self._turns[open_.id] = turn
+        task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
+        task.add_done_callback(lambda _: self._turn_ended(turn))
+
+    def _turn_ended(self, turn: Turn) -> None:
+        if self._turns.get(turn.response_id) is turn:
+            del self._turns[turn.response_id]
+            del self._turn_tasks[turn.response_id]
+            self._wake_to_leave()
+
+    def _stop(self, response_id: ResponseId) -> None:
+        task = self._turn_tasks.get(response_id)
+        if task is not None:
+            task.cancel()
+
+    def _stop_turns(self) -> None:
+        for response_id in list(self._turn_tasks):
+            self._stop(response_id)
+
+    async def _turns_gone(self) -> None:
+        """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
+        if self._turn_tasks:
+            late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
+            if late:
+                self._log.error("engine_does_not_let_go", turns=len(late))
+
+    def _end(self, phase: Phase) -> None:
+        """Leaves for good: turns stop, whoever waits is told to look the session up again."""
+        if self.phase in (Phase.GONE, Phase.FENCED):
+            return
+        self.phase = phase
+        if phase is Phase.FENCED:
+            self._world.measures.fenced.add()
+        self._stop_turns()
+        self._wake_to_leave()
+        for deadline in self._deadlines.values():
+            deadline.cancel()
+        for letter in (*self._control, *self._data):
+            letter.tell(ActorGone())
+        self._control.clear()
+        self._data.clear()
+        self._engine_lane.clear()
+        self._on_end(self)
+        self._settle()

@@ -1,0 +1,44 @@
+"""What an actor is given: the stores and engines it works with, and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from sessions.actor.admission import Admission
+from sessions.limits import Share
+from sessions.metrics import Measures
+from sessions.model.types import Principal, SessionKey, UnixMs
+from sessions.ports import Engine, FilterSet, Journal, Published
+from sessions.turn.generation_task import TurnLimits
+
+
+class ActorLimits(msgspec.Struct, frozen=True):
+    mailbox_commands: int = 64
+    content_bytes: int = 1_000_000  # of one message or tool output
+    tool_deadline_s: float = 600.0
+    snapshot_events: int = 512
+    journal_patience_s: float = 30.0
+    journal_retry_s: float = 0.25
+    prepare_s: float = 10.0
+    turn: TurnLimits = TurnLimits()
+    admission: Admission | None = None  # None: every turn is let in
+    share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
+
+
+class World(msgspec.Struct, frozen=True):
+    """What every actor of a replica works with."""
+
+    journal: Journal
+    engine: Engine
+    filters: FilterSet
+    replica: str
+    now_ms: Callable[[], UnixMs]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    publish: Callable[[Published], None]
+    erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
+    limits: ActorLimits
+    measures: Measures

@@ -1,0 +1,146 @@
+"""Making steps durable: one append after another under one fence, each tried until it is known whether it stands.
+
+    Unavailable   the journal is away, or nobody knows: (fence, top) are read before it is tried again
+    Overloaded    nothing happened, and the journal is there: it is tried again, and nobody is told
+    TooLarge      a snapshot is derived: the append goes without it, and the next one is made later
+    Fenced        another owner
+
+Nothing is written twice. Records move the top, so that it tells whether they stand; what stands beside them is
+idempotent, but for rows of the audit log: an append that has such rows and no records leaves a mark among the session's
+commands, under a principal that nobody can be, and that tells.
+
+Does not know: what a step is for, who waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from sessions.actor.actor_context import World
+from sessions.actor.snapshots import Snapshots
+from sessions.machine.inputs_effects import Step
+from sessions.machine.state import State
+from sessions.model.commands import Ok
+from sessions.model.errors import Fenced, Overloaded, SessileError, TooLarge, Unavailable
+from sessions.model.journal_types import Append, CommandRecord, Head, Snapshot
+from sessions.model.types import CommandId
+
+MARK: Final = ("", CommandId("append"))  # (principal, command): one row of a session's, of its last such append
+
+
+class Appending:
+    """The appends of one activation. One caller at a time."""
+
+    def __init__(self, head: Head, world: World, log: Any, *, top: int, snapshot_at: int) -> None:
+        self.top = top  # the last durable offset
+        self.away = False  # the journal does not answer
+        self.snapshots = Snapshots(snapshot_at, world.limits.snapshot_events)
+        self._head = head
+        self._world = world
+        self._log = log
+        self._marks = 0
+
+    async def step(self, step: Step, state: State, *, on_away: Callable[[], None]) -> None:
+        """Returns when the step, which led to `state`, stands. Raises Fenced, or Unavailable or Overloaded when
+        patience ends. `on_away` is called at each failure of the journal."""
+        append = self._append(step, self.snapshots.due(step, state))
+        await self._persist(append, on_away)
+        self.top += len(append.records)
+
+    async def leave(self, state: State) -> None:
+        """Leaves a snapshot behind if the log has grown; one that cannot be stored is missing."""
+        if self.top == state.top and self.snapshots.worth(state):
+            append = self._append(Step(), self.snapshots.take(state))
+            try:
+                await self._world.journal.append(append)
+            except TooLarge:
+                self._left_out(append)
+            except SessileError as error:  # a snapshot is derived: the log is whole without it
+                self._log.warning("snapshot_not_written", error=error.code)
+
+    def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
+        now = self._world.now_ms()
+        commands = tuple(step.commands)
+        if step.audit and not step.records:
+            self._marks += 1
+            digest = b"%d.%d" % (self._head.fence, self._marks)
+            mark = CommandRecord(principal_id=MARK[0], command_id=MARK[1], digest=digest, answer=Ok(id=MARK[1]), at=now)
+            commands = (*commands, mark)
+        return Append(
+            key=self._head.key,
+            fence=self._head.fence,
+            top=self.top,
+            records=tuple(step.records),
+            commands=commands,
+            head=step.head,
+            usage=tuple(step.usage),
+            reviews=tuple(step.reviews),
+            snapshot=snapshot,
+            audit=tuple(step.audit),
+            at=now,
+        )
+
+    async def _persist(self, append: Append, on_away: Callable[[], None]) -> None:
+        loop, limits, measures = asyncio.get_running_loop(), self._world.limits, self._world.measures
+        begun_at = loop.time()
+        give_up_at = begun_at + limits.journal_patience_s
+        unknown = full = False
+        while True:
+            try:
+                if unknown:
+                    if await self._stands(append):
+                        break
+                    unknown = False
+                await self._world.journal.append(append)
+                break
+            except TooLarge:
+                if append.snapshot is None:
+                    raise
+                append = self._left_out(append)
+                continue
+            except Overloaded as error:
+                if not full:
+                    full = True
+                    self._log.warning("journal_full", error=str(error))
+                if loop.time() >= give_up_at:
+                    raise
+            except Unavailable as error:
+                unknown = True
+                measures.journal_lost.add()
+                if not self.away:
+                    self.away = True
+                    self._log.error("journal_away", error=str(error))
+                on_away()
+                if loop.time() >= give_up_at:
+                    raise
+            await asyncio.sleep(limits.journal_retry_s)
+        measures.journal_s.observe(loop.time() - begun_at)
+        if self.away:
+            self.away = False
+            self._log.info("journal_back")
+
+    async def _stands(self, append: Append) -> bool:
+        """After a failure of unknown outcome: whether it was written. Raises Fenced. At a top that is neither the old
+        one nor the new one, trying it again finds out that the session has another owner."""
+        journal, key = self._world.journal, append.key
+        head = await journal.head(key)
+        if head is None or head.fence != append.fence:
+            raise Fenced("fenced", "Another owner holds this session now.")
+        if append.records:
+            return head.top == append.top + len(append.records)
+        if not append.audit:
+            return False
+        found = await journal.find_command(key, *MARK)
+        return found is not None and found.digest == append.commands[-1].digest
+
+    def _left_out(self, append: Append) -> Append:
+        """The append without its snapshot, which is too large."""
+        assert append.snapshot is not None
+        self.snapshots.left_out()
+        self._world.measures.snapshots_left_out.add()
+        self._log.warning("snapshot_too_large", bytes=len(append.snapshot.body), offset=append.snapshot.offset)
+        return msgspec.structs.replace(append, snapshot=None)

@@ -1,0 +1,58 @@
+"""When a snapshot of a session's state is written beside its log: seldom and often enough.
+
+It rides along with an append that is made anyway: with the end of a response once the log has grown by so many events,
+and with the next append of any kind when somebody is about to load the log. It is derived: the log is whole without it.
+Where one was too large to be stored, the log has to grow by twice as much until the next is tried, whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sessions.machine.inputs_effects import Step
+from sessions.machine.state import State, pack_state
+from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.model.journal_types import Snapshot
+
+_ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+
+
+class Snapshots:
+    """Of one session: `_at` is the offset of the last one, `_events` how much the log grows between two."""
+
+    __slots__ = ("_at", "_events", "_fit", "_soon")
+
+    def __init__(self, at: int, events: int) -> None:
+        self._at = at
+        self._events = events
+        self._soon = False
+        self._fit = True
+
+    def soon(self) -> None:
+        """The next append is to carry one, whatever it is."""
+        self._soon = self._fit
+
+    def due(self, step: Step, state: State) -> Snapshot | None:
+        """What rides along with the append of `step`, after which the state is `state`."""
+        ended = any(isinstance(record.event, _ENDS) for record in step.records)
+        if not self._soon and not (ended and self._grown(state)):
+            return None
+        self._soon = False
+        return self.take(state)
+
+    def worth(self, state: State) -> bool:
+        """Whether one is to be left behind by an actor that leaves memory."""
+        return state.top > self._at and (self._fit or self._grown(state))
+
+    def take(self, state: State) -> Snapshot:
+        """One of now."""
+        self._at = state.top
+        return Snapshot(state.top, pack_state(state))
+
+    def left_out(self) -> None:
+        """The one that was taken last was too large to be stored."""
+        self._fit = False
+        self._events *= 2
+
+    def _grown(self, state: State) -> bool:
+        return state.top - self._at >= self._events

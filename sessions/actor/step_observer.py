@@ -1,0 +1,117 @@
+"""What is noted beside a step: what filters found is counted and logged, by place, rule and score, never by text; and
+that, deletions and retractions go into the audit log, with the step's own append.
+
+A delta that no filter has a word about costs two looks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sessions.actor.actor_context import World
+from sessions.machine.inputs_effects import Broke, Command, Finished, Input, Left, Output, Step
+from sessions.machine.machine import Machine
+from sessions.metrics import Measures
+from sessions.model import commands as cm
+from sessions.model.audit import Action, Audited
+from sessions.model.events import ContentRetracted, SessionDeleted
+from sessions.model.reviews import Case
+from sessions.model.types import Json, Principal, UnixMs
+from sessions.model.verdicts import Finding
+
+
+def noted_step(input: Input, machine: Machine, world: World, log: Any, now: UnixMs) -> Step:
+    """Steps the machine; the step carries the rows of the audit log that it causes."""
+    if isinstance(input, Command):
+        note_findings(input, world.measures, log)
+        step = machine.step(input, now)
+        findings = () if isinstance(input.command, cm.ReviewAppeal) else input.findings
+        _audit(step, machine, input.principal, findings, now, user=input.principal.user)
+        return step
+    if isinstance(input, Output | Finished | Broke | Left) and (
+        input.findings or (isinstance(input, Output) and input.retracted)
+    ):
+        note_findings(input, world.measures, log)
+        open_ = machine.state.open.get(input.response_id)
+        step = machine.step(input, now)
+        asked = None if open_ is None else open_.principal
+        _audit(step, machine, None, input.findings, now, user=None if asked is None else asked.user, answer=input)
+        return step
+    return machine.step(input, now)
+
+
+def _audit(
+    step: Step,
+    machine: Machine,
+    by: Principal | None,
+    findings: tuple[Finding, ...],
+    now: UnixMs,
+    *,
+    user: str | None,
+    answer: Output | Finished | Broke | Left | None = None,
+) -> None:
+    """`by` gave the command; None: it is about `answer`, which an engine wrote for `user`."""
+    state = machine.state
+    about = state.user if state.user is not None else user
+
+    def row(action: Action, response: str = "", found: tuple[Finding, ...] = (), **detail: Json) -> None:
+        step.audit.append(
+            Audited(
+                action=action,
+                at=now,
+                by=by,
+                user=about,
+                session=state.key.session,
+                response=response,
+                detail=detail,
+                findings=found,
+            )
+        )
+
+    if findings and answer is not None:
+        row("verdict", answer.response_id, findings, direction="output")
+    elif findings:
+        outcome = "accepted" if isinstance(step.answer, cm.Ok) else getattr(step.answer, "code", "")
+        row("verdict", "", findings, direction="input", outcome=outcome)
+    for record in step.records:
+        match record.event:
+            case ContentRetracted() as taken:
+                span = {name: getattr(taken, name) for name in ("item_id", "content_index", "start", "end", "category")}
+                row("content.retracted", taken.response_id, offset=record.offset, **span)
+            case SessionDeleted():
+                row("session.deleted", offset=record.offset)
+
+
+def note_findings(input: Input, measures: Measures, log: Any) -> None:
+    """Of a message that came in or an answer that goes out; other inputs have none. `log` knows the session. What an
+    appeal says was counted when it was refused."""
+    if not isinstance(input, Command | Output | Finished | Broke | Left) or not input.findings:
+        return
+    if isinstance(input, Command):
+        if isinstance(input.command, cm.ReviewAppeal):
+            return
+        direction, about = "input", {"principal": input.principal.id, "command": input.command.id}
+    else:
+        direction, about = "output", {"response": str(input.response_id)}
+    for each in input.findings:
+        measures.verdicts.add(direction, each.action, each.about)
+        log.info(
+            "filter_found",
+            direction=direction,
+            action=each.action,
+            category=each.category,
+            start=each.start,
+            end=each.end,
+            score=each.score,
+            model=each.model,
+            policy=each.policy,
+            **about,
+        )
+
+
+def note_cases(cases: Sequence[Case], measures: Measures, log: Any) -> None:
+    """Review cases that have become durable."""
+    for case in cases:
+        measures.reviews_opened.add(case.cause, case.direction, case.action, case.about)
+        log.info("review_opened", review=case.id, cause=case.cause, category=case.category, action=case.action)

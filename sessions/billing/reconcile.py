@@ -1,0 +1,207 @@
+"""Holds the usage rows against the logs: every response that ended has one row, and the row says what the log says.
+
+The log is the authority. From its events alone each response's usage is computed again: what its terminal event says,
+and, independently of that, the token ids that its deltas carry. Rows are read before the log, and once more where the
+log knows an end that the rows did not, so that a server may go on working meanwhile.
+
+A response that was cancelled while it waited never ran: it has an end and no row. Rows of purged sessions have nothing
+left to be held against; they are counted.
+
+Changes nothing. Does not know where rows and logs are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+
+from sessions.billing.metering import UsageBooks, UsageEntry
+from sessions.model import events as ev
+from sessions.model.journal_types import UsageRow
+from sessions.model.types import ResponseId, SessionKey, TenantId
+from sessions.ports import Journal
+
+PAGE_RECORDS: Final = 2_000
+PAGE_BYTES: Final = 4 << 20
+KEYS: Final = 500
+DIFFERENCES_MAX: Final = 1_000
+
+
+class Sums(msgspec.Struct):
+    responses: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ledger_tokens: int = 0  # ids that deltas carry
+    cost: int = 0
+
+
+class Difference(msgspec.Struct, frozen=True):
+    key: SessionKey
+    response_id: ResponseId
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.key.tenant}/{self.key.session} {self.response_id}: {self.what}"
+
+
+class Reconciled(msgspec.Struct):
+    """`billed` sums the rows, `logged` the logs. They agree when there is no difference."""
+
+    sessions: int = 0
+    purged_rows: int = 0
+    billed: Sums = msgspec.field(default_factory=Sums)
+    logged: Sums = msgspec.field(default_factory=Sums)
+    differences: list[Difference] = []
+    num_differences: int = 0
+
+    def differ(self, key: SessionKey, response_id: ResponseId, what: str) -> None:
+        self.num_differences += 1
+        if len(self.differences) < DIFFERENCES_MAX:
+            self.differences.append(Difference(key, response_id, what))
+
+
+class _Told(msgspec.Struct):
+    """What the log says of one response."""
+
+    created: bool = False
+    body: ev.ResponseBody | None = None  # of the terminal event
+    ledger_tokens: int = 0  # of its deltas
+    ledger_at_end: int = 0  # of its terminal event
+    rewritten: bool = False  # something was taken back, and its tokens with it
+
+
+async def reconcile(journal: Journal, books: UsageBooks, *, tenant: TenantId | None = None) -> Reconciled:
+    """Raises Unavailable. `tenant` None: everybody's."""
+    found = Reconciled()
+    async for key in _keys(books):
+        if tenant is None or key.tenant == tenant:
+            await _session(journal, books, key, found)
+    found.purged_rows = await books.without_log()
+    return found
+
+
+async def _keys(books: UsageBooks) -> AsyncIterator[SessionKey]:
+    after: SessionKey | None = None
+    while page := await books.session_keys(after=after, limit=KEYS):
+        for key in page:
+            yield key
+        after = page[-1]
+
+
+async def _session(journal: Journal, books: UsageBooks, key: SessionKey, found: Reconciled) -> None:
+    rows = await books.of_session(key)
+    told = await _read(journal, key)
+    if told is None:
+        return  # purged meanwhile
+    ended = {response_id for response_id, each in told.items() if each.body is not None}
+    if ended - {entry.row.response_id for entry in rows}:
+        rows = await books.of_session(key)
+    found.sessions += 1
+    by_id: dict[ResponseId, UsageEntry] = {}
+    for entry in rows:
+        response_id = entry.row.response_id
+        if response_id in by_id:
+            found.differ(key, response_id, "has more than one row")
+        by_id[response_id] = entry
+        _add(found.billed, entry.row)
+        each = told.get(response_id)
+        if each is None or each.body is None:
+            found.differ(key, response_id, "has a row, and no end in the log")
+    for response_id, each in told.items():
+        if each.body is None:
+            continue
+        used = _used(each.body)
+        found.logged.responses += each.created
+        found.logged.ledger_tokens += each.ledger_tokens
+        for name in ("input_tokens", "cached_tokens", "output_tokens", "cost"):
+            setattr(found.logged, name, getattr(found.logged, name) + used[name])
+        row = by_id.get(response_id)
+        if row is None:
+            if each.created:
+                found.differ(key, response_id, "ended without a row")
+            continue
+        found.billed.ledger_tokens += each.ledger_tokens
+        _compare(found, row, each, used)
+
+
+def _compare(found: Reconciled, entry: UsageEntry, told: _Told, used: dict[str, Any]) -> None:
+    row, body = entry.row, told.body
+    assert body is not None
+    billed = {
+        "input_tokens": row.usage.input_tokens,
+        "cached_tokens": row.usage.cached_tokens,
+        "output_tokens": row.usage.output_tokens,
+        "cost": row.cost,
+        "price_version": row.price_version,
+    }
+    for name, value in billed.items():
+        if value != used[name]:
+            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {used[name]}")
+    for name, value, logged in (("status", row.status, body.status), ("model", row.model, body.model)):
+        if value != logged:
+            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {logged}")
+    if told.rewritten or row.withheld_tokens:
+        return  # what readers have is not what the engine made
+    if told.ledger_tokens != told.ledger_at_end:
+        what = f"its deltas carry {told.ledger_tokens} tokens, its end {told.ledger_at_end}"
+        found.differ(entry.key, row.response_id, what)
+    if row.usage.output_tokens < told.ledger_tokens:
+        what = f"{told.ledger_tokens} tokens were released and {row.usage.output_tokens} are billed"
+        found.differ(entry.key, row.response_id, what)
+
+
+def _used(body: ev.ResponseBody) -> dict[str, Any]:
+    usage: dict[str, Any] = body.usage or {}
+    cost = usage.get("cost") or {}
+    return {
+        "input_tokens": usage.get("input_tokens", 0),
+        "cached_tokens": usage.get("input_tokens_details", {}).get("cached_tokens", 0),
+        "output_tokens": usage.get("output_tokens", 0),
+        "cost": _picos(cost.get("amount", "0")),
+        "price_version": cost.get("price_version", ""),
+    }
+
+
+def _picos(text: str) -> int:
+    whole, _, part = text.partition(".")
+    return int(whole) * 10**12 + int(f"{part:0<12}")
+
+
+def _add(sums: Sums, row: UsageRow) -> None:
+    sums.responses += 1
+    sums.input_tokens += row.usage.input_tokens
+    sums.cached_tokens += row.usage.cached_tokens
+    sums.output_tokens += row.usage.output_tokens
+    sums.cost += row.cost
+
+
+async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _Told] | None:
+    told: dict[ResponseId, _Told] = {}
+    after = 0
+    while True:
+        page = await journal.read(key, after=after, limit=PAGE_RECORDS, bytes_max=PAGE_BYTES)
+        if page is None:
+            return None
+        for record in page.records:
+            event, private = record.event, record.private
+            match event:
+                case ev.ResponseCreated():
+                    told.setdefault(event.response_id, _Told()).created = True
+                case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+                    each = told.setdefault(event.response_id, _Told())
+                    each.body = event.response
+                    each.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
+                case ev.ResponseQueued():
+                    pass  # the tokens beside it are the message's
+                case ev.ContentRetracted():
+                    told.setdefault(event.response_id, _Told()).rewritten = True
+                case _ if private is not None and private.tokens and isinstance(event, ev.ResponseEvent):
+                    told.setdefault(event.response_id, _Told()).ledger_tokens += len(private.tokens) // 4
+                case _:
+                    pass
+        if not page.records:
+            return told
+        after = page.records[-1].offset

@@ -1,0 +1,72 @@
+"""Taking away from the audit log what is not kept any longer, so that what stays can still be checked.
+
+What goes is the front of a chain, up to the first row that is still kept; a row behind that one waits for it, however
+old it says it is. In one transaction the floor moves (`sessions.model.audit`), the row "audit.trimmed" says how many
+rows went, up to when, and the last one's MAC, and the rows are gone. It dies whole or not at all.
+
+* A row is checked before it goes. A chain that is broken keeps all it has from there on: it is evidence.
+* Rows about trimming go with others, never for themselves: a chain that nobody writes to does not trim for ever.
+* Two replicas that trim at once: one finds that the floor has moved, and leaves it.
+
+Does not know how long rows are kept (`sessions.governance.retention`), nor where they are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from sessions.governance.audit_verify import Check, is_trim
+from sessions.model.audit import Audited, AuditLog
+from sessions.model.types import TenantId, UnixMs
+
+ROWS_AT_ONCE: Final = 2_000  # of one transaction, which holds up others that write
+ROWS_A_PAGE: Final = 250  # about a millisecond of checking on the event loop
+STEPS_MAX: Final = 50  # of one chain before the next one has its turn
+
+log = structlog.get_logger(__name__)
+
+
+async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs) -> int:
+    """Takes away the rows from before `before`; returns how many. Raises Unavailable, OutcomeUnknown."""
+    gone = 0
+    for _ in range(STEPS_MAX):
+        went = await _step(audit, tenant, before, now)
+        gone += went
+        if went < ROWS_AT_ONCE:
+            break
+    return gone
+
+
+async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) -> int:
+    """One transaction's worth."""
+    expected = await audit.floor(tenant)
+    check = Check(audit.sealer, tenant, floor=expected)
+    start = check.after
+    until, last, worth = 0 if expected is None else expected.until, None, False
+    ended = check.broken
+    while not ended:
+        rows = await audit.rows(tenant, after=check.after, limit=min(ROWS_A_PAGE, start + ROWS_AT_ONCE - check.after))
+        ended = not rows
+        for row in rows:
+            if row.at >= before:
+                ended = True
+                break
+            check.take((row,))
+            if check.broken:
+                ended = True
+                break
+            until, last, worth = max(until, row.at), row, worth or not is_trim(row)
+        ended = ended or check.after - start >= ROWS_AT_ONCE
+    if check.trouble is not None and await audit.floor(tenant) == expected:
+        log.error("audit_not_trimmed", tenant=tenant, row=check.trouble[0], why=check.trouble[1])
+    if last is None or not worth:
+        return 0
+    rows_gone = last.seq - start
+    detail = {"through": last.seq, "mac": last.mac.hex(), "rows": rows_gone, "until": until}
+    told = Audited(action="audit.trimmed", at=now, detail=detail)
+    if not await audit.trim(tenant, told, expected=expected, floor=audit.sealer.floor(last, until)):
+        return 0
+    log.info("audit_trimmed", tenant=tenant, rows=rows_gone, through=last.seq)
+    return rows_gone

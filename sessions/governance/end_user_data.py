@@ -1,0 +1,153 @@
+"""Everything of one end user: what it is, how it is told whole, and what is remembered of an erasure.
+
+    export    sessions (deleted ones too, as long as they are stored), their items, usage, rows of the audit log
+    erasure   asked for ─► sessions deleted ─► KV gone from every replica ─► keys destroyed ─► logs purged ─► done
+
+An erasure is of what was there when it was asked for: sessions that are made later are others. It is a row that stands
+until all is done, so whatever dies in between, somebody goes on; each of its steps can be done again. The row keeps the
+user's name until then, and a pseudonym afterwards (`sessions.model.audit`). What outlives it: usage without the name,
+and the audit log, which never had it.
+
+Who carries it out: `actors.maintenance.erasure`. Who may ask for it: `sessions.model.authorization`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from sessions.billing.metering import UsageBooks, UsageQuery, entry_public
+from sessions.machine.state import State, apply, begin, client_state
+from sessions.model.audit import Audited, AuditLog, public
+from sessions.model.errors import Internal
+from sessions.model.journal_types import Head
+from sessions.model.types import SessionKey, TenantId, UnixMs
+from sessions.ports import Journal
+
+PAGE: Final = 200
+RECORDS: Final = 1024
+RECORD_BYTES: Final = 1024 * 1024
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """`user` is the name until it is done, and a pseudonym then. `released`: the replicas that hold no KV of theirs."""
+
+    tenant: TenantId
+    user: str
+    asked_at: UnixMs
+    asked_by: str
+    released: tuple[str, ...] = ()
+    done_at: UnixMs | None = None
+
+
+class PersonalData(Protocol):
+    """End users in the journal's database. Every method raises Unavailable; those that write, OutcomeUnknown too."""
+
+    async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
+        """Every session of theirs that is stored, deleted and unlisted ones too, in key order."""
+        ...
+
+    async def ask(self, erasure: Erasure, audited: Audited) -> Erasure:
+        """Writes an erasure down, with its row of the audit log; one that is under way is returned as it is."""
+        ...
+
+    async def find(self, tenant: TenantId, user: str) -> Erasure | None:
+        """The newest one, by the user's name."""
+        ...
+
+    async def pending(self, *, limit: int) -> list[Erasure]:
+        """Those of all tenants that are not done, oldest first."""
+        ...
+
+    async def released(self, erasure: Erasure, replica: str) -> Erasure:
+        """Adds a replica."""
+        ...
+
+    async def finish(self, erasure: Erasure, audited: Audited) -> None:
+        """Usage loses the user's name; then, at once, API keys lose it (those that still open are revoked), so does the
+        erasure, and the audit log says that it is done. Does nothing to one that is done."""
+        ...
+
+
+async def heads_of(personal: PersonalData, tenant: TenantId, user: str) -> AsyncIterator[Head]:
+    after: SessionKey | None = None
+    while heads := await personal.heads(tenant, user, after=after, limit=PAGE):
+        for head in heads:
+            yield head
+        after = heads[-1].key
+
+
+async def exported(
+    tenant: TenantId,
+    user: str,
+    *,
+    personal: PersonalData,
+    journal: Journal,
+    usage: UsageBooks,
+    audit: AuditLog,
+    at: UnixMs,
+) -> AsyncIterator[dict[str, Any]]:
+    """Objects, one a line; the last one says how many there were, so a stream that was cut off shows. Retractions are
+    applied: what was taken back is nobody's any more. Raises Unavailable."""
+    yield {"object": "user.export", "tenant": tenant, "user": user, "at": at}
+    counts = {"sessions": 0, "items": 0, "responses": 0, "audit_rows": 0}
+    async for head in heads_of(personal, tenant, user):
+        state = await _state(journal, head.key)
+        if state is None:
+            continue
+        told = client_state(state)
+        items = told.pop("items")
+        names = ("epoch", "top", "listed", "created_at", "updated_at", "deleted_at")
+        about = {name: getattr(head, name) for name in names}
+        yield {"object": "session", "id": head.key.session, **told, **about}
+        counts["sessions"] += 1
+        for item in items:
+            yield {"object": "item", "session": head.key.session, "item": item}
+            counts["items"] += 1
+    after = 0
+    while entries := await usage.entries(UsageQuery(tenant=tenant, user=user), after=after, limit=PAGE):
+        for entry in entries:
+            yield entry_public(entry)
+        counts["responses"] += len(entries)
+        after = entries[-1].seq
+    names_in_rows, after = audit.sealer.pseudonyms(tenant, user), 0
+    while rows := await audit.rows(tenant, after=after, limit=PAGE, about=names_in_rows):
+        for row in rows:
+            yield public(row)
+        counts["audit_rows"] += len(rows)
+        after = rows[-1].seq
+    yield {"object": "user.exported", "tenant": tenant, "user": user, **counts}
+
+
+async def _state(journal: Journal, key: SessionKey) -> State | None:
+    """A log folded from its first record on; None where it was purged meanwhile, or nothing was ever written."""
+    state: State | None = None
+    while True:
+        page = await journal.read(
+            key, after=state.top if state is not None else 0, limit=RECORDS, bytes_max=RECORD_BYTES
+        )
+        if page is None or page.head.top == 0:
+            return None
+        if state is None:
+            state = begin(page.head, None)
+        for record in page.records:
+            apply(state, record)
+        if state.top >= page.head.top:
+            return state
+        if not page.records:
+            raise Internal("internal_error", "The log of this session has a hole.")
+
+
+def status(erasure: Erasure, user: str) -> dict[str, Any]:
+    """An erasure as the API shows it."""
+    done = erasure.done_at is not None
+    return {
+        "object": "user.erasure",
+        "tenant": erasure.tenant,
+        "user": user,
+        "status": "done" if done else "under_way",
+        "asked_at": erasure.asked_at,
+        "done_at": erasure.done_at,
+    }

@@ -1,0 +1,79 @@
+"""How long sessions and the audit log are kept, per tenant: what a retention file says, and what is due by it. Pure.
+
+A session goes when the first of its times is over, so deleting one never makes it stay for longer. An idle session is
+one without an open turn to which nobody has said anything: it goes without a word, as if it had been deleted.
+
+Rows of the audit log go by whole hours, so that a chain gets one row about it in an hour and not one every few minutes:
+a row stays up to an hour longer than said. The installation's own chain is kept as the default says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from sessions.model.journal_types import Due
+from sessions.model.types import NEVER, TenantId, UnixMs
+
+DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
+Days = Annotated[float, Meta(ge=0, le=36_500)]
+AuditDays = Annotated[float, Meta(ge=1, le=36_500)]
+Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """In days. `idle_days` absent: sessions stay until somebody deletes them. `audit_texts`: the audit log holds what
+    filters found as it was said, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows of
+    the audit log stay for ever."""
+
+    deleted_days: Days = 30.0
+    unlisted_days: Days = 1.0
+    idle_days: Days | None = None
+    audit_texts: bool = False
+    audit_days: AuditDays | None = None
+
+    def due(self, now: UnixMs, *, tenant: TenantId | None = None, besides: tuple[TenantId, ...] = ()) -> Due:
+        return Due(
+            deleted_before=_ago(now, self.deleted_days),
+            unlisted_before=_ago(now, self.unlisted_days),
+            idle_before=NEVER if self.idle_days is None else _ago(now, self.idle_days),
+            tenant=tenant,
+            besides=besides,
+        )
+
+    def audit_before(self, now: UnixMs) -> UnixMs | None:
+        """Rows of the audit log from before this are not kept any longer; None: all are kept."""
+        if self.audit_days is None:
+            return None
+        ago = _ago(now, self.audit_days)
+        return UnixMs(ago - ago % HOUR_MS)
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`default` is for all tenants that have no table of their own."""
+
+    default: Kept = Kept()
+    tenants: dict[Tenant, Kept] = {}
+
+    def of(self, tenant: TenantId) -> Kept:
+        return self.tenants.get(tenant, self.default)
+
+    @property
+    def trims_audit(self) -> bool:
+        """Whether any row of the audit log ever goes."""
+        return any(kept.audit_days is not None for kept in (self.default, *self.tenants.values()))
+
+    def due(self, now: UnixMs) -> Iterator[Due]:
+        """What is to be purged now: of each tenant with a table, then of all others."""
+        named = tuple(TenantId(tenant) for tenant in sorted(self.tenants))
+        for tenant in named:
+            yield self.tenants[tenant].due(now, tenant=tenant)
+        yield self.default.due(now, besides=named)
+
+
+def _ago(now: UnixMs, days: float) -> UnixMs:
+    return UnixMs(max(NEVER, now - int(days * DAY_MS)))

@@ -1,0 +1,180 @@
+"""What goes into the session machine and what comes out of it: inputs, effects and the step that binds them.
+
+An input is something that happened (a client's command, an engine's output, a deadline); a step is one atomic advance.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sessions.machine import event_writer
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.audit import Audited
+from sessions.model.errors import SessileError
+from sessions.model.journal_types import CommandRecord, HeadPatch, UsageRow
+from sessions.model.reviews import Case
+from sessions.model.types import ItemId, Json, Principal, ResponseId, UnixMs, Usage
+from sessions.model.verdicts import Finding, Verdict
+
+# -- inputs ---------------------------------------------------------------------------------------------------------
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A new item's ledger: rendered and tokenised by the shell before the step."""
+
+    tokens: bytes
+    fingerprint: str
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A client's command. `digest` is of the command as it was sent; filters may have changed `command` since."""
+
+    principal: Principal
+    command: cm.ActorCommand
+    digest: bytes
+    prepared: Prepared | None = None
+    prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
+    findings: tuple[Finding, ...] = ()  # of the input filters
+    blocked: bool = False  # of an appeal: its text is one that filters refuse
+    service: dict[str, Json] | None = None  # what admission has to tell of the response that it begins
+    model: str = ""  # the model that writes that response, where admission chose another than the session's
+    refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a generation released since the last time: pieces in order, the tokens they wholly cover, the rest."""
+
+    response_id: ResponseId
+    generation: int
+    pieces: tuple[event_writer.Piece, ...]
+    tokens: bytes
+    tail: str = ""
+    findings: tuple[Finding, ...] = ()
+    retracted: Verdict | None = None  # taken back behind all this: a span of the answer's text
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A generation ended by itself."""
+
+    response_id: ResponseId
+    generation: int
+    reason: Literal["stop", "max_output_tokens", "content_filter"]
+    usage: Usage
+    recomputed_tokens: int = 0
+    withheld_tokens: int = 0
+    refusal: str | None = None  # the safe message of a content filter
+    findings: tuple[Finding, ...] = ()  # what `Output` has not told
+
+
+class Broke(msgspec.Struct, frozen=True):
+    """A generation cannot go on: the response fails with this error; where the engine was lost, it begins another."""
+
+    response_id: ResponseId
+    generation: int
+    error: SessileError
+    usage: Usage
+    findings: tuple[Finding, ...] = ()  # what `Output` has not told
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A generation was stopped from outside; what filters had found in it by then and nothing else has told."""
+
+    response_id: ResponseId
+    generation: int
+    findings: tuple[Finding, ...]
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """The prompt of a response leaves out items; `cut` is the first one kept."""
+
+    response_id: ResponseId
+    generation: int
+    dropped: int
+    cut: ItemId
+
+
+class Activated(msgspec.Struct, frozen=True):
+    """The actor has loaded the log. `cause` says why it was not in memory."""
+
+    replica: str
+    cause: Literal["activation", "restart", "failover", "handoff"]
+
+
+class ToolDeadline(msgspec.Struct, frozen=True):
+    response_id: ResponseId
+
+
+class Orphaned(msgspec.Struct, frozen=True):
+    """Nobody has read the session's open responses for as long as the policy allows."""
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """Nobody reads and the policy is to wait: open responses stay open, their engines stop."""
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """Somebody reads again: open responses without a generation get one."""
+
+
+Input = Command | Output | Finished | Broke | Left | Fitted | Activated | ToolDeadline | Orphaned | Paused | Resumed
+
+
+# -- what a step asks for ------------------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Run an engine for this response. `generation` counts this activation's runs on from what the log tells."""
+
+    response_id: ResponseId
+    generation: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Abort the response's generation; nothing of it is wanted any more."""
+
+    response_id: ResponseId
+
+
+class ArmToolDeadline(msgspec.Struct, frozen=True):
+    response_id: ResponseId
+    since: UnixMs
+
+
+class Erase(msgspec.Struct, frozen=True):
+    """The session is deleted: its KV goes now, the actor ends."""
+
+
+Effect = Start | Stop | ArmToolDeadline | Erase
+
+
+class Step(msgspec.Struct):
+    """One atomic advance: `records` (with what stands beside them) must be durable before anything else is done."""
+
+    records: list[ev.Record] = []
+    commands: list[CommandRecord] = []
+    usage: list[UsageRow] = []
+    reviews: list[Case] = []
+    head: HeadPatch | None = None
+    audit: list[Audited] = []
+    answer: cm.Ok | SessileError | None = None
+    effects: list[Effect] = []
+
+    @property
+    def durable(self) -> bool:
+        """There is something to append."""
+        beside = self.commands or self.usage or self.reviews or self.head is not None or self.audit
+        return bool(self.records or beside)
+
+    def then(self, later: Step) -> None:
+        """Adds what the next step of the same atomic write asks for; only the last one may carry an answer."""
+        self.records += later.records
+        self.commands += later.commands
+        self.usage += later.usage
+        self.reviews += later.reviews
+        self.head = later.head or self.head
+        self.audit += later.audit
+        self.answer = later.answer
+        self.effects += later.effects

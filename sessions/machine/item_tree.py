@@ -1,0 +1,75 @@
+"""Questions about the item tree: what blocks a branch, what stands last in its queue, what an answer answers.
+
+Pure functions of a `State`; none changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sessions.machine.state import State
+from sessions.model.types import Item, ItemId, ResponseId
+
+
+def branch(state: State, leaf: ItemId | None) -> list[Item]:
+    """The items from the root to `leaf`."""
+    return list(reversed(list(upwards(state, leaf))))
+
+
+def upwards(state: State, leaf: ItemId | None) -> Iterator[Item]:
+    """The items from `leaf` to the root."""
+    while leaf is not None:
+        item = state.items[leaf]
+        yield item
+        leaf = item.parent_id
+
+
+def blocker(
+    state: State, parent: ItemId | None, *, implied: bool, answering: ResponseId | None = None
+) -> tuple[ResponseId, str] | None:
+    """The open response or unfinished turn on the branch that ends in `parent`, with the code that says so; but not
+    the turn of `answering`, whose tool outputs are at hand.
+
+    A parent that merely precedes an open response is free (a sibling), unless the client named none: then the
+    newest item with an answer on the way counts as that answer's.
+    """
+    if not state.open and not state.awaiting and not state.queue:
+        return None
+    if implied:
+        for open_ in state.open.values():
+            if not open_.drafts and open_.body.parent_id == parent:
+                return last_in_line(state, open_.id), "response_in_progress"
+    awaiting = {waiting.response_id: waiting.last for waiting in state.awaiting.values()}
+    if answering is not None:
+        del awaiting[answering]
+    waiting_tools = {last: response_id for response_id, last in awaiting.items()}
+    at: ItemId | None = parent
+    while at is not None:
+        made_by = state.made_by.get(at)
+        if made_by is not None and made_by in state.open:
+            return last_in_line(state, made_by), "response_in_progress"
+        if made_by is not None and made_by in awaiting:
+            return last_in_line(state, made_by), "tools_pending"
+        if at in waiting_tools:
+            return last_in_line(state, waiting_tools[at]), "tools_pending"
+        at = state.items[at].parent_id
+    return None
+
+
+def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
+    """The last of the queue behind a response: what a newcomer waits for."""
+    for waiting in state.queue:
+        if waiting.after == response_id:
+            response_id = waiting.body.id
+    return response_id
+
+
+def question(state: State, item_id: ItemId) -> ItemId | None:
+    """What the newest answer answers: to respond again without naming a parent means to regenerate it."""
+    at: ItemId | None = item_id
+    while at is not None:
+        made_by = state.made_by.get(at)
+        if made_by is None or made_by in state.open or made_by in state.awaiting:
+            return at
+        at = state.items[at].parent_id
+    return None

@@ -1,0 +1,488 @@
+"""A conversation as the fold of its log: nothing here is true that the log does not say.
+
+`apply` advances a `State` by one record and is the only code that changes one; an actor, a reader that needs a
+snapshot and a test all fold the same way, so what a client is shown after a crash is what the actor continues from.
+
+Does not know: who owns the session, what is durable yet, time, engines. `apply` trusts its records: what may
+be written is decided in `sessions.machine.machine`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessions.model import events as ev
+from sessions.model.journal_types import Head, Loaded
+from sessions.model.reviews import Outcome, ReviewId
+from sessions.model.types import (
+    CallId,
+    ContentPart,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    OutputText,
+    Principal,
+    Refusal,
+    ResponseId,
+    Sampling,
+    SessionKey,
+    UnixMs,
+)
+from sessions.model.verdicts import Finding
+
+STATE_VERSION = 3
+FINDINGS_MAX = 32  # of one answer that are remembered
+
+
+class Draft(msgspec.Struct, kw_only=True):
+    """An output item that is still being written. `text` is a message's text or a call's arguments."""
+
+    item: Message | FunctionCall
+    output_index: int
+    text: list[str] = []
+    refusal: list[str] = []
+    part_open: bool = False  # the text part; a refusal's is there with its text
+    done: bool = False
+
+    def so_far(self) -> Message | FunctionCall:
+        """The item as a snapshot shows it."""
+        if self.done:
+            return self.item
+        text = "".join(self.text)
+        if isinstance(self.item, FunctionCall):
+            return msgspec.structs.replace(self.item, arguments=text)
+        parts: tuple[ContentPart, ...] = (OutputText(text=text),) if self.text or self.part_open else ()
+        if self.refusal:
+            parts += (Refusal(refusal="".join(self.refusal)),)
+        return msgspec.structs.replace(self.item, content=parts)
+
+
+class Open(msgspec.Struct, kw_only=True):
+    """A response that has begun and not ended."""
+
+    body: ev.ResponseBody
+    principal: Principal
+    sampling: Sampling
+    sequence: int
+    tokens: bytearray  # the ledger of what was released, packed
+    fingerprint: str = ""  # of the tokenizer whose ids they are
+    tail: str = ""  # raw text released beyond the last wholly released token
+    drafts: list[Draft] = []
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def id(self) -> ResponseId:
+        return self.body.id
+
+    @property
+    def last_item(self) -> ItemId | None:
+        return self.drafts[-1].item.id if self.drafts else self.body.parent_id
+
+
+class Queued(msgspec.Struct, kw_only=True):
+    """A response that waits for `after` to end; `item` becomes its user message, with a parent, then."""
+
+    body: ev.ResponseBody
+    principal: Principal
+    sampling: Sampling
+    after: ResponseId
+    sequence: int
+    item: Item | None = None
+    tokens: bytes = b""
+    fingerprint: str = ""
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """A response that has ended. Its ledger is `tokens` and then `tail`, tokenised; good under `fingerprint`."""
+
+    items: tuple[ItemId, ...]
+    tokens: bytes = b""
+    tail: str = ""
+    fingerprint: str = ""
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""  # why it is incomplete
+
+
+class Review(msgspec.Struct, kw_only=True):
+    """A review case as far as the session's user is told of it."""
+
+    category: str
+    response_id: ResponseId | None = None
+    appealed: bool = False
+    outcome: Outcome | None = None
+    decision: int = 0
+
+
+class Awaiting(msgspec.Struct, kw_only=True):
+    """A turn whose last response asked for tools. `last` is the newest item of the turn."""
+
+    response_id: ResponseId
+    sampling: Sampling
+    missing: list[CallId]
+    last: ItemId
+    since: UnixMs
+    model: str = ""  # that wrote it, and goes on with the turn
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What a session is after `top` records."""
+
+    key: SessionKey
+    version: int = STATE_VERSION
+    top: int = 0
+    at: UnixMs = UnixMs(0)
+    user: str | None = None
+    listed: bool = True
+    info: ev.SessionInfo | None = None
+    deleted: bool = False
+    items: dict[ItemId, Item] = {}
+    newest: ItemId | None = None
+    made_by: dict[ItemId, ResponseId] = {}  # output items only
+    item_tokens: dict[ItemId, tuple[str, bytes]] = {}  # (fingerprint, packed); not of output items
+    answers: dict[ResponseId, Answer] = {}
+    open: dict[ResponseId, Open] = {}
+    queue: list[Queued] = []
+    awaiting: dict[ResponseId, Awaiting] = {}
+    cuts: dict[str, ItemId] = {}  # first kept item, by response; behind one that said nothing, by its question
+    reviews: dict[ReviewId, Review] = {}
+    recoveries: int = 0  # activations that found a turn open, since anything was achieved
+
+    @property
+    def busy(self) -> bool:
+        """Some turn is open."""
+        return bool(self.open or self.queue or self.awaiting)
+
+
+def empty(key: SessionKey, *, user: str | None, listed: bool = True) -> State:
+    return State(key=key, user=user, listed=listed)
+
+
+def apply(state: State, record: ev.Record) -> None:
+    """Advances `state` in place by one record, which must be the next one."""
+    if record.offset != state.top + 1:
+        raise AssertionError(f"record {record.offset} does not follow {state.top}")
+    state.top = record.offset
+    state.at = record.at
+    event, private = record.event, record.private
+    if isinstance(event, ev.ResponseEvent):
+        _apply_response_event(state, event, private)
+        return
+    match event:
+        case ev.ItemCreated():
+            _add(state, event.item)
+            if private is not None and private.fingerprint:
+                state.item_tokens[event.item.id] = (private.fingerprint, private.tokens)
+            if isinstance(event.item, FunctionCallOutput):
+                _tool_answered(state, event.item)
+            state.recoveries = 0
+        case ev.SessionCreated() | ev.SessionUpdated():
+            state.info = event.info
+        case ev.SessionDeleted():
+            state.deleted = True
+            state.awaiting.clear()
+        case ev.SessionMigrated():
+            if event.cause != "handoff":
+                state.recoveries += 1
+        case ev.ContextFitted():
+            if private is not None and private.cut is not None:
+                state.cuts[event.response_id] = private.cut
+        case ev.ContentRetracted():
+            _retract(state, event)
+            open_ = state.open.get(event.response_id)
+            if open_ is not None and private is not None:
+                _found(open_, private.findings)
+        case ev.ReviewAppealed():
+            review = _review(state, event)
+            review.appealed, review.outcome = True, None  # what was decided before is open again
+        case ev.ReviewDecided():
+            review = _review(state, event)
+            review.outcome, review.decision = event.outcome, event.decision
+
+
+def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Private | None) -> None:
+    open_ = state.open.get(event.response_id)
+    if open_ is not None:
+        open_.sequence = event.sequence_number + 1
+    match event:
+        case ev.OutputTextDelta() | ev.RefusalDelta() | ev.ArgumentsDelta():
+            assert open_ is not None
+            draft = open_.drafts[event.output_index]
+            (draft.refusal if isinstance(event, ev.RefusalDelta) else draft.text).append(event.delta)
+            _released(open_, private)
+            state.recoveries = 0
+        case ev.ResponseCreated():
+            assert private is not None and private.sampling is not None and private.principal is not None
+            _leave_queue(state, event.response_id, event.response_id)
+            _follow(state, private.after, event.response_id)
+            cut = cut_of(state, event.response.parent_id)
+            if cut is not None:
+                state.cuts[event.response_id] = cut
+            state.open[event.response_id] = Open(
+                body=event.response,
+                principal=private.principal,
+                sampling=private.sampling,
+                sequence=event.sequence_number + 1,
+                tokens=bytearray(),
+            )
+        case ev.ResponseQueued():
+            assert private is not None and private.principal is not None
+            assert private.sampling is not None and private.after is not None
+            state.queue.append(
+                Queued(
+                    body=event.response,
+                    principal=private.principal,
+                    sampling=private.sampling,
+                    after=private.after,
+                    sequence=event.sequence_number + 1,
+                    item=event.item,
+                    tokens=private.tokens,
+                    fingerprint=private.fingerprint,
+                )
+            )
+        case ev.OutputItemAdded():
+            assert open_ is not None and isinstance(event.item, Message | FunctionCall)
+            open_.drafts.append(Draft(item=event.item, output_index=event.output_index))
+            _released(open_, private)
+            state.made_by[event.item.id] = event.response_id
+            _add(state, event.item)
+        case ev.ContentPartAdded():
+            assert open_ is not None
+            if isinstance(event.part, OutputText):
+                open_.drafts[event.output_index].part_open = True
+        case ev.OutputItemDone():
+            assert open_ is not None and isinstance(event.item, Message | FunctionCall)
+            draft = open_.drafts[event.output_index]
+            draft.item, draft.done, draft.text = event.item, True, []
+            _set(state, event.item)
+        case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+            _end(state, event, private)
+        case _:
+            return  # in_progress and the "done" of parts repeat what the deltas said
+
+
+def _review(state: State, event: ev.ReviewAppealed | ev.ReviewDecided) -> Review:
+    return state.reviews.setdefault(event.review_id, Review(category=event.category, response_id=event.response_id))
+
+
+def _found(of: Open | Answer, findings: tuple[Finding, ...]) -> None:
+    if findings:
+        of.findings = (*of.findings, *findings)[-FINDINGS_MAX:]
+
+
+def _released(open_: Open, private: ev.Private | None) -> None:
+    if private is not None:
+        _found(open_, private.findings)
+        open_.tokens += private.tokens
+        open_.fingerprint = private.fingerprint or open_.fingerprint
+        open_.tail = private.tail
+
+
+def _leave_queue(state: State, response_id: ResponseId, instead: ResponseId | None) -> None:
+    """A queued response starts or is cancelled: what waited beside it waits for it now, or behind it for `instead`."""
+    leaving = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
+    if leaving is None:
+        return
+    state.queue.remove(leaving)
+    if instead is None:
+        _follow(state, response_id, leaving.after)
+    else:
+        _follow(state, leaving.after, instead)
+
+
+def _follow(state: State, after: ResponseId | None, instead: ResponseId) -> None:
+    for waiting in state.queue:
+        if waiting.after == after:
+            waiting.after = instead
+
+
+def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
+    """A response has ended: its items are final, its ledger stands, its turn may wait for tools."""
+    state.recoveries = 0
+    _leave_queue(state, event.response_id, None)
+    ended = state.open.pop(event.response_id, None)
+    body = event.response
+    for item in body.output:
+        _set(state, item)
+    answer = Answer(items=tuple(item.id for item in body.output))
+    if body.incomplete_details is not None:
+        answer.reason = str(body.incomplete_details.get("reason", ""))
+    if private is not None:
+        answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
+        _found(answer, ended.findings if ended is not None else ())
+        _found(answer, private.findings)
+    state.answers[body.id] = answer
+    if not body.output and body.id in state.cuts and body.parent_id is not None:
+        state.cuts[body.parent_id] = state.cuts.pop(body.id)
+    last = body.output[-1].id if body.output else body.parent_id
+    calls = [item.call_id for item in body.output if isinstance(item, FunctionCall)]
+    if ended is not None and calls and isinstance(event, ev.ResponseCompleted) and last is not None:
+        state.awaiting[body.id] = Awaiting(
+            response_id=body.id, sampling=ended.sampling, missing=calls, last=last, since=state.at, model=body.model
+        )
+
+
+def _add(state: State, item: Item) -> None:
+    if item.id not in state.items:
+        state.newest = item.id
+    _set(state, item)
+
+
+def _set(state: State, item: Item) -> None:
+    """An item keeps the place that it had first, whatever is written of it later, so that no log makes a ring."""
+    there = state.items.get(item.id)
+    if there is not None and there.parent_id != item.parent_id:
+        item = msgspec.structs.replace(item, parent_id=there.parent_id)
+    state.items[item.id] = item
+
+
+def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
+    """Whether `above` is `leaf`, or one of the items that lead to it."""
+    while leaf is not None and leaf != above:
+        leaf = state.items[leaf].parent_id
+    return leaf is not None
+
+
+def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
+    """Where a prompt begins that goes on from `leaf`: where the one began that its line went on from last. So what
+    another line needed leaves nothing out here, and what is being written keeps the cut that it began with."""
+    while state.cuts and leaf is not None:
+        made_by = state.made_by.get(leaf)
+        if made_by is not None or leaf in state.cuts:
+            return state.cuts.get(made_by or leaf)
+        leaf = state.items[leaf].parent_id
+    return None
+
+
+def _tool_answered(state: State, item: FunctionCallOutput) -> None:
+    """An output on another branch, told again by a client that keeps its own history, answers nothing here."""
+    for waiting in state.awaiting.values():
+        if item.call_id in waiting.missing and stands_below(state, item.parent_id, waiting.last):
+            waiting.missing.remove(item.call_id)
+            waiting.last = item.id
+            if not waiting.missing:
+                del state.awaiting[waiting.response_id]
+            return
+
+
+def _retract(state: State, event: ev.ContentRetracted) -> None:
+    """Scrubs the span from whatever holds it: the final item, or the draft of an open one."""
+    for open_ in state.open.values():
+        for draft in open_.drafts:
+            if draft.item.id == event.item_id and not draft.done:
+                draft.text = [scrub("".join(draft.text), event)]
+                if isinstance(draft.item, Message):  # the ledger is derived: it is made again from what is left
+                    open_.tokens.clear()
+                    open_.tail = draft.text[0]
+    item = state.items.get(event.item_id)
+    if isinstance(item, Message) and event.content_index < len(item.content):
+        parts = list(item.content)
+        part = parts[event.content_index]
+        if isinstance(part, Refusal):
+            parts[event.content_index] = Refusal(refusal=scrub(part.refusal, event))
+        else:
+            parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
+        state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
+    elif isinstance(item, FunctionCall):
+        state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
+    state.item_tokens.pop(event.item_id, None)
+    answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
+    if answer is not None:  # the ledger is derived: it is made again from the scrubbed text
+        answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
+
+
+def scrub(text: str, event: ev.ContentRetracted) -> str:
+    return text[: event.start] + event.replacement + text[event.end :]
+
+
+# -- folding ------------------------------------------------------------------------------------------------------
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(State)
+
+
+def pack_state(state: State) -> bytes:
+    """A snapshot's body. Derived: may be thrown away at any time."""
+    return _encoder.encode(state)
+
+
+def unpack_state(body: bytes) -> State | None:
+    """The state of a snapshot, or None when it is of another version or damaged: then fold the log."""
+    try:
+        state = _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return state if state.version == STATE_VERSION else None
+
+
+def begin(head: Head, snapshot: State | None) -> State:
+    if snapshot is not None and snapshot.key == head.key:
+        return snapshot
+    return empty(head.key, user=head.user, listed=head.listed)
+
+
+def replay(loaded: Loaded) -> State:
+    """The state that a loaded log describes.
+
+    Raises ValueError when the snapshot cannot be read and the records do not begin at the log's start: the caller
+    loads the whole log instead.
+    """
+    snapshot = unpack_state(loaded.snapshot.body) if loaded.snapshot is not None else None
+    state = begin(loaded.head, snapshot)
+    for record in loaded.records:
+        if record.offset <= state.top:
+            continue
+        if record.offset != state.top + 1:
+            raise ValueError("the snapshot cannot be read and the log behind it was left out")
+        apply(state, record)
+    return state
+
+
+def client_state(state: State) -> dict[str, Any]:
+    """The `state` object of PROTOCOL.md §1: everything a new device needs, retractions applied."""
+    drafted = {draft.item.id for open_ in state.open.values() for draft in open_.drafts if not draft.done}
+    info = state.info
+    shown: dict[str, Any] = {
+        "items": [item for item in state.items.values() if item.id not in drafted],
+        "open": [
+            {
+                "response_id": open_.id,
+                "parent_id": open_.body.parent_id,
+                "sequence_number": open_.sequence,
+                "output": [draft.so_far() for draft in open_.drafts],
+            }
+            for open_ in state.open.values()
+        ],
+        "queued": [
+            {"response_id": waiting.body.id, "after": waiting.after, "item": waiting.item} for waiting in state.queue
+        ],
+        "awaiting": [
+            {"response_id": waiting.response_id, "missing": list(waiting.missing)}
+            for waiting in state.awaiting.values()
+        ],
+        "made_by": dict(state.made_by),
+        "incomplete": {id: answer.reason for id, answer in state.answers.items() if answer.reason},
+        "head": state.newest,
+        "title": info.title if info is not None else None,
+        "metadata": info.metadata if info is not None else {},
+        "model": info.model if info is not None else "",
+        "instructions": info.instructions if info is not None else None,
+        "tools": list(info.tools) if info is not None else [],
+        "created_at": info.created_at if info is not None else None,
+    }
+    if state.reviews:
+        shown["reviews"] = [
+            {
+                "review_id": review_id,
+                "category": review.category,
+                "response_id": review.response_id,
+                "appealed": review.appealed,
+                "outcome": review.outcome,
+            }
+            for review_id, review in state.reviews.items()
+        ]
+    return shown

@@ -1,0 +1,227 @@
+"""Everything that is counted, on one page: a process has one `Measures`; who sees something happen counts it there.
+
+Counting is an addition to a number that lies in memory; names, labels and text are made when somebody scrapes
+(`transport.ops.prometheus`). Families that happen once per token or append have no labels, so that nothing is looked up
+for them; those with labels are for what happens once per turn or more rarely.
+
+    measures.preemptions.add("priority")              one of a family that stands here
+    measures.journal_s.observe(0.0012)
+    measures.counter("limits_hit", "...", "kind")     a family of one's own: made once, the same name is the same family
+    measures.gauge("queue_depth", "...", ("priority",), read)     what is read when somebody scrapes
+
+Invariants: a label's values come from a fixed few (a code, a cause, a mode, a priority). No user, tenant, session or
+text is ever a label or a value: metrics are read by those who may not read conversations.
+
+Names are vLLM's where it has one, with units last (Prometheus' conventions); `sessile_` goes before each, and `_total`
+behind a counter. Does not know Prometheus. One event loop: nothing here is locked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sessions.tracing import Tracer
+
+Labels = tuple[str, ...]
+Reading = Callable[[], Mapping[Labels, float]]
+
+VALUES_MAX: Final = 200  # of one family; beyond it labels are somebody's mistake
+OTHER: Final = "other"
+
+TTFT_TARGET_S: Final = 2.0
+TPOT_TARGET_S: Final = 0.2
+
+TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TURN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Counter:
+    """How often something happened, by labels. Only grows."""
+
+    __slots__ = ("about", "labels", "name", "values")
+
+    def __init__(self, name: str, about: str, labels: Labels) -> None:
+        self.name = name
+        self.about = about
+        self.labels = labels
+        self.values: dict[Labels, float] = {} if labels else {(): 0}
+
+    def add(self, *values: str, by: float = 1) -> None:
+        """One value per label, in their order."""
+        assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
+        if values not in self.values and len(self.values) >= VALUES_MAX:
+            values = (OTHER,) * len(self.labels)
+        self.values[values] = self.values.get(values, 0) + by
+
+    @property
+    def total(self) -> float:
+        return sum(self.values.values())
+
+
+class Histogram:
+    """How a quantity is spread: counts per bucket, and their sum. The last bucket has no bound."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float | None:
+        """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
+        nothing was observed."""
+        wanted, below, low = share * self.count, 0, 0.0
+        if not self.count:
+            return None
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if below + count >= wanted:
+                return (low + bound) / 2
+            below, low = below + count, bound
+        return self.bounds[-1]
+
+
+class Histograms:
+    """Histograms of one family, by labels."""
+
+    __slots__ = ("about", "bounds", "labels", "name", "values")
+
+    def __init__(self, name: str, about: str, bounds: Sequence[float], labels: Labels) -> None:
+        self.name = name
+        self.about = about
+        self.bounds = tuple(bounds)
+        self.labels = labels
+        self.values: dict[Labels, Histogram] = {}
+
+    def of(self, *values: str) -> Histogram:
+        """The histogram of these labels; whoever observes often keeps it."""
+        found = self.values.get(values)
+        if found is None:
+            assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
+            if len(self.values) >= VALUES_MAX:
+                values = (OTHER,) * len(self.labels)
+            found = self.values.setdefault(values, Histogram(self.bounds))
+        return found
+
+
+class Gauge:
+    """A quantity that lies elsewhere, read when somebody asks. `grows`: it is a counter that somebody else keeps."""
+
+    __slots__ = ("about", "grows", "labels", "name", "read")
+
+    def __init__(self, name: str, about: str, labels: Labels, read: Reading, *, grows: bool) -> None:
+        self.grows = grows
+        self.name = name
+        self.about = about
+        self.labels = labels
+        self.read = read
+
+
+Family = Counter | Histograms | Gauge
+
+
+class Measures:
+    """The families of one process."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Family] = {}
+        self.tracer: Tracer | None = None  # set where traces are wanted
+        self.num_decoding = 0  # answers that have begun and not ended
+        # (TTFT, TPOT) in seconds that answers of a priority are to meet; replaced where a limits file names targets.
+        self.targets_s: Callable[[int], tuple[float, float]] = lambda priority: (TTFT_TARGET_S, TPOT_TARGET_S)
+        counter, histogram, histograms = self.counter, self.histogram, self.histograms
+
+        # -- answers ---------------------------------------------------------------------------------------------
+        self.ttft_s = histogram("time_to_first_token_seconds", "From a response's start to its first token.", TURN_S)
+        self.tpot_s = histogram("time_per_output_token_seconds", "Mean time per later token of a response.", TOKEN_S)
+        self.itl_s = histogram("inter_token_latency_seconds", "From one engine output to the next.", TOKEN_S)
+        self.e2e_s = histogram("e2e_request_latency_seconds", "From a response's start to its end.", TURN_S)
+        self.responses = counter("request_success", "Responses that ended, by how.", "finished_reason")
+        self.in_target = counter("request_in_target", "Responses by whether TTFT and TPOT met their targets.", "met")
+        self.prompt_tokens = counter("prompt_tokens", "Input tokens of ended responses.")
+        self.cached_tokens = counter("cached_prompt_tokens", "Input tokens whose KV was there.")
+        self.output_tokens = counter("generation_tokens", "Output tokens of ended responses.")
+        self.recomputed_tokens = counter("recomputed_tokens", "Tokens computed again by continuations; not billed.")
+        self.withheld_tokens = counter("withheld_tokens", "Output tokens that filters withheld.")
+        self.aborts = counter("request_aborts", "Responses cut short, by why.", "reason")
+        self.batch = histogram("batch_size", "Answers that ran at the moment another one began.", BATCH)
+
+        # -- safety ----------------------------------------------------------------------------------------------
+        self.filter_s = histograms(
+            "filter_latency_seconds",
+            "What filters of a text, and judges of an answer, took.",
+            SHORT_S,
+            "direction",
+        )
+        self.verdicts = counter("filter_verdicts", "What filters said.", "direction", "action", "category")
+
+        self.reviews_opened = counter(
+            "review_cases",
+            "Review cases opened; by an appeal, again.",
+            "cause",
+            "direction",
+            "action",
+            "category",
+        )
+        self.reviews_decided = counter("review_decisions", "Review cases decided.", "category", "outcome")
+        self.reviews_dropped = counter("review_cases_dropped", "Undecided cases let go, by why.", "why")
+
+        # -- who is let in ---------------------------------------------------------------------------------------
+        self.commands = counter("commands", "Commands that clients gave.")
+        self.refused = counter("requests_refused", "Commands refused, by error code.", "code")
+
+        # -- sessions --------------------------------------------------------------------------------------------
+        self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
+        self.activation_s = histograms("activation_duration_seconds", "How long coming in took.", SHORT_S, "cause")
+        self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
+        self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
+        self.fenced = counter("actors_fenced", "Actors that found that another owner has their session.")
+
+        # What can be known in advance is there from the start: a rate needs a zero to begin from.
+        for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
+            self.activations.add(cause, by=0)
+        for outcome in ("moved", "stayed", "failed"):
+            self.handoffs.add(outcome, by=0)
+        for met in ("true", "false"):
+            self.in_target.add(met, by=0)
+
+        # -- journal ---------------------------------------------------------------------------------------------
+        self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)
+        self.journal_lost = counter("journal_unavailable", "Appends that failed and were tried again.")
+        self.snapshots_left_out = counter("journal_snapshots_left_out", "Snapshots too large to be stored.")
+
+    def activated(self, cause: str, seconds: float) -> None:
+        self.activations.add(cause)
+        self.activation_s.of(cause).observe(seconds)
+
+    def counter(self, name: str, about: str, *labels: str) -> Counter:
+        found = self.families.setdefault(name, Counter(name, about, labels))
+        assert isinstance(found, Counter) and found.labels == labels, name
+        return found
+
+    def histograms(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> Histograms:
+        found = self.families.setdefault(name, Histograms(name, about, bounds, labels))
+        assert isinstance(found, Histograms) and found.labels == labels, name
+        return found
+
+    def histogram(self, name: str, about: str, bounds: Sequence[float]) -> Histogram:
+        """The one histogram of a family without labels."""
+        return self.histograms(name, about, bounds).of()
+
+    def gauge(self, name: str, about: str, labels: Labels, read: Reading, *, grows: bool = False) -> None:
+        """`read` (plain, quick, must not raise) is asked at every scrape; a later one of the same name replaces it.
+        `grows`: what it reads is a counter."""
+        self.families[name] = Gauge(name, about, labels, read, grows=grows)

@@ -1,0 +1,180 @@
+"""API keys: what one is, how it is written, what of it is stored; and the port of the store.
+
+A key is `sk-sessile-ID-SECRET`: a prefix that scanners of leaked secrets can look for, an id that may be shown, and 256
+random bits that are shown once. Stored is the SHA-256 of the secret. A slow hash (bcrypt, Argon2) exists to make
+guessing of secrets that people chose expensive; nobody guesses 256 random bits, at any speed, so a slow hash would only
+hand strangers a way to burn our CPU before they are known. A pepper is not needed for the same reason: who reads the
+table learns nothing that lets them in.
+
+Pure: the random bytes arrive as an argument, and the clock too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b32encode
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from sessions.model.audit import Audited
+from sessions.model.errors import BadInput, Conflict, Limited
+from sessions.model.types import Authority, Principal, Scope, TenantId, UnixMs
+
+PREFIX: Final = "sk-sessile-"
+ID_LENGTH: Final = 12
+SECRET_BYTES: Final = 32
+KEYS_MAX: Final = 100_000  # of an installation, those of which something may still be asked included
+KEPT_MS: Final = 400 * 86_400_000  # a key that has ended is remembered for so long
+
+_KEY: Final = re.compile(r"^sk-sessile-([a-z2-7]{12})-([a-z2-7]{52})$(?!\n)")
+_NAME: Final = re.compile(r"^[^\x00-\x1f\x7f]{1,128}$(?!\n)")
+
+KeyState = Literal["active", "expired", "revoked"]
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as it is stored. `version` is its place in the order of all changes, given by the store: whoever has read
+    up to one asks for what came later."""
+
+    id: str
+    digest: bytes  # SHA-256 of the secret
+    tenant: TenantId
+    role: Authority
+    user: str | None
+    scopes: tuple[Scope, ...]
+    name: str
+    created_at: UnixMs
+    created_by: str  # the key that made it; "" for the command line
+    expires_at: UnixMs | None = None
+    revoked_at: UnixMs | None = None
+    version: int = 0
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(
+            tenant=self.tenant,
+            key_id=self.id,
+            user=self.user,
+            role=self.role,
+            scopes=self.scopes,
+            expires_at=self.expires_at,
+        )
+
+    def state(self, now: UnixMs) -> KeyState:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new key is to be."""
+
+    tenant: str
+    role: Authority = "user"
+    user: str | None = None
+    scopes: tuple[Scope, ...] | None = None  # None: what the role usually needs
+    name: str = ""
+    expires_at: int | None = None
+
+
+USUAL_SCOPES: Final[dict[Authority, tuple[Scope, ...]]] = {
+    "user": ("chat", "read"),
+    "service": ("chat", "read", "usage"),
+    "operator": ("read", "usage", "review", "admin"),
+}
+"""An operator's key does not chat: who runs the place needs no way into conversations of their own making."""
+
+
+def make(wanted: Wanted, random_bytes: bytes, *, now: UnixMs, created_by: str = "") -> tuple[ApiKey, str]:
+    """A new key and how it is written, which is told once. `random_bytes` has 40. Raises BadInput, which says what is
+    wrong with `wanted`.
+
+    A user's key that names no user is a user of its own: it has the sessions that were made with it."""
+    if len(random_bytes) != SECRET_BYTES + 8:
+        raise AssertionError("a key is made of 40 random bytes")
+    for name, value in (("tenant", wanted.tenant), ("user", wanted.user)):
+        if value is not None and not _NAME.match(value):
+            raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
+    if wanted.name and not _NAME.match(wanted.name):
+        raise BadInput("invalid_request", "name: at most 128 characters, none of control.", param="name")
+    if wanted.expires_at is not None and wanted.expires_at <= now:
+        raise BadInput("invalid_request", "expires_at: that is not in the future.", param="expires_at")
+    if wanted.role != "user" and wanted.user is not None:
+        raise BadInput("invalid_request", f"user: a {wanted.role}'s key acts for no one user.", param="user")
+    scopes = wanted.scopes if wanted.scopes is not None else USUAL_SCOPES[wanted.role]
+    if not scopes:
+        raise BadInput("invalid_request", "scopes: a key needs at least one.", param="scopes")
+    if wanted.role == "user" and "admin" in scopes:
+        raise BadInput("invalid_request", "scopes: `admin` is for services and operators.", param="scopes")
+    name, secret = _letters(random_bytes[:8])[:ID_LENGTH], _letters(random_bytes[8:])
+    key = ApiKey(
+        id=name,
+        digest=digest_of(secret),
+        tenant=TenantId(wanted.tenant),
+        role=wanted.role,
+        user=wanted.user if wanted.role != "user" else wanted.user or name,
+        scopes=tuple(dict.fromkeys(scopes)),
+        name=wanted.name,
+        created_at=now,
+        created_by=created_by,
+        expires_at=None if wanted.expires_at is None else UnixMs(wanted.expires_at),
+    )
+    return key, f"{PREFIX}{name}-{secret}"
+
+
+def check_name(name: str) -> bool:
+    """Whether a tenant or an end user may be called that."""
+    return _NAME.match(name) is not None
+
+
+def split(written: str) -> tuple[str, str] | None:
+    """A key's id and secret; None for what is not written like one."""
+    found = _KEY.match(written)
+    return (found[1], found[2]) if found else None
+
+
+def digest_of(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+_NOBODY: Final = bytes(32)
+
+
+def opens(key: ApiKey | None, secret: str) -> bool:
+    """True when `secret` is the key's. Takes the same time for a key that does not exist."""
+    right = hmac.compare_digest(_NOBODY if key is None else key.digest, digest_of(secret))
+    return right and key is not None
+
+
+def _letters(data: bytes) -> str:
+    return b32encode(data).decode().rstrip("=").lower()
+
+
+class ApiKeys(Protocol):
+    """Where keys are stored, in the journal's database. Every method raises Unavailable."""
+
+    async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
+        """Stores a new key and returns it with its version; forgets keys that ended long ago. Raises Conflict where
+        the id is taken, Limited where there are `KEYS_MAX`. `audit` goes into the tenant's chain with it."""
+        ...
+
+    async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
+        """Durable when it returns. A key that was revoked stays as it is, and nothing is written down then; None where
+        there is none."""
+        ...
+
+    async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
+        """Keys as they stand whose version lies behind `after`, in order of versions. Whoever has been given version n
+        has been given every change before n: a change that becomes visible later has a later version."""
+        ...
+
+
+def taken() -> Conflict:
+    return Conflict("idempotency_conflict", "There is a key of this id already.")
+
+
+def too_many() -> Limited:
+    return Limited("rate_limited", f"There are {KEYS_MAX} keys; revoke some.", retryable=False)

@@ -1,0 +1,302 @@
+"""The audit log: what a row says, how rows are chained, and how a chain is checked. Pure.
+
+One chain per tenant, and one of the installation (`INSTALLATION`) for what concerns all. Rows are numbered from 1:
+
+    row n:  seq, at, about, key_id, body, prev, mac
+            mac  = HMAC-SHA256(key, tenant | seq | at | about | key_id | body | prev)      prev = mac of row n-1
+    head:   seq, mac of the last row, seal = HMAC-SHA256(key, "head" | tenant | seq | mac)
+
+So a row that was changed, left out, put elsewhere or moved to another tenant does not fit any more, and the head tells
+when the last ones are missing. What a chain cannot tell by itself is that it was put back whole to what it once was:
+for that `Check` takes anchors, (seq, mac) as somebody noted them elsewhere.
+
+What is not kept any longer is taken away from the front (`sessions.governance.audit_trim`), and a floor says up to
+where:
+
+    floor:  seq, mac of the last row taken away, until = the latest of their times, key_id,
+            seal = HMAC-SHA256(key, "floor" | tenant | seq | mac | until | key_id)
+
+A chain with a floor begins behind it. The row "audit.trimmed" that was written with the floor, in one transaction,
+names the same place; the floor has to be what the last such row says. So neither can be put forward or back alone.
+
+The key is the installation's secret, which the journal keeps, mixed with that of a file where one is given. Texts and
+end users' names stand in rows as HMACs under keys derived from it and bound to the tenant, so whoever sees rows but
+not the key cannot try out names or short texts. Who may write texts themselves decides `texts`.
+
+Does not know where rows are stored, nor when something has to be written down.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from sessions.model.types import Json, Principal, SessionKey, TenantId, UnixMs
+from sessions.model.verdicts import Finding
+
+INSTALLATION: Final = TenantId("")  # no tenant can be called that
+SECRET_BYTES: Final = 32
+NOTHING: Final = bytes(32)  # `prev` of the first row
+PAGE_MAX: Final = 1000
+
+Action = Literal[
+    "key.created",
+    "key.revoked",
+    "session.deleted",
+    "session.purged",
+    "session.exported",
+    "user.exported",
+    "user.erasure_asked",
+    "user.erased",
+    "content.retracted",
+    "verdict",
+    "policy.loaded",
+    "policy.refused",
+    "retention.loaded",
+    "retention.refused",
+    "replica.drain_asked",
+    "replica.draining",
+    "session.hand_off_asked",
+    "review.decided",
+    "access.refused",
+    "audit.trimmed",
+]
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is to be written down. `by` None: the server itself did it, as `role` "system".
+
+    `user` is the end user whom it is about; `findings` may carry texts, which rows have hashed."""
+
+    action: Action
+    at: UnixMs
+    by: Principal | None = None
+    user: str | None = None
+    session: str = ""
+    response: str = ""
+    detail: Mapping[str, Json] = {}
+    findings: tuple[Finding, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Audited({self.action!r}, {self.session!r})"
+
+
+class AuditHead(NamedTuple):
+    """Where a chain ends."""
+
+    seq: int
+    mac: bytes
+    seal: bytes
+
+
+class AuditRow(NamedTuple):
+    """A row as it is stored."""
+
+    tenant: TenantId
+    seq: int
+    at: int
+    about: str  # the pseudonym of the end user whom it is about; ""
+    key_id: str
+    body: bytes  # JSON
+    prev: bytes
+    mac: bytes
+
+
+class AuditFloor(NamedTuple):
+    """What was taken away from the front of a chain: everything up to `seq`, none of it later than `until`."""
+
+    seq: int
+    mac: bytes
+    until: int
+    key_id: str
+    seal: bytes
+
+
+class Entry(NamedTuple):
+    """A row before it has its place in a chain."""
+
+    tenant: TenantId
+    at: int
+    about: str
+    body: bytes
+
+
+class AuditLog(Protocol):
+    """Where chains are stored, in the journal's database. Every method raises Unavailable; `record` OutcomeUnknown too.
+
+    What an append carries (`Append.audit`) and what the journal purges it chains by itself, in the same transaction."""
+
+    @property
+    def sealer(self) -> Sealer: ...
+
+    async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
+        """Durable, in this order and without a gap between them, when it returns."""
+        ...
+
+    async def rows(
+        self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
+    ) -> list[AuditRow]:
+        """Rows behind `after`, in order; `about` None: about anybody."""
+        ...
+
+    async def head(self, tenant: TenantId) -> AuditHead | None:
+        """None: nothing was ever written down."""
+        ...
+
+    async def floor(self, tenant: TenantId) -> AuditFloor | None:
+        """None: nothing was ever taken away."""
+        ...
+
+    async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
+        """Moves the floor, writes `audited` down and takes away the rows up to the floor, in one transaction. False:
+        the floor is not `expected` any more, and nothing was done. Not for anybody but
+        `sessions.governance.audit_trim`."""
+        ...
+
+    async def tenants(self) -> list[TenantId]:
+        """Every chain's, in order."""
+        ...
+
+
+def _packed(*fields: str | bytes | int) -> bytes:
+    """Fields with their lengths, so that none can lend a byte to its neighbour."""
+    parts = []
+    for field in fields:
+        raw = field if isinstance(field, bytes) else str(field).encode()
+        parts += [len(raw).to_bytes(8, "big"), raw]
+    return b"".join(parts)
+
+
+def _hmac(key: bytes, *fields: str | bytes | int) -> bytes:
+    return hmac.digest(key, _packed(*fields), "sha256")
+
+
+class _Key:
+    """One chain key with what is derived from it."""
+
+    def __init__(self, root: bytes) -> None:
+        self.chain = _hmac(root, "sessile-audit-chain")
+        self.names = _hmac(root, "sessile-audit-names")
+        self.texts = _hmac(root, "sessile-audit-texts")
+        self.id = _hmac(root, "sessile-audit-id")[:8].hex()
+
+
+class Sealer:
+    """Makes rows and checks them. `stored` is the secret that the journal keeps, `file` that of a file beside it."""
+
+    def __init__(self, stored: bytes, file: bytes | None = None) -> None:
+        plain = _Key(_hmac(stored, "stored"))
+        self._current = plain if file is None else _Key(_hmac(file, "file", stored))
+        self._known = {key.id: key for key in (plain, self._current)}
+        self.plain_id = plain.id
+        self.texts: Callable[[TenantId], bool] = lambda _: False
+        """Whose rows have texts as they are."""
+
+    @property
+    def key_id(self) -> str:
+        return self._current.id
+
+    # -- making -----------------------------------------------------------------------------------------------------
+
+    def entry(self, tenant: TenantId, audited: Audited) -> Entry:
+        by = audited.by
+        body: dict[str, Json] = {"action": audited.action}
+        if by is None:
+            body["by"] = {"role": "system"}
+        else:
+            body["by"] = {"tenant": by.tenant, "key": by.key_id, "role": by.role}
+            if by.user is not None:
+                body["by"] |= {"user": self.pseudonym(tenant, by.user)}
+                if by.key_id == by.user:  # a key that is a user of its own
+                    body["by"]["key"] = body["by"]["user"]
+        about = "" if audited.user is None else self.pseudonym(tenant, audited.user)
+        names = {"user": about, "session": audited.session, "response": audited.response}
+        body |= {name: value for name, value in names.items() if value}
+        if audited.detail:
+            body["detail"] = dict(audited.detail)
+        if audited.findings:
+            body["findings"] = [self._finding(tenant, each) for each in audited.findings]
+        return Entry(tenant, audited.at, about, msgspec.json.encode(body))
+
+    def _finding(self, tenant: TenantId, found: Finding) -> dict[str, Json]:
+        names = ("category", "action", "start", "end", "score", "model", "policy")
+        told = {name: getattr(found, name) for name in names}
+        if found.text:
+            told["text_hmac"] = self.text_hash(tenant, found.text)
+            if self.texts(tenant):
+                told["text"] = found.text
+        return told
+
+    def pseudonym(self, tenant: TenantId, user: str) -> str:
+        """How an end user is called in rows."""
+        return _named(self._current, tenant, user)
+
+    def pseudonyms(self, tenant: TenantId, user: str) -> list[str]:
+        """Likewise, under every key that rows may have been written with."""
+        return [_named(key, tenant, user) for key in self._known.values()]
+
+    def text_hash(self, tenant: TenantId, text: str) -> str:
+        return _hmac(self._current.texts, tenant, text.encode("utf-8", "surrogatepass")).hex()
+
+    def chained(self, head: AuditHead | None, entries: Iterable[Entry]) -> tuple[list[AuditRow], AuditHead]:
+        """The rows behind `head`, of one tenant, and the head behind them. There must be at least one."""
+        seq, prev = (0, NOTHING) if head is None else (head.seq, head.mac)
+        rows: list[AuditRow] = []
+        for entry in entries:
+            seq += 1
+            bare = AuditRow(entry.tenant, seq, entry.at, entry.about, self._current.id, entry.body, prev, b"")
+            prev = self._mac(self._current, bare)
+            rows.append(bare._replace(mac=prev))
+        tenant = rows[0].tenant
+        return rows, AuditHead(seq, prev, self._seal(self._current, tenant, seq, prev))
+
+    def floor(self, last: AuditRow, until: int) -> AuditFloor:
+        """What says that a chain was taken away up to `last`."""
+        bare = AuditFloor(last.seq, last.mac, until, self._current.id, b"")
+        return bare._replace(seal=self._floor_seal(self._current, last.tenant, bare))
+
+    @staticmethod
+    def _floor_seal(key: _Key, tenant: TenantId, floor: AuditFloor) -> bytes:
+        return _hmac(key.chain, "floor", tenant, *floor[:-1])
+
+    @staticmethod
+    def _mac(key: _Key, row: AuditRow) -> bytes:
+        return _hmac(key.chain, "row", *row[:-1])
+
+    @staticmethod
+    def _seal(key: _Key, tenant: TenantId, seq: int, mac: bytes) -> bytes:
+        return _hmac(key.chain, "head", tenant, seq, mac)
+
+    # -- checking ---------------------------------------------------------------------------------------------------
+
+    def trouble_of(self, row: AuditRow) -> str | None:
+        """What is wrong with a row by itself."""
+        key = self._known.get(row.key_id)
+        if key is None:
+            return "was written with a key that is not known here, or changed"
+        return None if hmac.compare_digest(self._mac(key, row), row.mac) else "was changed"
+
+    def sealed(self, tenant: TenantId, head: AuditHead, key_id: str) -> bool:
+        key = self._known.get(key_id)
+        return key is not None and hmac.compare_digest(self._seal(key, tenant, head.seq, head.mac), head.seal)
+
+    def floored(self, tenant: TenantId, floor: AuditFloor) -> bool:
+        key = self._known.get(floor.key_id)
+        return key is not None and hmac.compare_digest(self._floor_seal(key, tenant, floor), floor.seal)
+
+
+def _named(key: _Key, tenant: TenantId, user: str) -> str:
+    return "u_" + _hmac(key.names, tenant, user)[:16].hex()
+
+
+def public(row: AuditRow) -> dict[str, Any]:
+    """A row as its readers see it."""
+    body: dict[str, Any] = msgspec.json.decode(row.body)
+    return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}
+
+
+def of_session(action: Action, key: SessionKey, at: UnixMs, by: Principal | None, user: str | None) -> Audited:
+    return Audited(action=action, at=at, by=by, user=user, session=key.session)

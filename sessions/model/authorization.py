@@ -1,0 +1,121 @@
+"""Who may do what, and to which session: the one place that says so.
+
+Three questions, asked by every door, every reader and every actor of the same functions:
+
+    demand(principal, scope)        may this key do things of this kind at all?          Forbidden
+    demand_operator(principal)      may it do what concerns the whole installation?      Forbidden
+    may_see(principal, key, user)   is this session theirs?                              the caller says not found
+
+`acting_for` makes a service's principal one of its end users'; it only ever narrows.
+
+A principal sees the sessions of its tenant. A key that acts for a named end user sees that user's only; service
+and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
+words for a session of another tenant, another user and one that never was.
+
+An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations. Pure:
+whether a credential still stands (revoked, expired) is `transport.auth.authenticator`' business.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from sessions.model.api_keys import check_name
+from sessions.model.errors import BadInput, Forbidden, Gone, NotFound
+from sessions.model.types import Authority, Principal, Scope, SessionKey, TenantId
+
+IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
+"""The scopes of which one is enough, where it is not just the scope itself."""
+
+
+def allows(principal: Principal, scope: Scope) -> bool:
+    """True when the principal's key has `scope`, or one that includes it."""
+    enough = IMPLIED.get(scope)
+    return scope in principal.scopes if enough is None else not enough.isdisjoint(principal.scopes)
+
+
+def demand(principal: Principal, scope: Scope) -> None:
+    """Raises Forbidden for a key without `scope`; says which one is missing, as its holder may know that."""
+    if not allows(principal, scope):
+        raise Forbidden("forbidden", f"This key may not do that: it lacks the scope `{scope}`.")
+
+
+def demand_operator(principal: Principal) -> None:
+    """For what concerns all tenants: replicas, hand-off, drain, metrics, other tenants' keys. Raises Forbidden."""
+    if principal.role != "operator":
+        raise Forbidden("forbidden", "Only operators may do that.")
+    demand(principal, "admin")
+
+
+def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
+    """For a tenant's own affairs: its keys, policies, audit log. The tenant that is meant (None: one's own); another's
+    is the operators'. An end user administers nothing, whatever their key says. Raises Forbidden."""
+    if principal.role == "user":
+        raise Forbidden("forbidden", "Only services and operators may do that.")
+    demand(principal, "admin")
+    return tenant_for(principal, tenant)
+
+
+def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
+    """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
+    see a case is not to read its session: for that `visible` is asked. Raises Forbidden."""
+    if principal.role == "user":
+        raise Forbidden("forbidden", "Only services and operators may do that.")
+    demand(principal, "review")
+    if tenant is None and principal.role == "operator":
+        demand_operator(principal)
+        return None
+    return tenant_for(principal, tenant)
+
+
+def may_grant(principal: Principal, role: Authority) -> bool:
+    """Whether an administrator may make a key of this authority: of any but one above their own."""
+    return role != "operator" or principal.role == "operator"
+
+
+def acting_for(principal: Principal, user: str | None) -> Principal:
+    """A service's key that speaks for one of its tenant's end users: from here on it is that user's, with no more than
+    a user may do. None: it speaks for itself. Raises Forbidden for a key that is no service's, BadInput for a user
+    that cannot be."""
+    if user is None:
+        return principal
+    if principal.role != "service":
+        raise Forbidden("forbidden", "Only a service's key speaks for an end user.")
+    if not check_name(user):
+        raise BadInput("invalid_request", "The end user is 1 to 128 characters, none of control.", param="user")
+    scopes = tuple(scope for scope in principal.scopes if scope != "admin")
+    return msgspec.structs.replace(principal, role="user", user=user, scopes=scopes)
+
+
+def tenant_for(principal: Principal, asked: str | None) -> TenantId:
+    """The tenant whose affairs (keys, usage, policies) are asked for; None: one's own. Another's is the operators' to
+    ask for. Raises Forbidden."""
+    if asked is None or asked == principal.tenant:
+        return principal.tenant
+    demand_operator(principal)
+    return TenantId(asked)
+
+
+def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
+    """True when `principal` may read and command the session `key`, which belongs to `user`."""
+    if principal.tenant != key.tenant:
+        return False
+    return principal.user is None or principal.role != "user" or principal.user == user
+
+
+def visible(principal: Principal, key: SessionKey, user: str | None) -> None:
+    """For whoever reads: may this session be read by this principal? Raises Forbidden for a key that may read nothing,
+    NotFound for a session that is not theirs."""
+    demand(principal, "read")
+    if not may_see(principal, key, user):
+        raise not_found(key)
+
+
+def deleted(key: SessionKey) -> Gone:
+    return Gone("session_deleted", f"The session {key.session!r} is deleted.", param="session")
+
+
+def not_found(key: SessionKey) -> NotFound:
+    return NotFound("session_not_found", f"There is no session {key.session!r}.", param="session")

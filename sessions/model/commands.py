@@ -1,0 +1,252 @@
+"""What a client may ask of a session, and what it is answered (PROTOCOL.md §3).
+
+Commands are decoded once, at the edge, into these structs. Each carries the client's `id`, its idempotency key for
+24 h per (principal, session); `command_digest` tells a repeat from a reuse of the id for something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sessions.model.reviews import NOTE_MAX, Outcome, ReviewId
+from sessions.model.types import (
+    SESSION_ID_PATTERN,
+    CallId,
+    CommandId,
+    Epoch,
+    InputText,
+    ItemId,
+    Json,
+    OutputText,
+    ResponseId,
+    Sampling,
+    SessionId,
+    Tool,
+)
+
+Ulid = Annotated[CommandId, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
+SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
+Title = Annotated[str, msgspec.Meta(max_length=256)]
+Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]
+Content = str | Annotated[tuple[InputText | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
+
+
+def content_parts(content: Content) -> tuple[InputText, ...]:
+    """A user's content as parts; a string is one part."""
+    if isinstance(content, str):
+        return (InputText(text=content),)
+    return tuple(InputText(text=part.text) for part in content)
+
+
+class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.create"):
+    id: Ulid
+    session: SessionName | None = None
+    model: str | None = None
+    instructions: str | None = None
+    tools: Tools = ()
+    metadata: Metadata = {}
+    title: Title | None = None
+
+
+class MessageCreate(Sampling, frozen=True, kw_only=True, tag="message.create"):
+    id: Ulid
+    session: SessionName
+    content: Content
+    parent_id: ItemId | None | UnsetType = UNSET
+    role: Literal["user", "system", "developer", "assistant"] = "user"
+    respond: bool = True
+    queue: bool = False
+
+
+class MessageEdit(Sampling, frozen=True, kw_only=True, tag="message.edit"):
+    id: Ulid
+    session: SessionName
+    item_id: ItemId
+    content: Content
+    respond: bool = True
+
+
+class ResponseCreate(Sampling, frozen=True, kw_only=True, tag="response.create"):
+    id: Ulid
+    session: SessionName
+    parent_id: ItemId | None | UnsetType = UNSET
+    queue: bool = False
+
+
+class ResponseCancel(msgspec.Struct, frozen=True, kw_only=True, tag="response.cancel"):
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True, tag="tool.output"):
+    id: Ulid
+    session: SessionName
+    call_id: CallId
+    output: str
+    is_error: bool = False
+
+
+class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="session.update"):
+    """Fields that are absent stay; null clears."""
+
+    id: Ulid
+    session: SessionName
+    title: Title | None | UnsetType = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+    instructions: str | None | UnsetType = UNSET
+    tools: Tools | None | UnsetType = UNSET
+
+
+class SessionDelete(msgspec.Struct, frozen=True, kw_only=True, tag="session.delete"):
+    id: Ulid
+    session: SessionName
+
+
+class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm"):
+    """A hint that a turn is near: brings the actor and its KV up. Journals nothing."""
+
+    id: Ulid
+    session: SessionName
+
+
+class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
+    """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
+    what it said, for nothing of it is stored. Exactly one of the two."""
+
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId | None = None
+    content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    note: Annotated[str, msgspec.Meta(max_length=NOTE_MAX)] = ""
+
+
+# -- what doors of our own ask for, and no client says in these words -------------------------------------------------
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session is made with where a turn finds none."""
+
+    model: str | None = None
+    instructions: str | None = None
+    tools: Tools = ()
+    metadata: Metadata = {}
+    title: Title | None = None
+    listed: bool = True
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
+    content: Content
+    role: Literal["user", "system", "developer", "assistant"] = "user"
+
+
+class NewCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
+    """A call that an earlier answer made, told by a client that keeps the conversation itself."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+
+
+class NewOutput(msgspec.Struct, frozen=True, kw_only=True, tag="function_call_output"):
+    call_id: CallId
+    output: str
+    is_error: bool = False
+
+
+NewItem = NewMessage | NewCall | NewOutput
+
+
+class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
+    """All that a request of a stateless client needs, at once: the session, its history, the answer.
+
+    `create` says how the session is made where there is none; without it there must be one. `instructions` and
+    `tools` change those of a session that is there, where they differ. The items are laid one below the other under
+    `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown with it.
+    """
+
+    id: Ulid
+    session: SessionName
+    create: SessionSettings | None = None
+    instructions: str | None | UnsetType = UNSET
+    tools: Tools | UnsetType = UNSET
+    items: tuple[NewItem, ...] = ()
+    parent_id: ItemId | None | UnsetType = UNSET
+    after_response: ResponseId | None = None
+    respond: bool = True
+    metadata: Metadata = msgspec.field(default_factory=dict)
+    request: dict[str, Json] | UnsetType = UNSET
+
+
+class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.erase"):
+    """Takes back all that a response said, as category `deleted`, the arguments of its calls included. It stays in the
+    tree, empty."""
+
+    id: Ulid
+    session: SessionName
+    response_id: ResponseId
+
+
+class ReviewTell(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
+    """What a reviewer decided, for the log."""
+
+    id: Ulid
+    session: SessionName
+    review_id: ReviewId
+    category: str
+    outcome: Outcome
+    decision: int
+    response_id: ResponseId | None = None
+
+
+ClientCommand = (
+    SessionCreate
+    | MessageCreate
+    | MessageEdit
+    | ResponseCreate
+    | ResponseCancel
+    | ToolOutput
+    | SessionUpdate
+    | SessionDelete
+    | SessionWarm
+    | ReviewAppeal
+)
+"""What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
+
+ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewTell
+"""What an actor answers."""
+
+
+def making(command: ActorCommand) -> SessionCreate | SessionSettings | None:
+    """How the command makes its session where there is none; None: it needs one."""
+    if isinstance(command, TurnCreate):
+        return command.create
+    return command if isinstance(command, SessionCreate) else None
+
+
+class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
+    """The answer to a command; only what PROTOCOL.md §3 lists for it is set."""
+
+    id: CommandId
+    session: SessionId | None = None
+    epoch: Epoch | None = None
+    offset: int | None = None
+    item_id: ItemId | None = None
+    response_id: ResponseId | None = None
+    review_id: ReviewId | None = None
+    noop: bool = False
+
+
+def sampling_of(command: Sampling) -> Sampling:
+    """Only the sampling fields of a command that has them."""
+    return Sampling(**{name: getattr(command, name) for name in Sampling.__struct_fields__})
+
+
+def command_digest(command: ActorCommand) -> bytes:
+    """16 bytes that are equal exactly when two commands ask for the same thing."""
+    return hashlib.blake2b(msgspec.msgpack.encode(command, order="deterministic"), digest_size=16).digest()

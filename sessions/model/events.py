@@ -1,0 +1,296 @@
+"""What stands in a log: events as clients see them, and records as the journal stores them.
+
+Names and fields follow OpenAI's Responses stream where it has an event for the thing; the others are ours
+(PROTOCOL.md §2). An event is public as a whole. What only we need (token ids for the ledger, sampling with the
+drawn seed, the queued input) stands beside it in the record's `Private` and never reaches a reader.
+
+Delta events dominate every cost in the system; they stay flat and small.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sessions.model.reviews import Outcome, ReviewId
+from sessions.model.types import (
+    ContentPart,
+    Item,
+    ItemId,
+    Json,
+    Principal,
+    ResponseId,
+    Sampling,
+    Status,
+    Tool,
+    UnixMs,
+)
+from sessions.model.verdicts import Finding
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all events; `type` on the wire is the tag."""
+
+
+class ResponseEvent(Event, frozen=True, kw_only=True):
+    """An event of one response. `sequence_number` counts from 0 per response without gaps."""
+
+    response_id: ResponseId
+    sequence_number: int
+
+
+class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The `response` object that created and terminal events carry whole."""
+
+    id: ResponseId
+    object: Literal["response"] = "response"
+    created_at: UnixMs
+    status: Status
+    model: str
+    parent_id: ItemId | None
+    output: tuple[Item, ...] = ()
+    usage: dict[str, Json] | None = None
+    incomplete_details: dict[str, Json] | None = None
+    error: dict[str, Json] | None = None
+    metadata: dict[str, Json] = {}
+    service: dict[str, Json] | UnsetType = UNSET  # how it was let in: its place in the queue, what it is cut to
+    request: dict[str, Json] | UnsetType = UNSET  # what an HTTP request asked for, as that door shows it again
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a session, as `session.created` and `session.updated` carry them: whole, each time."""
+
+    model: str
+    instructions: str | None = None
+    tools: tuple[Tool, ...] = ()
+    metadata: dict[str, Json] = {}
+    title: str | None = None
+    created_at: UnixMs
+
+
+# -- the session ------------------------------------------------------------------------------------------------
+
+
+class SessionCreated(Event, frozen=True, kw_only=True, tag="session.created"):
+    info: SessionInfo
+
+
+class SessionUpdated(Event, frozen=True, kw_only=True, tag="session.updated"):
+    info: SessionInfo
+
+
+class SessionDeleted(Event, frozen=True, kw_only=True, tag="session.deleted"):
+    """Always the last offset of a log."""
+
+
+class SessionMigrated(Event, frozen=True, kw_only=True, tag="session.migrated"):
+    """Informative: the session is served by another activation now. `cause`: restart, failover, handoff."""
+
+    replica: str
+    cause: str
+
+
+class ItemCreated(Event, frozen=True, kw_only=True, tag="item.created"):
+    item: Item
+
+
+# -- responses --------------------------------------------------------------------------------------------------
+
+
+class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
+    """Accepted and waiting for the branch. `item` is the message that will be created when it starts."""
+
+    response: ResponseBody
+    item: Item | None = None
+
+
+class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
+    response: ResponseBody
+
+
+class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
+    pass
+
+
+class ContextFitted(Event, frozen=True, kw_only=True, tag="context.fitted"):
+    """The prompt leaves out the `dropped` oldest items of the branch; the log keeps them."""
+
+    response_id: ResponseId
+    dropped: int
+
+
+class OutputItemAdded(ResponseEvent, frozen=True, kw_only=True, tag="response.output_item.added"):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(ResponseEvent, frozen=True, kw_only=True, tag="response.output_item.done"):
+    output_index: int
+    item: Item
+
+
+class ContentPartAdded(ResponseEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    part: ContentPart
+
+
+class ContentPartDone(ResponseEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    part: ContentPart
+
+
+class OutputTextDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: tuple[Json, ...] = ()
+
+
+class OutputTextDone(ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    text: str
+
+
+class RefusalDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    delta: str
+
+
+class RefusalDone(ResponseEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+    refusal: str
+
+
+class ArgumentsDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"):
+    item_id: ItemId
+    output_index: int
+    delta: str
+
+
+class ArgumentsDone(ResponseEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"):
+    item_id: ItemId
+    output_index: int
+    name: str
+    arguments: str
+
+
+class ResponseCompleted(ResponseEvent, frozen=True, kw_only=True, tag="response.completed"):
+    response: ResponseBody
+
+
+class ResponseIncomplete(ResponseEvent, frozen=True, kw_only=True, tag="response.incomplete"):
+    response: ResponseBody
+
+
+class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.failed"):
+    response: ResponseBody
+
+
+class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"):
+    """Code points [start, end) of a part are replaced; replays, snapshots and exports obey it (I3)."""
+
+    response_id: ResponseId
+    item_id: ItemId
+    content_index: int
+    start: int
+    end: int
+    replacement: str
+    category: str
+
+
+class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", omit_defaults=True):
+    """The session's user asks that a person looks again at what was withheld: an answer, or a message of theirs that
+    was refused (no `response_id`)."""
+
+    review_id: ReviewId
+    category: str
+    response_id: ResponseId | None = None
+
+
+class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit_defaults=True):
+    """A person has looked. What was withheld stays withheld whatever they say: text that was never released has no
+    place in the log, and what was taken back stays taken back (I3)."""
+
+    review_id: ReviewId
+    category: str
+    outcome: Outcome
+    decision: int  # 1, or 2 after an appeal against the first
+    response_id: ResponseId | None = None
+
+
+Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
+Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
+
+AnyEvent = (
+    SessionCreated
+    | SessionUpdated
+    | SessionDeleted
+    | SessionMigrated
+    | ItemCreated
+    | ResponseQueued
+    | ResponseCreated
+    | ResponseInProgress
+    | ContextFitted
+    | OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextDone
+    | RefusalDelta
+    | RefusalDone
+    | ArgumentsDelta
+    | ArgumentsDone
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+    | ContentRetracted
+    | ReviewAppealed
+    | ReviewDecided
+)
+
+
+class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stands beside an event for our own eyes.
+
+    item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
+    response.queued      `after`: the response it waits for; `sampling`; `principal`; the item's `tokens`, `fingerprint`
+    response.created     `sampling` with its seed drawn; `principal`: who asked, whose policy and whose bill it is;
+                         `after`: the response whose tool calls it goes on from
+    deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them;
+                         `fingerprint` beside a response's first ids
+    a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
+    context.fitted       `cut`: the first item that is kept
+    any of a response    `findings`: what filters said of its text up to here and no earlier record tells
+    """
+
+    tokens: bytes = b""
+    fingerprint: str = ""
+    tail: str = ""
+    sampling: Sampling | None = None
+    cut: ItemId | None = None
+    after: ResponseId | None = None
+    principal: Principal | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One place in a log: immutable once durable (I3)."""
+
+    offset: int
+    at: UnixMs
+    event: AnyEvent
+    private: Private | None = None

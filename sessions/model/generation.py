@@ -1,0 +1,91 @@
+"""What a generation is made of: what an engine is, what it is asked, and what it yields and tells of itself."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncGenerator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sessions.model.types import Json, ResponseId, Sampling, SessionKey, Tokens
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine is; placement, KV and the capability checks go by it."""
+
+    model: str  # the public name
+    build: str  # engine and version; KV never crosses builds
+    model_fingerprint: str  # of the weights, and of what else decides what they compute
+    context_window: int  # tokens that prompt and answer may take together, per session
+    slots: int  # answers that run at the same time
+    sampling: frozenset[str]  # names of the Sampling fields that are honoured
+    tool_format: Literal["none", "hermes", "engine"] = "none"
+    smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
+
+    @property
+    def smaller_model(self) -> str:
+        return self.smaller.model if self.smaller is not None else ""
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of an engine. `prompt` is whole: the engine finds by itself what its KV already holds of it."""
+
+    key: SessionKey
+    response_id: ResponseId
+    generation: int  # 1 for the first run of a response; recovery counts on
+    prompt: Tokens
+    sampling: Sampling
+    seed: int
+    max_tokens: int  # at least 1; what is left for this response
+    emitted: Tokens = ()  # the tail of `prompt` that this response already emitted (penalties, grammar)
+    priority: int = 0  # smaller is served earlier
+    weight: float = 1.0  # of its tenant's share among tenants of the priority
+    shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
+    model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Freshly decoded tokens with their text. Text never ends inside a character: bytes that do wait for the
+    token that completes them, so `text` may be empty and then stand for several tokens. `cached_tokens` of the prompt
+    were not computed (as in `Finish`): each chunk says so, for a run may be broken off after any."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[Json, ...] = ()
+    cached_tokens: int = 0
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The last thing that a generation yields.
+
+    `prompt_tokens` = len(prompt); `cached_tokens` of them were not computed because their KV was there.
+    """
+
+    reason: Literal["stop", "length"]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class KVPlace(msgspec.Struct, frozen=True):
+    """Where a session's KV is and how many leading tokens of its ledger it covers."""
+
+    tier: Literal["none", "device", "host", "disk", "redis"]
+    tokens: int
+
+
+class KVExport(NamedTuple):
+    """A session's KV on its way to another replica. Whoever asked for it closes the chunks."""
+
+    ledger: array[int]  # the tokens that it covers
+    chunks: AsyncGenerator[bytes, None]
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    slots: int
+    running: int
+    waiting: int
+    counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
+    gauges: dict[str, float] = {}  # per KV tier: bytes held and allowed, snapshots, measured latency and bandwidth
+    smaller: EngineStats | None = None  # of the smaller model; nothing above counts with it
+    away: str | None = None  # why turns wait or are refused at present

@@ -1,0 +1,176 @@
+"""What the journal keeps and hands out: heads, appends, pages. The port that moves them is in `sessions.ports`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sessions.model.audit import Audited
+from sessions.model.commands import Ok
+from sessions.model.events import Record
+from sessions.model.reviews import Case
+from sessions.model.types import (
+    NEVER,
+    CommandId,
+    Epoch,
+    Json,
+    Principal,
+    ResponseId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    Usage,
+)
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The row that fences a log: who may append (fence) and where (top).
+
+    `top` 0 means that the session was claimed but nothing was ever written: for readers it does not exist.
+    `incarnation` is the journal's at the last grant; the epoch is only good while they agree.
+    """
+
+    key: SessionKey
+    epoch: Epoch
+    fence: int
+    incarnation: str
+    top: int
+    open: bool = False  # some turn is open: a sweep finishes it if its owner is gone
+    owner: str = ""  # replica/activation at the last grant, for people to read
+    user: str | None = None
+    model: str = ""
+    title: str | None = None
+    metadata: dict[str, Json] = {}
+    listed: bool = True
+    created_at: UnixMs
+    updated_at: UnixMs
+    deleted_at: UnixMs | None = None
+
+
+class HeadPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The descriptive columns of a head, whole; written in the transaction of the append that carries it."""
+
+    open: bool
+    user: str | None
+    model: str
+    title: str | None
+    metadata: dict[str, Json]
+    listed: bool = True
+    deleted_at: UnixMs | None = None
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that was applied, with its answer (I5). Kept for 24 h."""
+
+    principal_id: str
+    command_id: CommandId
+    digest: bytes
+    answer: Ok
+    at: UnixMs
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one response used; idempotent by response. Written in the transaction of its terminal event.
+
+    `cost` in picos of `currency`, by the price list `price_version` (`sessions.billing.prices`); "" where none says a
+    price."""
+
+    response_id: ResponseId
+    principal: Principal
+    model: str
+    usage: Usage
+    status: str
+    recomputed_tokens: int
+    withheld_tokens: int
+    at: UnixMs
+    price_version: str = ""
+    currency: str = ""
+    cost: int = 0
+
+
+class ResponsePlace(msgspec.Struct, frozen=True):
+    """Where a response is: its session, and the offset of the record that it begins with (queued or created)."""
+
+    key: SessionKey
+    offset: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The machine's state folded up to and with `offset`: derived, never the truth; may be missing."""
+
+    offset: int
+    body: bytes
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions are to be purged: those that a time says, whichever comes first. NEVER: not for that reason.
+
+    `tenant`: of this one alone, and of it `user`'s alone; `besides`: of none of these."""
+
+    deleted_before: UnixMs
+    unlisted_before: UnixMs = NEVER
+    idle_before: UnixMs = NEVER
+    tenant: TenantId | None = None
+    user: str | None = None
+    besides: tuple[TenantId, ...] = ()
+
+    def reason(
+        self, *, user: str | None, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
+    ) -> Literal["empty", "deleted", "unlisted", "idle"] | None:
+        """Why a session of the tenants meant is due; None: it is not. Deleting one never makes it stay for longer."""
+        if self.user not in (None, user):
+            return None
+        if top == 0:
+            return "empty" if updated_at < self.deleted_before else None
+        if deleted_at is not None and deleted_at < self.deleted_before:
+            return "deleted"
+        if open:
+            return None
+        if not listed and updated_at < self.unlisted_before:
+            return "unlisted"
+        return "idle" if updated_at < self.idle_before else None
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic write for one session: all of it stands afterwards, or none.
+
+    `records` take the offsets top+1 ... top+len(records). They may be empty: then only what stands beside
+    is written, under the same fence check.
+    """
+
+    key: SessionKey
+    fence: int
+    top: int
+    records: tuple[Record, ...] = ()
+    commands: tuple[CommandRecord, ...] = ()
+    head: HeadPatch | None = None
+    usage: tuple[UsageRow, ...] = ()
+    reviews: tuple[Case, ...] = ()  # opened by it; see `sessions.model.reviews` for those that are there already
+    snapshot: Snapshot | None = None
+    audit: tuple[Audited, ...] = ()  # rows for the tenant's chain
+    at: UnixMs
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All that an actor needs to come back: the newest snapshot, the records behind it, recent commands.
+
+    `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`;
+    `commands_complete` is False where older ones were left out (ask `find_command`).
+    """
+
+    head: Head
+    snapshot: Snapshot | None
+    records: tuple[Record, ...]
+    commands: tuple[CommandRecord, ...]
+    commands_complete: bool
+
+
+COMMANDS_LOADED_MAX = 1024
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of a log. `head` was read in the same transaction, so `head.top` is true of the page."""
+
+    head: Head
+    records: tuple[Record, ...]

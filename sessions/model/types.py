@@ -1,0 +1,250 @@
+"""Names that everything else uses: ids, who acts, what a session is made of.
+
+Ids are opaque strings for clients. Inside, a session is always named by its `SessionKey`, which carries the
+tenant, so that no row, cache or metric can be reached without saying whose it is.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+from base64 import b32encode
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, get_args
+
+import msgspec
+
+TenantId = NewType("TenantId", str)
+SessionId = NewType("SessionId", str)
+ItemId = NewType("ItemId", str)
+ResponseId = NewType("ResponseId", str)
+CallId = NewType("CallId", str)
+CommandId = NewType("CommandId", str)  # a ULID made by the client
+Epoch = NewType("Epoch", str)
+Offset = NewType("Offset", int)  # from 1, below 2**53, per (session, epoch)
+ReplicaId = NewType("ReplicaId", str)
+ActivationId = NewType("ActivationId", str)
+UnixMs = NewType("UnixMs", int)
+NEVER: Final = UnixMs(0)  # before everything
+
+INTEGER_MAX: Final = 2**53 - 1
+SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
+SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, of what is its tenant's
+OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
+Role = Literal["user", "assistant", "system", "developer", "tool"]
+IncompleteReason = Literal[
+    "max_output_tokens",
+    "content_filter",
+    "cancelled",
+    "session_deleted",
+    "recovery_incompatible",
+    "tool_timeout",
+    "orphaned",
+    "quarantined",
+]
+
+Json = Any  # a value that came from JSON and is only carried, never interpreted
+
+
+class SessionKey(NamedTuple):
+    """Names one session everywhere inside: two tenants may use the same session id."""
+
+    tenant: TenantId
+    session: SessionId
+
+
+Authority = Literal["user", "service", "operator"]
+"""Whose hand holds the key. `user`: one end user's, who has their own sessions. `service`: a tenant's backend, which
+has every session of its tenant. `operator`: who runs the installation; only these are let into operators' routes."""
+
+Scope = Literal["chat", "read", "usage", "review", "admin"]
+"""What a key may do with what its authority lets it see (`sessions.model.authorization` decides):
+
+chat    talk: every command on a session, and reading what it says (so `chat` includes `read`)
+read    read: sessions, logs, events, exports, models; nothing that changes anything
+usage   what was used and what it cost
+review  the queue of withheld answers, and appeals
+admin   the tenant's own affairs: its keys, policies, audit log, everything of one user; with an operator's authority
+        the installation's
+"""
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
+
+
+class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who acts: tenant, key and, where the key's holder names one, an end user; and what they may do.
+
+    `expires_at` is when the credential behind it ends (unix ms); None: not by itself."""
+
+    tenant: TenantId
+    key_id: str
+    user: str | None = None
+    role: Authority = "user"
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    expires_at: UnixMs | None = None
+
+    @property
+    def id(self) -> str:
+        """Unique within the tenant; commands are deduplicated per (this, session)."""
+        return self.key_id if self.user is None else f"{self.key_id}/{self.user}"
+
+
+LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=SCOPES)
+
+
+def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId:
+    """The id of a session whose creator named none: a retry of the same command finds the same actor."""
+    digest = hashlib.sha256(f"{principal.tenant}\0{principal.id}\0{command_id}".encode()).digest()
+    return SessionId("ses_" + b32encode(digest[:16]).decode().rstrip("=").lower())
+
+
+# -- content and items -------------------------------------------------------------------------------------
+
+
+class InputText(msgspec.Struct, frozen=True, tag="input_text"):
+    text: str
+
+
+class OutputText(msgspec.Struct, frozen=True, tag="output_text"):
+    text: str
+    annotations: tuple[Json, ...] = ()
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    refusal: str
+
+
+ContentPart = InputText | OutputText | Refusal
+
+
+class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
+    id: ItemId
+    parent_id: ItemId | None
+    role: Role
+    content: tuple[ContentPart, ...]
+    status: Status
+    created_at: UnixMs
+
+    @property
+    def text(self) -> str:
+        """All text parts, one after another; refusals are not part of it."""
+        return "".join(part.text for part in self.content if not isinstance(part, Refusal))
+
+
+class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=True):
+    id: ItemId
+    parent_id: ItemId | None
+    call_id: CallId
+    name: str
+    arguments: str
+    status: Status
+    created_at: UnixMs
+
+
+class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", kw_only=True):
+    id: ItemId
+    parent_id: ItemId | None
+    call_id: CallId
+    output: str
+    is_error: bool = False
+    status: Status = "completed"
+    created_at: UnixMs
+
+
+Item = Message | FunctionCall | FunctionCallOutput
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the client offers; `parameters` is its JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+    strict: bool = False
+    type: Literal["function"] = "function"
+
+
+# -- sampling ------------------------------------------------------------------------------------------------
+
+MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class TextOptions(msgspec.Struct, frozen=True):
+    """`text` of OpenAI's Responses: `format` is {"type": "text" | "json_object" | "json_schema", ...}."""
+
+    format: dict[str, Json] | None = None
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How an answer is drawn. Field names are OpenAI's Responses' with the local engines' beside them.
+
+    None means the engine's default. `seed` None means that the server draws one; the drawn one is journaled,
+    because a continuation after a failure needs it.
+    """
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    repeat_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)] | None = None
+    max_output_tokens: MaxTokens | None = None
+    stop: StopString | Annotated[tuple[StopString, ...], msgspec.Meta(max_length=16)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)] | None
+    ) = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    tool_choice: str | dict[str, Json] | None = None
+    parallel_tool_calls: bool = True
+    text: TextOptions | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else self.stop
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------
+
+Tokens = Sequence[int]
+
+
+def pack_tokens(tokens: Tokens) -> bytes:
+    """Token ids as little-endian uint32, 4 bytes each: how the ledger is stored."""
+    packed = array.array("I", tokens)
+    if packed.itemsize != 4:  # pragma: no cover - no platform that we run on
+        raise AssertionError("array('I') is not 32 bits wide here")
+    return packed.tobytes()
+
+
+def unpack_tokens(data: bytes) -> array.array[int]:
+    """The inverse of `pack_tokens`. Raises ValueError when `data` is not whole 4-byte words."""
+    tokens = array.array("I")
+    tokens.frombytes(data)
+    return tokens
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """`usage` of a terminal event. Recomputed tokens are never billed, so they are not here."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def public(self) -> dict[str, Json]:
+        """The shape of OpenAI's Responses."""
+        return {
+            "input_tokens": self.input_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": self.input_tokens + self.output_tokens,
+        }

@@ -1,0 +1,115 @@
+"""The keyword filter, on the way in and on the way out: the smallest real one, and the model for others.
+
+The output side shows what every output filter must do (I8): text that may still turn out to be part of a forbidden
+phrase is held back, so that no part of one is ever released, however the engine splits it. Case does not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sessions.model.types import Principal
+from sessions.model.verdicts import PASS, Finding, Verdict
+from sessions.ports import InputFilter, OutputFilter
+from sessions.turn.output_pipeline import beginnings, held_back, reach
+
+INPUT_REFUSAL = "This message contains a phrase that this server does not accept."
+OUTPUT_REFUSAL = "The rest of this answer was withheld."
+
+
+def fold(text: str) -> str:
+    """Text as it is compared: case folded code point by code point, so that positions stay what they are."""
+    return text.lower() if text.isascii() else "".join(map(_fold_one, text))
+
+
+def _fold_one(character: str) -> str:
+    for folded in (character.casefold(), character.lower()):
+        if len(folded) == 1:
+            return folded
+    return character
+
+
+def _pattern(phrases: Sequence[str]) -> re.Pattern[str]:
+    """Finds the leftmost of the phrases in folded text; no phrases match nothing."""
+    return re.compile("|".join(re.escape(phrase) for phrase in phrases) or "(?!)")
+
+
+def _block(start: int, end: int, message: str) -> Verdict:
+    found = Finding(category="keyword", action="block", start=start, end=end, model="keywords")
+    return Verdict(action="block", category="keyword", start=start, end=end, message=message, findings=(found,))
+
+
+class KeywordInputFilter:
+    """Blocks a message that contains one of the phrases, whatever their case."""
+
+    def __init__(self, phrases: Sequence[str]) -> None:
+        self._pattern = _pattern([fold(phrase) for phrase in phrases if phrase])
+
+    async def check(self, principal: Principal, text: str) -> Verdict:
+        found = self._pattern.search(fold(text))
+        if found is None:
+            return PASS
+        return _block(found.start(), found.end(), INPUT_REFUSAL)
+
+
+class KeywordRules:
+    """What all output filters of one phrase list share: compiled once, used by every answer."""
+
+    def __init__(self, phrases: Sequence[str]) -> None:
+        folded = [fold(phrase) for phrase in phrases if phrase]
+        self.pattern = _pattern(folded)
+        self.beginnings = beginnings(folded)
+        self.reach = reach(folded)
+
+
+class KeywordOutputFilter:
+    """Ends an answer before the first forbidden phrase. One object per text; see the port for the protocol.
+
+    "First" means the one that begins first: where a phrase is whole while an earlier one may still become so, the
+    verdict waits, so that it does not depend on how the engine splits the text.
+    """
+
+    def __init__(self, rules: KeywordRules) -> None:
+        self._rules = rules
+        self._held = ""  # fed and not yet releasable, folded
+        self._released = 0
+
+    def feed(self, text: str) -> tuple[int, Verdict]:
+        self._held += fold(text)
+        free = len(self._held) - held_back(self._held, self._rules.beginnings, self._rules.reach)
+        found = self._rules.pattern.search(self._held)
+        if found is not None and found.start() <= free:
+            return self._block(found)
+        self._held = self._held[free:]
+        self._released += free
+        return self._released, PASS
+
+    def finish(self) -> tuple[int, Verdict]:
+        found = self._rules.pattern.search(self._held)
+        if found is not None:
+            return self._block(found)
+        self._released += len(self._held)
+        self._held = ""
+        return self._released, PASS
+
+    def _block(self, found: re.Match[str]) -> tuple[int, Verdict]:
+        start, end = self._released + found.start(), self._released + found.end()
+        return start, _block(start, end, OUTPUT_REFUSAL)
+
+
+class KeywordFilterSet:
+    """The same phrases for everyone: what `serve` configures."""
+
+    def __init__(self, *, input_phrases: Sequence[str] = (), output_phrases: Sequence[str] = ()) -> None:
+        self._input: tuple[InputFilter, ...] = (KeywordInputFilter(input_phrases),) if input_phrases else ()
+        self._output = KeywordRules(output_phrases) if output_phrases else None
+
+    def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
+        return self._input
+
+    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
+        return (KeywordOutputFilter(self._output),) if self._output is not None else ()
+
+    def holds_whole(self, principal: Principal) -> bool:
+        return False

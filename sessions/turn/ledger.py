@@ -1,0 +1,253 @@
+"""The ledger: the token ids that stand for a branch, put together piece by piece, each tokenised once.
+
+A message's ids are journaled with it, an answer's ids are the ones that the engine made; only what carries another
+tokenizer's fingerprint, or was rewritten (a retraction, a text cut inside a token), is tokenised again, and then kept.
+So the work for a turn is its own tokens, plus joining arrays.
+
+Does not know engines or KV: these compare ids and reuse what matches (I6).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile, groupby
+
+import msgspec
+from msgspec import UNSET
+
+from sessions.machine import item_tree
+from sessions.machine.inputs_effects import Prepared
+from sessions.machine.state import Open, State, cut_of
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput
+from sessions.model.events import SessionInfo
+from sessions.model.generation import EngineInfo
+from sessions.model.types import (
+    CallId,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    Role,
+    Tokens,
+    Tool,
+    pack_tokens,
+    unpack_tokens,
+)
+from sessions.ports import ChatMessage, Tokenizer
+from sessions.turn.context_fitting import Segment, fit, too_long
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What an engine is to run for a response, and whether a new context cut must be journaled first."""
+
+    prompt: array[int]
+    emitted: array[int]  # the end of the prompt: what the response has said already
+    shared_prefix: int
+    max_tokens: int
+    dropped: int
+    cut: ItemId | None  # set when the cut is new
+
+    @property
+    def num_input(self) -> int:
+        return len(self.prompt) - len(self.emitted)
+
+
+class Ledger:
+    """The token ids of one session's branches. Belongs to its actor."""
+
+    def __init__(self, state: State, tokenizer: Tokenizer, engine: EngineInfo) -> None:
+        self._state = state
+        self._tokenizer = tokenizer
+        self._engine = engine
+        # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
+        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], array[int]]] = {}
+        self._opening: tuple[SessionInfo, array[int]] | None = None
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The functions that the model is told of."""
+        info = self._state.info
+        return info.tools if info is not None else ()
+
+    async def prepare(self, message: ChatMessage) -> Prepared:
+        """The ids of a new message. Raises BadInput when it could never fit the window."""
+        tokens = await self._tokenizer.message(message)
+        room = self._engine.context_window - len(self._tokenizer.answer_opening) - 1
+        if len(tokens) > room:
+            raise too_long(len(tokens), room)
+        return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
+
+    async def plan(self, open_: Open) -> Plan:
+        """The prompt of a response: opening + kept items + answer opening + what it has said already.
+
+        Raises BadInput `context_length_exceeded` when it does not fit.
+        """
+        opening = await self._open()
+        path = item_tree.branch(self._state, open_.body.parent_id)
+        pieces: list[tuple[Segment, Tokens]] = []
+        for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
+            if made_by is None:
+                pieces.extend([self._piece(told, await self._told(told)) for told in _told_together(group)])
+            else:
+                items = tuple(group)
+                pieces.append(self._piece(items, await self._answer(items)))
+        emitted = unpack_tokens(bytes(open_.tokens))
+        if open_.tail:
+            emitted.extend(await self._tokenizer.text(open_.tail))
+        answer_opening = self._tokenizer.answer_opening
+        window, wanted = self._engine.context_window, open_.sampling.max_output_tokens
+        fitted = fit(
+            [segment for segment, _ in pieces],
+            opening=len(opening),
+            closing=len(answer_opening),
+            window=window,
+            answer=wanted,
+            cut=self._state.cuts.get(open_.id),
+        )
+        prompt = array("I", opening)
+        for _, tokens in pieces[fitted.first :]:
+            prompt.extend(tokens)
+        prompt.extend(answer_opening)
+        prompt.extend(emitted)
+        room = window - len(prompt)
+        left = min(room, wanted - len(emitted)) if wanted is not None else room
+        return Plan(
+            prompt=prompt,
+            emitted=emitted,
+            shared_prefix=len(opening),
+            max_tokens=left,
+            dropped=fitted.dropped,
+            cut=pieces[fitted.first][0].item_id if fitted.moved else None,
+        )
+
+    async def whole(self, leaf: ItemId | None) -> array[int]:
+        """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV
+        is warmed for."""
+        prompt = array("I", await self._open())
+        path = item_tree.branch(self._state, leaf)
+        cut = cut_of(self._state, leaf)
+        kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
+        for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
+            if made_by in self._state.open:
+                break
+            if made_by is not None:
+                prompt.extend(await self._answer(tuple(group)))
+            else:
+                for told in _told_together(group):
+                    prompt.extend(await self._told(told))
+        return prompt
+
+    def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
+        first = items[0]
+        begins_turn = isinstance(first, Message) and first.role == "user"
+        return Segment(first.id, len(tokens), begins_turn, len(items)), tokens
+
+    async def _open(self) -> array[int]:
+        info = self._state.info
+        assert info is not None
+        if self._opening is None or self._opening[0] is not info:
+            self._opening = (info, array("I", await self._tokenizer.opening(info.instructions, info.tools)))
+        return self._opening[1]
+
+    async def _message(self, item: Item) -> Tokens:
+        stored = self._state.item_tokens.get(item.id)
+        if stored is not None and stored[0] == self._tokenizer.fingerprint:
+            return unpack_tokens(stored[1])
+        made = self._kept((item,))
+        if made is None:
+            made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
+        return made
+
+    async def _told(self, items: tuple[Item, ...]) -> Tokens:
+        """What a client told: a message, or an answer with calls that it brought along, rendered as a whole."""
+        if not isinstance(items[-1], FunctionCall):
+            return await self._message(items[0])
+        made = self._kept(items)
+        if made is None:
+            made = self._keep(items, await self._tokenizer.message(_with_calls(items)))
+        return made
+
+    async def _answer(self, items: tuple[Item, ...]) -> Tokens:
+        made = self._kept(items)
+        if made is not None:
+            return made
+        ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
+        answer = self._state.answers.get(self._state.made_by[ids[0]])
+        whole = array("I", self._tokenizer.answer_opening)
+        if answer is not None and answer.fingerprint == self._tokenizer.fingerprint and answer.items == ids:
+            whole.frombytes(answer.tokens)
+            if answer.tail:
+                whole.extend(await self._tokenizer.text(answer.tail))
+            whole.extend(self._tokenizer.answer_closing)
+            return self._keep(items, whole) if answer.tail else whole
+        message = _with_calls(items)
+        if message.calls:
+            return self._keep(items, await self._tokenizer.message(message))
+        whole.extend(await self._tokenizer.text(message.text))
+        whole.extend(self._tokenizer.answer_closing)
+        return self._keep(items, whole)
+
+    def _kept(self, items: tuple[Item, ...]) -> array[int] | None:
+        made = self._made.get(tuple(item.id for item in items))
+        return made[1] if made is not None and made[0] == items else None
+
+    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> array[int]:
+        kept = tokens if isinstance(tokens, array) else array("I", tokens)
+        self._made[tuple(item.id for item in items)] = (items, kept)
+        return kept
+
+    def rendered(self, item: Item) -> ChatMessage:
+        """An item that is not an answer of ours, as the template sees it."""
+        match item:
+            case Message():
+                return ChatMessage(role=item.role, text=item.text)
+            case FunctionCallOutput():
+                name = self.name_of(item.call_id, item.parent_id)
+                return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
+            case FunctionCall():
+                raise BadInput("invalid_request", "A call stands only inside an answer.")
+
+    def role_of(self, item_id: ItemId) -> Role:
+        """The role that a message has, and what replaces it will have."""
+        item = self._state.items.get(item_id)
+        return item.role if isinstance(item, Message) else "user"
+
+    def goes_on_from(self, command: cm.ToolOutput | cm.TurnCreate) -> ItemId | None:
+        """The item that what it brings will stand below, unless it is refused."""
+        state = self._state
+        if isinstance(command, cm.ToolOutput):
+            return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
+        if command.after_response is not None:
+            answer = state.answers.get(command.after_response)
+            return answer.items[-1] if answer is not None and answer.items else None
+        parent = state.newest if command.parent_id is UNSET else command.parent_id
+        return parent if parent in state.items else None
+
+    def name_of(self, call_id: CallId, leaf: ItemId | None) -> str | None:
+        """The function that a call named: the nearest one on the branch that ends in `leaf`."""
+        for item in item_tree.upwards(self._state, leaf):
+            if isinstance(item, FunctionCall) and item.call_id == call_id:
+                return item.name
+        return None
+
+
+def _told_together(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    """What clients told, message by message: calls belong to the answer that they stand behind."""
+    told: tuple[Item, ...] = ()
+    for item in items:
+        goes_on = told and (isinstance(told[-1], FunctionCall) or getattr(told[-1], "role", "") == "assistant")
+        if told and not (goes_on and isinstance(item, FunctionCall)):
+            yield told
+            told = ()
+        told += (item,)
+    if told:
+        yield told
+
+
+def _with_calls(items: Sequence[Item]) -> ChatMessage:
+    text = "".join(item.text for item in items if isinstance(item, Message))
+    calls = tuple((item.call_id, item.name, item.arguments) for item in items if isinstance(item, FunctionCall))
+    return ChatMessage(role="assistant", text=text, calls=calls)

@@ -1,0 +1,276 @@
+"""Tool calls in a model's own words: the last stage between the pipeline and the log.
+
+The hermes format, which ChatML models speak:
+
+    text <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call> more text or calls
+
+What is text goes on as text, what is a call becomes its beginning and its arguments as they come. Held back: what may
+become a tag, white space around calls, a call until its function is known, and the last brace of its arguments until
+the call is whole and the arguments fit the function's schema; so a call that is whole in the log was checked.
+
+    released:  some text <tool_call>{"name": "f", "arguments": {"a
+    ledger:    some text |
+    tail:                 <tool_call>{"name": "f", "arguments": {"a      raw, up to what went on
+
+Inside a call no token goes to the ledger: the raw text stays in the tail. A run that continues feeds the tail to a
+fresh parser, whose pieces have all been written before, and goes on exactly where the log ends: a call is made once.
+
+Pure; one object per engine run. Does not know engines or the log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from sessions.machine import event_writer
+from sessions.model.errors import Internal
+from sessions.model.json_schema import compiled, problem
+from sessions.model.types import Json, Sampling, TextOptions, Tool
+from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+
+_BEGINNINGS: Final = beginnings((OPEN,))
+_REACH: Final = reach((OPEN,))
+_HEAD: Final = re.compile(
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+_NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
+_TAIL: Final = re.compile(r"\s*\}\s*")
+
+
+class Passed(NamedTuple):
+    """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those."""
+
+    pieces: tuple[event_writer.Piece, ...]
+    tokens: bytes
+    tail: str
+
+
+def forced(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    """The functions one of which must be called; none where the model is free."""
+    match sampling.tool_choice:
+        case "required":
+            return tuple(tools)
+        case {"type": "function", "name": name}:
+            return tuple(tool for tool in tools if tool.name == name)
+    return ()
+
+
+def constrained(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
+    """The engine's grammar for a call that must be made: the object between the tags, and nothing around it."""
+    shapes: list[Json] = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or _NO_PARAMETERS},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+    return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
+
+
+class ToolCalls:
+    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid`."""
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tail: str = "",
+        said: bool = False,
+        bare: bool = False,
+        parallel: bool = True,
+    ) -> None:
+        """`tail`: what was written beyond the ledger before this run. `said`: text stands right before it. `bare`: the
+        whole answer is one call without tags. Without `parallel` the answer ends behind its first call."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._bare = bare
+        self._parallel = parallel
+        self.ended = False
+        self._said = said
+        self._inside = bare
+        self._text = ""  # fed and not looked at, or held back
+        self._skipped = 0  # code points before it that have not gone on either: white space, the tag of an unknown call
+        self._call: _Call | None = None  # inside, once the function is known
+        self._tokens = b""  # released by the pipeline and not by us
+        self._since = tail  # raw text behind the ledger
+        self._tail = tail  # the end of it that the pipeline has not released tokens for
+        self._feed(tail)
+        if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
+            self._text, self._said = "", True
+
+    def accept(self, release: Release) -> Passed:
+        self._tokens += release.tokens
+        self._since += release.text
+        self._tail = release.tail
+        return self._passed(self._feed(release.text))
+
+    def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> Passed:
+        """The answer has ended: what was held back goes on as what it is. A call that is not whole is an error where
+        the model ended by itself."""
+        pieces: list[event_writer.Piece] = []
+        if not self.ended and self._inside and (self._call is not None or self._text.strip()):
+            if reason == "stop":
+                self._close(len(self._text), pieces)
+        elif not self.ended and not self._inside and self._text.strip():
+            pieces.append(event_writer.Text(self._text if self._said else self._text.lstrip()))
+            self._text = ""
+        if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
+            self._text, self._skipped = "", 0
+        return self._passed(pieces)
+
+    def _passed(self, pieces: list[event_writer.Piece]) -> Passed:
+        """What is not written is not remembered: the ledger ends with the last thing that went on."""
+        held = self._skipped + len(self._text)
+        if self._inside or held:
+            return Passed(tuple(pieces), b"", self._since[: len(self._since) - held])
+        tokens, self._tokens, self._since = self._tokens, b"", self._tail
+        return Passed(tuple(pieces), tokens, self._tail)
+
+    def _feed(self, text: str) -> list[event_writer.Piece]:
+        pieces: list[event_writer.Piece] = []
+        self._text += text
+        while self._text and not self.ended and (self._go_on_inside(pieces) if self._inside else self._go_on(pieces)):
+            pass
+        return pieces
+
+    def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
+        """Text, up to a call or to what may become one. True: there is more to look at."""
+        at = self._text.find(OPEN)
+        free = at if at >= 0 else len(self._text) - held_back(self._text, _BEGINNINGS, _REACH)
+        blank = len(self._text[:free]) - len(self._text[:free].rstrip())
+        shown = self._text[: free - blank]
+        if shown:
+            pieces.append(event_writer.Text(shown if self._said else shown.lstrip()))
+            self._said = True
+        self._text = self._text[len(shown) :] if at < 0 else self._text[at + len(OPEN) :]
+        self._skipped = 0 if at < 0 else blank + len(OPEN)
+        self._inside = at >= 0
+        return self._inside
+
+    def _go_on_inside(self, pieces: list[event_writer.Piece]) -> bool:
+        if self._call is None:
+            head = _HEAD.match(self._text)
+            name = _string(head["name"]) if head is not None else None
+            if head is not None and name in self._tools:
+                self._call = _Call(self._tools[name])
+                self._text = self._text[head.end() :]
+                self._said, self._skipped = False, 0
+                pieces.append(event_writer.CallBegin(name))
+            else:
+                return self._close_at_tag(pieces)
+        arguments = self._call.scan(self._text)
+        if arguments:
+            pieces.append(event_writer.CallArguments(arguments))
+            self._text = self._text[len(arguments) :]
+        return self._call.whole and self._close_at_tag(pieces)
+
+    def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
+        at = -1 if self._bare else self._text.find(CLOSE)
+        if at < 0:
+            return False
+        self._close(at, pieces)
+        self._text = self._text[len(CLOSE) :]
+        return bool(self._text)
+
+    def _close(self, end: int, pieces: list[event_writer.Piece]) -> None:
+        """The call ends before `end`: its arguments are checked, their rest goes on, and text begins there."""
+        call, raw = self._call, self._text[:end]
+        self._text = self._text[end:]
+        if call is None:
+            self._close_unread(raw, pieces)
+        else:
+            if not call.whole or not _TAIL.fullmatch(raw[1:]):
+                raise _invalid(call.tool.name, "they are not whole")
+            _check(call.tool, call.text + "}")
+            pieces.append(event_writer.CallArguments("}"))
+        self._call, self._inside, self._said, self._skipped = None, False, False, 0
+        self.ended = self._bare or not self._parallel
+
+    def _close_unread(self, raw: str, pieces: list[event_writer.Piece]) -> None:
+        """A call that could not be followed as it came; what is no call of a function that there is, is text."""
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            body = None
+        name = body.get("name") if isinstance(body, dict) else None
+        if not isinstance(name, str) or name not in self._tools:
+            text = raw if self._bare else OPEN + raw + CLOSE
+            pieces.append(event_writer.Text(text))
+            return
+        arguments = body.get("arguments", body.get("parameters", {}))
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        _check(self._tools[name], text)
+        pieces.append(event_writer.CallBegin(name))
+        pieces.append(event_writer.CallArguments(text))
+
+
+class _Call:
+    """The arguments of a call as they come: an object, followed to its last brace."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.text = ""  # gone on
+        self.whole = False  # only the last brace is left
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def scan(self, text: str) -> str:
+        """The beginning of `text` that belongs to the arguments, less their last brace."""
+        if self.whole:
+            return ""
+        for index, character in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped = character == "\\"
+                self._quoted = character != '"'
+            elif character == '"':
+                self._quoted = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    self.whole = True
+                    text = text[:index]
+                    break
+        self.text += text
+        return text
+
+
+def _check(tool: Tool, arguments: str) -> None:
+    try:
+        value = json.loads(arguments)
+    except ValueError as exc:
+        raise _invalid(tool.name, "they are no JSON") from exc
+    if not isinstance(value, dict):
+        raise _invalid(tool.name, "they are no object")
+    if tool.parameters is None:
+        return
+    try:
+        validator = compiled(tool.parameters)
+    except ValueError as exc:
+        raise _invalid(tool.name, f"its schema is none: {exc}") from exc
+    wrong = problem(validator, value)
+    if wrong is not None:
+        raise _invalid(tool.name, wrong)
+
+
+def _invalid(name: str, why: str) -> Internal:
+    return Internal("tool_call_invalid", f"The model called {name!r} with arguments that do not fit: {why}.")
+
+
+def _string(quoted: str) -> str | None:
+    try:
+        value = json.loads(quoted)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,214 @@
+"""Every API key in this process's memory: who holds which, and what changed since.
+
+Keys are few and small (at most `KEYS_MAX`, some 600 bytes each), so a gateway holds all of them. Nobody's wrong key
+ever costs a question to the journal, knowing a key takes one SHA-256, and a revocation reaches every gateway by one
+small read a second of what has a later version.
+
+How soon a revoked key ends, from the moment that the revocation is answered:
+
+* in the process that was told: at once, connections and streams under way included;
+* in every other: within `POLL_S` (1 s) and one read of the journal;
+* in one that cannot read the journal: after `STALE_S` (15 s) and one read's patience (5 s) it trusts none of its keys
+  any more. Nobody is let in by a key, and what is open by one is closed with a code that says: come back.
+
+A change of the journal's incarnation (a restored backup) reads all keys anew: the backup is what is true now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from sessions.model.api_keys import SECRET_BYTES, ApiKey, ApiKeys, Wanted, make, opens, split
+from sessions.model.audit import Action, Audited
+from sessions.model.errors import SessileError, Unauthorized, Unavailable
+from sessions.model.types import Json, Principal, UnixMs
+
+POLL_S: Final = 1.0
+READ_S: Final = 5.0
+STALE_S: Final = 15.0
+PAGE: Final = 2000
+
+log = structlog.get_logger(__name__)
+
+
+class KeyRing:
+    """The keys. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
+
+    def __init__(
+        self,
+        store: ApiKeys,
+        *,
+        now_ms: Callable[[], UnixMs],
+        clock: Callable[[], float],
+        incarnation: Callable[[], str] = str,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._clock = clock
+        self._incarnation_now = incarnation
+        self._random_bytes = random_bytes
+        self._keys: dict[str, ApiKey] = {}
+        self._version = 0
+        self._incarnation = ""
+        self._fresh_at: float | None = None  # when the newest read that succeeded began
+        self._reading = asyncio.Lock()
+        self.ended: Callable[[str, SessileError], None] = _nobody
+        """Told of each key that lets nobody in any more."""
+        self.refused: Callable[[ApiKey, SessileError], None] = _unnoticed
+        """Told of each key that has ended and was shown."""
+        self.stale: Callable[[SessileError], None] = _nobody_at_all
+        """Told when the keys cannot be trusted any more because nothing was heard of the journal."""
+
+    # -- knowing ------------------------------------------------------------------------------------------------------
+
+    def looks_like_ours(self, credential: str) -> bool:
+        return split(credential) is not None
+
+    def principal_of(self, credential: str) -> Principal:
+        """Raises Unauthorized, which says more than that only to who has the right secret; Unavailable when stale."""
+        self.check_fresh()
+        parts = split(credential)
+        key = None if parts is None else self._keys.get(parts[0])
+        if not opens(key, parts[1] if parts else "") or key is None:
+            raise Unauthorized("unauthorized", "This key is not known here.")
+        match key.state(self._now_ms()):
+            case "revoked":
+                error = revoked()
+            case "expired":
+                error = expired()
+            case "active":
+                return key.principal
+        self.refused(key, error)
+        raise error
+
+    def find(self, key_id: str) -> ApiKey | None:
+        return self._keys.get(key_id)
+
+    def all(self) -> list[ApiKey]:
+        """Every key, newest first."""
+        return sorted(self._keys.values(), key=lambda key: (-key.created_at, key.id))
+
+    def check_fresh(self) -> None:
+        """Raises Unavailable where it has been too long since the store was read."""
+        if self._fresh_at is None or self._clock() - self._fresh_at > STALE_S:
+            raise Unavailable("keys_unavailable", "Keys cannot be checked at the moment.", retry_after_ms=1000)
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    async def create(self, wanted: Wanted, *, created_by: str = "", by: Principal | None = None) -> tuple[ApiKey, str]:
+        """A new key, stored, and how it is written. `by` None: on the command line. Raises BadInput, Limited,
+        Unavailable."""
+        created_by = created_by if by is None else by.key_id
+        key, written = make(wanted, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by)
+        detail = {"key": key.id, "role": key.role, "scopes": list(key.scopes), "expires_at": key.expires_at}
+        stored = await self._store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
+        self._take(stored)
+        log.info("key_created", key=stored.id, tenant=stored.tenant, role=stored.role, by=created_by)
+        return stored, written
+
+    async def revoke(self, key_id: str, *, revoked_by: str = "", by: Principal | None = None) -> ApiKey | None:
+        """Revoked for good and from now on when it returns; None where there is no such key. Raises Unavailable."""
+        known, now = self._keys.get(key_id), self._now_ms()
+        user = None if known is None else known.user
+        key = await self._store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))
+        if key is not None:
+            self._take(key)
+            log.info("key_revoked", key=key.id, tenant=key.tenant, by=revoked_by if by is None else by.key_id)
+        return key
+
+    async def refresh(self) -> None:
+        """Takes in what has changed. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(READ_S):
+                await self._read()
+        except TimeoutError as error:
+            raise Unavailable("keys_unavailable", "The keys could not be read in time.") from error
+
+    async def run(self) -> None:
+        """Keeps the ring up to date until it is cancelled."""
+        told = False
+        while True:
+            try:
+                await self.refresh()
+                told = False
+            except SessileError as error:
+                log.warning("keys_not_read", error=error.code)
+                try:
+                    self.check_fresh()
+                except Unavailable as stale:
+                    if not told:
+                        told = True
+                        log.error("keys_stale", after_s=STALE_S)
+                        self.stale(stale)
+            await asyncio.sleep(POLL_S)
+
+    async def _read(self) -> None:
+        async with self._reading:
+            began = self._clock()
+            incarnation = self._incarnation_now()
+            if incarnation != self._incarnation:
+                await self._read_anew()
+                self._incarnation = incarnation
+            else:
+                while changes := await self._store.changes(after=self._version, limit=PAGE):
+                    for key in changes:
+                        self._version = key.version
+                        self._take(key)
+            self._fresh_at = began
+
+    async def _read_anew(self) -> None:
+        keys: dict[str, ApiKey] = {}
+        version = 0
+        while changes := await self._store.changes(after=version, limit=PAGE):
+            keys |= {key.id: key for key in changes}
+            version = changes[-1].version
+        gone = [key_id for key_id in self._keys if key_id not in keys]
+        self._version = version
+        for key_id in gone:
+            del self._keys[key_id]
+            self.ended(key_id, revoked())
+        for key in keys.values():
+            self._take(key)
+
+    def _take(self, key: ApiKey) -> None:
+        known = self._keys.get(key.id)
+        self._keys[key.id] = key
+        if key.revoked_at is not None and (known is None or known.revoked_at is None):
+            self.ended(key.id, revoked())
+
+
+def _audited(action: Action, at: UnixMs, by: Principal | None, user: str | None, detail: dict[str, Json]) -> Audited:
+    return Audited(action=action, at=at, by=by, user=user, detail=detail)
+
+
+def revoked() -> Unauthorized:
+    return Unauthorized("unauthorized", "This key was revoked.")
+
+
+def expired() -> Unauthorized:
+    return Unauthorized("unauthorized", "This key has expired.")
+
+
+def _nobody(key_id: str, error: SessileError) -> None:
+    """The ring of a process without doors."""
+
+
+def _unnoticed(key: ApiKey, error: SessileError) -> None:
+    """Likewise."""
+
+
+def _nobody_at_all(error: SessileError) -> None:
+    """Likewise."""
+
+
+def described(key: ApiKey, now: UnixMs) -> dict[str, object]:
+    """A key as its administrators see it: everything but what it is checked by."""
+    told = {name: value for name, value in msgspec.structs.asdict(key).items() if name not in ("digest", "version")}
+    return {"object": "key", **told, "scopes": list(key.scopes), "state": key.state(now)}

@@ -1,0 +1,71 @@
+"""How often an address may be wrong about who it is: failed authentications, counted per address.
+
+A bucket of failures per address; IPv6 counts by /64, which is what one customer has. Over the bucket a failure is
+answered `rate_limited` instead of `unauthorized`, and a credential that costs a signature check is not looked at.
+
+A good key is let in whatever its address did: secrets of 256 bits are not guessed, so locking an address out would only
+let one user of a shared address (an office, a proxy) lock out the others. What is limited is work and log lines.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from sessions.model.errors import Limited
+
+
+class StrangerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    failures: int = 20  # at once
+    refill_s: float = 3.0  # one more every so often
+    addresses_max: int = 10_000  # remembered; the one that failed longest ago is forgotten first
+
+
+class Strangers:
+    """The buckets. `clock` is monotonic, in seconds."""
+
+    def __init__(self, *, clock: Callable[[], float], limits: StrangerLimits | None = None) -> None:
+        self._clock = clock
+        self._limits: Final = limits or StrangerLimits()
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # failures not yet forgiven, as of when
+
+    def check(self, address: str | None) -> None:
+        """Raises Limited for an address that has been wrong too often."""
+        wait_s = self._wait_s(_name(address))
+        if wait_s > 0:
+            raise Limited(
+                "rate_limited", "Too many wrong keys from this address.", retry_after_ms=round(wait_s * 1000) + 1
+            )
+
+    def failed(self, address: str | None) -> None:
+        """Counts a failure. Raises Limited where it was one too many."""
+        name = _name(address)
+        self.check(address)
+        spent = self._now(name) + 1
+        self._spent[name] = (spent, self._clock())
+        self._spent.move_to_end(name)
+        if len(self._spent) > self._limits.addresses_max:
+            self._spent.popitem(last=False)
+
+    def _now(self, name: str) -> float:
+        spent, at = self._spent.get(name, (0.0, 0.0))
+        return max(0.0, spent - (self._clock() - at) / self._limits.refill_s)
+
+    def _wait_s(self, name: str) -> float:
+        return max(0.0, self._now(name) + 1 - self._limits.failures) * self._limits.refill_s
+
+
+def _name(address: str | None) -> str:
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return address or ""
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+    return str(parsed)

@@ -1,0 +1,347 @@
+"""Tokens of others: JWTs by configured issuers become principals.
+
+A token is looked at in this order, and the first thing that is wrong ends it: its issuer is one of ours; its algorithm
+is on that issuer's list (asymmetric ones only: an issuer's public key never becomes an HMAC secret, and `none` is no
+algorithm); its `kid` names a key of the issuer's set, made for that algorithm; signature, `exp`, `nbf`, `iat`, `aud`,
+`iss`; then its claims say tenant, user, authority and scopes, within what the configuration allows this issuer to say.
+
+What was checked is remembered by digest until the token ends or the issuer's keys change. A key set is read again every
+`refresh_s`, and at once (at most every `UNKNOWN_KID_S`) when a token names a key that is not in it: its bearer is told
+to come back in a second. A set that cannot be read or understood changes nothing: the old one stays in force.
+
+Does not know doors. PyJWT checks signatures; RFC 7519, RFC 8725 (what to refuse and why), RFC 7517 (key sets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tomllib
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import jwt
+import msgspec
+import structlog
+from msgspec import Meta
+
+from sessions.model.api_keys import check_name
+from sessions.model.errors import BadInput, Unauthorized, Unavailable
+from sessions.model.types import DEFAULT_SCOPES, SCOPES, Authority, Principal, Scope, TenantId, UnixMs
+from transport.auth.authenticator import TOKEN_PREFIX, is_loopback
+
+JWKS_BYTES_MAX: Final = 256 * 1024
+JWKS_KEYS_MAX: Final = 100
+FETCH_S: Final = 5.0
+FILE_S: Final = 5.0  # how often a file is looked at
+RETRY_S: Final = 5.0  # after a set could not be read
+UNKNOWN_KID_S: Final = 10.0
+REMEMBERED_MAX: Final = 10_000
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
+Text = Annotated[str, Meta(min_length=1, max_length=512)]
+
+log = structlog.get_logger(__name__)
+
+
+class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[issuers]]` table of the configuration."""
+
+    issuer: Text  # as tokens say it in `iss`
+    audience: Text  # what must stand in `aud`
+    jwks: Text  # a file, or https://... (http:// on loopback only)
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256")
+    tenant: str = ""  # all tokens are of this tenant ...
+    tenant_claim: str = ""  # ... or say which one here: exactly one of the two is given
+    user_claim: Text = "sub"
+    role_claim: str = ""  # who a token may be, where it says so; of `roles`
+    roles: Annotated[tuple[Authority, ...], Meta(min_length=1)] = ("user",)  # the first is what a token is by itself
+    scope_claim: str = "scope"  # a list, or words with blanks between; other words than ours are ignored
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES  # what a token may have, and has where it has no such claim
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    refresh_s: Annotated[float, Meta(ge=5, le=86_400)] = 300.0
+
+    @property
+    def remote(self) -> bool:
+        return "://" in self.jwks
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    issuers: Annotated[tuple[Issuer, ...], Meta(min_length=1, max_length=100)]
+
+
+def read_issuers(path: str) -> tuple[Issuer, ...]:
+    """The issuers file. Raises BadInput, which says what is wrong in it."""
+
+    def bad(why: object) -> BadInput:
+        return BadInput("invalid_setting", f"issuers = {path!r}: {why}", param="issuers")
+
+    try:
+        issuers = msgspec.convert(tomllib.loads(Path(path).read_text()), _File).issuers
+    except (OSError, ValueError, msgspec.ValidationError) as error:  # tomllib's error is a ValueError
+        raise bad(error) from error
+    for each in issuers:
+        if bool(each.tenant) == bool(each.tenant_claim):
+            raise bad(f"{each.issuer}: give `tenant` or `tenant_claim`, one of the two")
+        if each.remote:
+            url = urlsplit(each.jwks)
+            if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
+                raise bad(f"{each.issuer}: jwks = {each.jwks!r} is not https")
+    if len({each.issuer for each in issuers}) != len(issuers):
+        raise bad("an issuer stands there twice")
+    return issuers
+
+
+class _Key(NamedTuple):
+    key: Any  # as `cryptography` has it
+    meant_for: str | None  # the one algorithm that it may be used with, where its set says so
+
+
+def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
+    """The keys of a set by `kid` ("" for one without) that may check signatures with these algorithms. Raises
+    ValueError for what is not a key set, or has no such key."""
+    try:
+        document = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or len(entries) > JWKS_KEYS_MAX:
+        raise ValueError(f"it has no `keys`, a list of at most {JWKS_KEYS_MAX}")
+    keys: dict[str, _Key] = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
+            continue  # not for us: a set may have keys for other purposes
+        try:
+            key = jwt.PyJWK.from_dict(entry).key
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise ValueError(f"key {entry.get('kid')!r} cannot be read: {error}") from error
+        if entry.get("alg") is None or entry["alg"] in algorithms:
+            keys[str(entry.get("kid", ""))] = _Key(key, entry.get("alg"))
+    if not keys:
+        raise ValueError(f"it has no key for {', '.join(algorithms)}")
+    return keys
+
+
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+async def fetch(where: str) -> bytes:
+    """A key set's bytes, of a file or a URL. Raises OSError."""
+    return await asyncio.to_thread(_fetched, where)
+
+
+def _fetched(where: str) -> bytes:
+    if "://" not in where:
+        return Path(where).read_bytes()[: JWKS_BYTES_MAX + 1]
+    request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
+    with urllib.request.urlopen(request, timeout=FETCH_S) as answer:  # read_issuers has looked at the scheme
+        found: bytes = answer.read(JWKS_BYTES_MAX + 1)
+        return found
+
+
+class _Set:
+    """An issuer's keys as they stand."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self.issuer = issuer
+        self.keys: dict[str, _Key] = {}
+        self.data = b""
+        self.wanted = asyncio.Event()  # somebody came with a key id that is not in the set
+        self.asked_at: float | None = None
+        self.looking = False  # and it has not been looked at since
+
+
+class Issuers:
+    """What `transport.auth.authenticator.Tokens` asks for. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        *,
+        now_ms: Callable[[], UnixMs],
+        clock: Callable[[], float],
+        fetch: Fetch = fetch,
+    ) -> None:
+        self._sets = {each.issuer: _Set(each) for each in issuers}
+        self._now_ms = now_ms
+        self._clock = clock
+        self._fetch = fetch
+        self._remembered: OrderedDict[bytes, Principal] = OrderedDict()
+
+    # -- key sets -----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads all key sets. Raises BadInput for a file that is no key set. One at a URL may come later: until then
+        nobody gets in with its tokens."""
+        for each in self._sets.values():
+            try:
+                await self._read(each)
+            except (OSError, ValueError) as error:
+                if not each.issuer.remote:
+                    raise BadInput(
+                        "invalid_setting", f"jwks = {each.issuer.jwks!r}: {error}", param="issuers"
+                    ) from error
+                log.warning("jwks_not_read", issuer=each.issuer.issuer, error=str(error))
+
+    async def run(self) -> None:
+        """Keeps the key sets up to date until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._sets.values():
+                tasks.create_task(self._keep(each))
+
+    async def _keep(self, each: _Set) -> None:
+        pause_s = self._pause_s(each)
+        while True:
+            try:
+                async with asyncio.timeout(pause_s):
+                    await each.wanted.wait()
+            except TimeoutError:
+                pass  # it is time anyway
+            each.wanted.clear()
+            try:
+                await self._read(each)
+                pause_s = self._pause_s(each)
+            except (OSError, ValueError) as error:
+                log.warning("jwks_not_read", issuer=each.issuer.issuer, error=str(error), kept=len(each.keys))
+                pause_s = RETRY_S
+            each.looking = False
+
+    @staticmethod
+    def _pause_s(each: _Set) -> float:
+        if not each.keys:
+            return RETRY_S
+        return each.issuer.refresh_s if each.issuer.remote else FILE_S
+
+    async def _read(self, each: _Set) -> None:
+        """Raises OSError, ValueError; then the old set stays."""
+        data = await self._fetch(each.issuer.jwks)
+        if data == each.data:
+            return
+        if len(data) > JWKS_BYTES_MAX:
+            raise ValueError(f"it has more than {JWKS_BYTES_MAX} bytes")
+        each.keys = parse_jwks(data, each.issuer.algorithms)
+        each.data = data
+        self._remembered.clear()  # a key that was taken out of the set vouches for nobody any more
+        log.info("jwks_read", issuer=each.issuer.issuer, keys=sorted(each.keys))
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    def looks_like_one(self, credential: str) -> bool:
+        return credential.startswith("eyJ") and credential.count(".") == 2
+
+    def known(self, credential: str) -> Principal | None:
+        digest = hashlib.sha256(credential.encode()).digest()
+        principal = self._remembered.get(digest)
+        if principal is not None and principal.expires_at is not None and principal.expires_at <= self._now_ms():
+            del self._remembered[digest]
+            return None
+        return principal
+
+    def principal_of(self, credential: str) -> Principal:
+        """Raises Unauthorized, Unavailable."""
+        each, key, algorithm = self._key_of(credential)
+        issuer = each.issuer
+        try:
+            claims = jwt.decode(
+                credential,
+                key=key.key,
+                algorithms=[algorithm],
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                leeway=issuer.leeway_s,
+                options={"require": ["exp", "iss", "aud", issuer.user_claim], "verify_exp": False, "verify_nbf": False},
+            )
+        except (jwt.PyJWTError, TypeError, ValueError) as error:  # of the last two: a key of another kind
+            raise _wrong("its signature or a claim is not right") from error
+        principal = self._principal(issuer, claims)
+        digest = hashlib.sha256(credential.encode()).digest()
+        self._remembered[digest] = principal
+        if len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return principal
+
+    def _key_of(self, credential: str) -> tuple[_Set, _Key, str]:
+        """By what the token says of itself, which nobody has vouched for yet."""
+        try:
+            header = jwt.get_unverified_header(credential)
+            said = jwt.decode(credential, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise _wrong("it cannot be read") from error
+        issuer = said.get("iss")
+        each = self._sets.get(issuer) if isinstance(issuer, str) else None
+        if each is None:
+            raise _wrong("its issuer is not known here")
+        algorithm = header.get("alg")
+        if not isinstance(algorithm, str) or algorithm not in each.issuer.algorithms:
+            raise _wrong("its algorithm is not one that this issuer may use")
+        kid = header.get("kid")
+        key: _Key | None
+        if kid is None:
+            key = next(iter(each.keys.values())) if len(each.keys) == 1 else None
+        else:
+            key = each.keys.get(kid) if isinstance(kid, str) else None
+            if key is None:
+                self._look_again(each)
+        if key is None or key.meant_for not in (None, algorithm):
+            raise _wrong("its key is not one of its issuer's")
+        return each, key, algorithm
+
+    def _look_again(self, each: _Set) -> None:
+        """For a key id that is not known: its issuer may have a new one. Raises Unavailable when that is being looked
+        up, so that whoever has the first token of a new key comes back."""
+        now = self._clock()
+        if not each.looking and (each.asked_at is None or now - each.asked_at >= UNKNOWN_KID_S):
+            each.asked_at, each.looking = now, True
+            each.wanted.set()
+        if each.looking:
+            raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
+
+    def _principal(self, issuer: Issuer, claims: dict[str, Any]) -> Principal:
+        now_s = self._now_ms() / 1000
+        ends, begins = claims["exp"], claims.get("nbf")
+        if not _is_time(ends) or (begins is not None and not _is_time(begins)):
+            raise _wrong("exp and nbf are numbers")
+        if ends + issuer.leeway_s <= now_s:
+            raise Unauthorized("token_expired", "This token has expired.")
+        if begins is not None and begins - issuer.leeway_s > now_s:
+            raise _wrong("it is not valid yet")
+        tenant = claims.get(issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
+        user = claims[issuer.user_claim]
+        for name, value in (("tenant", tenant), ("user", user)):
+            if not isinstance(value, str) or not check_name(value):
+                raise _wrong(f"its {name} is not a text of 1 to 128 characters")
+        assert isinstance(tenant, str) and isinstance(user, str)
+        role = claims.get(issuer.role_claim, issuer.roles[0]) if issuer.role_claim else issuer.roles[0]
+        if role not in issuer.roles:
+            raise _wrong("its role is not one that this issuer may give")
+        return Principal(
+            tenant=TenantId(tenant),
+            key_id=TOKEN_PREFIX + issuer.issuer,
+            user=user,
+            role=role,
+            scopes=_scopes(issuer, claims),
+            expires_at=UnixMs(int((ends + issuer.leeway_s) * 1000)),
+        )
+
+
+def _scopes(issuer: Issuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
+    """What the token may do: what it says, within what its issuer may say."""
+    said = claims.get(issuer.scope_claim) if issuer.scope_claim else None
+    if said is None:
+        return issuer.scopes
+    words = said.split() if isinstance(said, str) else said
+    if not isinstance(words, list):
+        raise _wrong("its scopes are neither a text nor a list")
+    return tuple(scope for scope in SCOPES if scope in words and scope in issuer.scopes)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
+
+
+def _wrong(why: str) -> Unauthorized:
+    return Unauthorized("unauthorized", f"This token is not accepted: {why}.")

@@ -1,0 +1,61 @@
+"""How commands ask a running server: JSON over its HTTP API, with a key that never goes over an open line."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sessions.model.errors import SessileError, Unavailable
+from transport.auth.authenticator import is_loopback
+from transport.cli.settings import BadSetting
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+
+Told = dict[str, Any]
+
+
+def base_of(server: str, credential: str) -> str:
+    """The address of a server without its last slash. Raises BadSetting."""
+    url = urlsplit(server)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise BadSetting(f"url = {server!r}: http://HOST:PORT or https://HOST:PORT is expected")
+    if url.scheme == "http" and not is_loopback(url.hostname) and credential:
+        raise BadSetting(f"url = {server!r}: a key goes over https only, or to this machine")
+    return server.rstrip("/")
+
+
+def call(method: str, url: str, credential: str, body: Told | None = None, *, timeout_s: float = 30) -> Told:
+    """One request. Blocking. Raises the SessileError that is its answer, Unavailable where there is none."""
+    with opened(method, url, credential, body, timeout_s=timeout_s) as answer:
+        try:
+            told: Told = msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
+            return told
+        except (OSError, msgspec.DecodeError) as error:
+            raise Unavailable("keys_unavailable", f"{url} cannot be asked: {error}") from error
+
+
+def opened(method: str, url: str, credential: str, body: Told | None = None, *, timeout_s: float = 30) -> Any:
+    """The answer, to be read and closed."""
+    headers = {"content-type": "application/json"}
+    if credential:
+        headers["authorization"] = f"Bearer {credential}"
+    data = None if body is None else msgspec.json.encode(body)
+    request = urllib.request.Request(url, data, headers, method=method)
+    try:
+        return urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        raise _refused(error) from error
+    except OSError as error:
+        raise Unavailable("keys_unavailable", f"{url} cannot be asked: {error}") from error
+
+
+def _refused(error: urllib.error.HTTPError) -> SessileError:
+    try:
+        said = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
+        return SessileError(str(said["code"]), str(said["message"]))
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return SessileError("internal_error", f"The server answered {error.code}.")

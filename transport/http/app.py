@@ -1,0 +1,181 @@
+"""The HTTP side: one FastAPI application, made of routers that each live in a file of `transport/http/routes`.
+
+Decides what every route shares: errors in OpenAI's shape, who is asking, request ids and size limits. A new
+door over HTTP is a new file with a `router` function and a line in `make_app`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+
+from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
+from transport import errors
+from transport.gateway import Gateway
+from transport.http.middleware import App, Receive, Scope, Send, Surroundings
+from transport.http.routes import (
+    audit,
+    chat,
+    conversations,
+    health,
+    keys,
+    limits,
+    metrics,
+    models,
+    operator,
+    page,
+    responses,
+    reviews,
+    sessions,
+    tickets,
+    usage,
+    users,
+)
+from transport.http.routes.health import Readiness
+from transport.openai.turn_starter import Doorway
+from transport.ops.prometheus import Exposition
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+CORS_ASKED: Final = (
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "last-event-id",
+    "session-id",
+    "x-request-id",
+    "x-sessile-event-ids",
+    "x-session-id",
+    "x-sessile-user",
+)
+"""What a listed page may send. No cookies: credentials are headers, so a page acts by what it holds and no other."""
+CORS_TOLD: Final = (
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+)
+CORS_S: Final = 600
+
+_BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
+
+log = structlog.get_logger(__name__)
+
+
+def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: Exposition) -> App:
+    """The application. `web` is the folder of the page at `/`; None serves no page."""
+    app = FastAPI(title="Sessile", version=version, redoc_url=None)
+    app.state.auditor = gateway.auditor
+    app.add_exception_handler(SessileError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _failed)
+    if gateway.access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=gateway.access.origins,
+            allow_methods=("GET", "POST", "PATCH", "DELETE"),
+            allow_headers=CORS_ASKED,
+            expose_headers=CORS_TOLD,
+            max_age=CORS_S,
+        )
+    app.include_router(health.router(readiness))
+    app.include_router(metrics.router(gateway, exposition))
+    app.include_router(tickets.router(gateway))
+    app.include_router(keys.router(gateway))
+    doorway = Doorway(gateway, history=gateway.history, new_id=gateway.new_id)
+    app.include_router(models.router(gateway))
+    app.include_router(chat.router(gateway, doorway))
+    app.include_router(responses.router(gateway, doorway))
+    app.include_router(conversations.router(gateway, doorway))
+    app.include_router(sessions.router(gateway, doorway))
+    app.include_router(reviews.router(gateway, doorway))
+    app.include_router(usage.router(gateway))
+    app.include_router(audit.router(gateway))
+    app.include_router(limits.router(gateway))
+    app.include_router(users.router(gateway))
+    app.include_router(operator.router(gateway, version=version))
+    if web is not None:
+        app.include_router(page.router(web))  # last: it takes every path that nobody else has
+    return Surroundings(
+        app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
+    )
+
+
+def error_response(error: SessileError) -> JSONResponse:
+    """An error as OpenAI's clients expect it."""
+    headers = {}
+    if error.retry_after_ms is not None:
+        headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
+    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, headers)
+
+
+async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(error)(scope, receive, send)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SessileError)
+    auditor, principal = request.app.state.auditor, getattr(request.state, "principal", None)
+    if isinstance(error, Forbidden) and auditor is not None and principal is not None:
+        route = request.scope.get("route")
+        await auditor.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
+    return error_response(error)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return error_response(invalid(error.errors()))
+
+
+def invalid(found: Sequence[dict[str, Any]]) -> BadInput:
+    """What is wrong with a request, as OpenAI says it. Of a union's complaints the deepest is about what was meant."""
+    first = max(found, key=lambda each: len(each["loc"]))
+    kind, message = first["type"], first["msg"]
+    path = ""
+    for part in first["loc"][1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in _BRANCHES:
+            path += f".{part}" if path else part
+    if kind == "json_invalid":
+        return BadInput("invalid_request", "The body of this request is not valid JSON.")
+    if kind == "missing":
+        return BadInput("missing_required_parameter", f"Missing required parameter: '{path}'.", param=path or None)
+    if kind == "extra_forbidden":
+        return BadInput("unknown_parameter", f"Unknown parameter: '{path}'.", param=path)
+    what = f"Invalid value for '{path}': " if path else ""
+    return BadInput("invalid_request", f"{what}{message}.", param=path or None)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, SessileError):  # met while the body was read
+        return error_response(error.__cause__)
+    if error.status_code == 405:
+        answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
+    elif error.status_code == 404:
+        answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
+    else:
+        answer = BadInput("invalid_request", str(error.detail))
+    response = error_response(answer)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    log.error("request_failed", path=request.url.path, exc_info=error)
+    return error_response(Internal("internal_error", "The server failed to carry this out."))

@@ -1,0 +1,97 @@
+"""The headers of an HTTP request that bear on sessions and streams."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from fastapi import Request
+
+from sessions.model.errors import BadInput
+from sessions.model.types import INTEGER_MAX, Epoch, ResponseId
+
+KEY_LENGTH_MAX: Final = 255
+_EVENT_ID: Final = re.compile(
+    r"^(?P<epoch>[^\s:.]{1,128})(\.(?P<response>[^\s:.]{1,128})\.(?P<request>[0-9a-f]{12}))?:(?P<offset>\d{1,16})$"
+)
+
+
+class Asked(NamedTuple):
+    idempotency_key: str | None
+    event_ids: bool
+
+
+class EventId(NamedTuple):
+    """A place in a log, as the `id:` line of an event names it. On the stream that a request began it says besides
+    which response is read (the first of several) and what asked for it, so that it leads back there by itself."""
+
+    epoch: Epoch
+    offset: int
+    response: ResponseId | None = None
+    request: str = ""  # `request_digest`
+
+    def __str__(self) -> str:
+        answer = "" if self.response is None else f".{self.response}.{self.request}"
+        return f"{self.epoch}{answer}:{self.offset}"
+
+
+Naming = Callable[[Epoch, int], EventId]
+"""How a stream names its events."""
+
+
+def naming(response: ResponseId, body: bytes, key: str | None) -> Naming:
+    """The ids of a stream that a request with this body began. Where an Idempotency-Key leads back to it, places do."""
+    if key is not None:
+        return EventId
+    return partial(EventId, response=response, request=request_digest(body))
+
+
+def request_digest(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=6).hexdigest()
+
+
+def asked(request: Request) -> Asked:
+    """Raises BadInput."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= KEY_LENGTH_MAX:
+        raise BadInput(
+            "invalid_request", f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters.", param="idempotency_key"
+        )
+    return Asked(key, request.headers.get("x-sessile-event-ids") == "1")
+
+
+def last_event_id(request: Request) -> EventId | None:
+    """Where a reader that comes back stands. Raises BadInput for what is no id of ours."""
+    given = request.headers.get("last-event-id")
+    if not given:
+        return None
+    found = _EVENT_ID.match(given)
+    if found is None or int(found["offset"]) > INTEGER_MAX:
+        raise BadInput("invalid_request", "Last-Event-ID is not an id of this server.", param="last_event_id")
+    response = ResponseId(found["response"]) if found["response"] else None
+    return EventId(Epoch(found["epoch"]), int(found["offset"]), response, found["request"] or "")
+
+
+def came_back(request: Request, asked: Asked, body: bytes) -> EventId | None:
+    """Where the reader stands of a stream that a request with this body began. Raises BadInput for an id that does not
+    lead to one: who sends it wants no second answer."""
+    seen = last_event_id(request)
+    if seen is None:
+        return None
+    if not asked.event_ids:
+        raise unfollowed("Last-Event-ID needs X-Sessile-Event-Ids: 1 beside it.")
+    if seen.response is None and asked.idempotency_key is None:
+        raise unfollowed(
+            "This Last-Event-ID does not name its answer: send the Idempotency-Key of the first request with it, or ask"
+            " anew without it."
+        )
+    if seen.response is not None and seen.request != request_digest(body):
+        raise unfollowed("This Last-Event-ID is of a stream that another request began.")
+    return seen
+
+
+def unfollowed(why: str) -> BadInput:
+    return BadInput("invalid_request", why, param="last_event_id")

@@ -1,0 +1,110 @@
+"""uvicorn's HTTP connection with the limits that it does not have: sizes and times before anyone is known.
+
+A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
+neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.
+
+Does not know requests; the size of bodies is `transport.http.app`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX: Final = 32 * 1024
+HEAD_S: Final = 10.0
+BODY_S: Final = 60.0
+CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One HTTP connection, until it closes or becomes a WebSocket."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _head_done = False
+    _refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._refuse(b"503 Service Unavailable", b"Too many connections.")
+            return
+        self._until(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._until(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        if not self._head_done:
+            self._head_bytes += len(data)  # a line without an end never gets as far as a callback
+        super().data_received(data)
+        if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._until(HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES_MAX:
+            self._refuse_head()
+        if self._refused:
+            return
+        self._head_done = True
+        self._head_bytes = 0
+        self._until(BODY_S)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._refused:
+            return
+        self._head_done = False
+        self._until(None)
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._refused:
+            return
+        self._until(None)
+        super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
+
+    def _until(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self._head_done and self.cycle is not None and self.cycle.response_started:
+            self.transport.close()
+        else:
+            self._refuse(b"408 Request Timeout", b"The request did not come in time.")
+
+    def _refuse_head(self) -> None:
+        self._refuse(b"431 Request Header Fields Too Large", b"The head of the request is too large.")
+
+    def _refuse(self, status: bytes, why: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        length = str(len(why)).encode()
+        self.transport.write(
+            b"HTTP/1.1 "
+            + status
+            + b"\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: "
+            + length
+            + b"\r\nconnection: close\r\n\r\n"
+            + why
+        )
+        self.transport.close()

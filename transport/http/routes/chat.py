@@ -1,0 +1,90 @@
+"""`POST /v1/chat/completions`: OpenAI's shape exactly, on sessions that the client need not know of.
+
+A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` asks for ids; the same
+request with the last of them as `Last-Event-ID` goes on behind it. Closing a plain stream cancels its answer, but only
+if the request carried neither `Idempotency-Key` nor that header and nobody else reads the answer here; whoever reads
+its whole session does, a stream of another answer of that session does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from sessions.model.errors import BadInput
+from transport.gateway import Gateway
+from transport.http import sse
+from transport.http.headers import asked, came_back, naming
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai.chat import Completion
+from transport.openai.model_catalog import ModelCard, card
+from transport.openai.parse_request import chat_history, chat_sampling, chat_tools
+from transport.openai.request_models import ChatRequest
+from transport.openai.response_models import STREAM, ChatCompletion, answers
+from transport.openai.turn_starter import Doorway, Wanted
+
+DOOR: Final = "chat"
+
+
+def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+    routes = APIRouter(tags=["chat"], route_class=StrictRoute)
+
+    @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
+    async def create(request: Request, body: ChatRequest) -> Response:
+        """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
+        principal = principal_of(request, gateway, "chat")
+        gateway.check_draining()
+        headers, given = asked(request), await request.body()
+        seen = came_back(request, headers, given)
+        wanted = wanted_of(body, card(gateway.models, body.model))
+        begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
+        session = begun.cursor.key.session
+        plain = headers.idempotency_key is None and not headers.event_ids
+
+        def left() -> None:
+            if plain and begun.cursor.alone:
+                doorway.cancel_soon(principal, session, begun.responses)
+
+        completion = Completion(
+            doorway,
+            begun,
+            model=wanted.model,
+            logprobs=wanted.sampling.logprobs,
+            usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        )
+        told = {"x-session-id": session}
+        if not body.stream:
+            whole = await sse.unless_gone(request, completion.whole(), left)
+            return JSONResponse(whole, headers=told)
+        ids = naming(begun.responses[0], given, headers.idempotency_key) if headers.event_ids else None
+        chunks = completion.stream(ids=ids, skip=seen)
+        # What is wrong before the first word is told by the status.
+        first = await sse.unless_gone(request, anext(chunks), left)
+        return sse.EventStream(sse.resumed(first, chunks), left=left, headers=told)
+
+    return routes
+
+
+def wanted_of(body: ChatRequest, model: ModelCard) -> Wanted:
+    """The request in our words. Raises BadInput."""
+    if body.stream_options is not None and not body.stream:
+        raise BadInput(
+            "invalid_request",
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+        )
+    instructions, units = chat_history(body.messages)
+    sampling = chat_sampling(body)
+    model.check(sampling, format_param="response_format")
+    return Wanted(
+        model=model.id,
+        user=body.user or body.safety_identifier,
+        instructions=instructions,
+        tools=chat_tools(body.tools),
+        units=units,
+        sampling=sampling,
+        choices=body.n or 1,
+    )

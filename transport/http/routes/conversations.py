@@ -1,0 +1,138 @@
+"""`/v1/conversations`: sessions under OpenAI's name for them, and their items.
+
+A conversation's items are those of its present branch. They are not taken out one by one: a response is erased by
+`DELETE /v1/responses/{id}`, a conversation as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from sessions.model import commands as cm
+from sessions.model.errors import NotFound
+from sessions.model.types import CommandId, Json, Principal, SessionId, SessionKey, derived_session_id
+from transport.gateway import Gateway
+from transport.http.headers import asked
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import render, request_models
+from transport.openai.conversations import Page, PageOf, listed, upwards
+from transport.openai.parse_request import input_units
+from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ToldItemOf, answers
+from transport.openai.turn_starter import Doorway
+
+DOOR: Final = "conversations"
+Items = Annotated[list[request_models.InputItem], Field(max_length=20)]
+
+
+class ConversationCreate(request_models.Request):
+    items: Items | None = None
+    metadata: request_models.Metadata | None = None
+
+
+class ConversationUpdate(request_models.Request):
+    metadata: request_models.Metadata | None
+
+
+class ItemsCreate(request_models.Request):
+    items: Items
+
+
+def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+    routes = APIRouter(tags=["conversations"], route_class=StrictRoute)
+
+    async def state_of(principal: Principal, conversation: str) -> dict[str, Json]:
+        _, state = await gateway.logs.state(principal, key_of(principal, conversation))
+        return state
+
+    async def conversation_of(principal: Principal, conversation: str) -> dict[str, Json]:
+        state = await state_of(principal, conversation)
+        return {
+            "id": conversation,
+            "object": "conversation",
+            "created_at": state["created_at"] // 1000,
+            "metadata": state["metadata"],
+        }
+
+    def command_of(request: Request, principal: Principal) -> CommandId:
+        return doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+
+    @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
+    async def create(request: Request, body: ConversationCreate | None = None) -> Response:
+        """A new conversation, with what has been said in it before."""
+        principal = principal_of(request, gateway, "chat")
+        gateway.check_draining()
+        command_id = command_of(request, principal)
+        session = derived_session_id(principal, command_id)
+        given = body or ConversationCreate()
+        turn = cm.TurnCreate(
+            id=command_id,
+            session=session,
+            create=cm.SessionSettings(metadata=dict(given.metadata or {})),
+            items=tuple(item for unit in input_units(given.items) for item in unit.items),
+            respond=False,
+        )
+        await gateway.execute(principal, turn)
+        return JSONResponse(await conversation_of(principal, session))
+
+    @routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
+    async def retrieve(request: Request, conversation: str) -> Response:
+        return JSONResponse(await conversation_of(principal_of(request, gateway, "read"), conversation))
+
+    @routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
+    async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
+        principal = principal_of(request, gateway, "chat")
+        command = cm.SessionUpdate(
+            id=command_of(request, principal),
+            session=key_of(principal, conversation).session,
+            metadata=dict(body.metadata or {}),
+        )
+        await gateway.execute(principal, command)
+        return JSONResponse(await conversation_of(principal, conversation))
+
+    @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
+    async def delete(request: Request, conversation: str) -> Response:
+        principal = principal_of(request, gateway, "chat")
+        session = key_of(principal, conversation).session
+        await gateway.execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
+        return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
+
+    @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
+    async def items(request: Request, conversation: str, page: PageOf) -> Response:
+        """What has been said, newest first unless `order` says otherwise."""
+        state = await state_of(principal_of(request, gateway, "read"), conversation)
+        return JSONResponse(listed(upwards(state["items"], state["head"]), page))
+
+    @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
+    async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
+        """Lays items below the newest one; nobody answers them yet."""
+        principal = principal_of(request, gateway, "chat")
+        units = input_units(body.items)
+        turn = cm.TurnCreate(
+            id=command_of(request, principal),
+            session=key_of(principal, conversation).session,
+            items=tuple(item for unit in units for item in unit.items),
+            respond=False,
+        )
+        ok = await gateway.execute(principal, turn)
+        state = await state_of(principal, conversation)
+        made = upwards(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
+        return JSONResponse(listed(made, Page(limit=100, order="asc", after=None)))
+
+    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ToldItemOf))
+    async def item(request: Request, conversation: str, item_id: str) -> Response:
+        state = await state_of(principal_of(request, gateway, "read"), conversation)
+        for each in state["items"]:
+            if each.id == item_id:
+                return JSONResponse(render.item(each))
+        raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
+
+    return routes
+
+
+def key_of(principal: Principal, session: str) -> SessionKey:
+    return SessionKey(principal.tenant, SessionId(session))

@@ -1,0 +1,38 @@
+"""Is the process alive, and may it be sent traffic? For load balancers, people and `make serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from transport.openai.response_models import ERRORS
+
+Readiness = Callable[[], str | None]
+"""None when traffic is welcome, else the reason why not."""
+
+
+class Health(BaseModel):
+    status: str
+    reason: str | None = None
+
+
+def router(readiness: Readiness) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/healthz", responses=ERRORS)
+    async def alive() -> Health:
+        """200 as long as the process answers."""
+        return Health(status="ok")
+
+    @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
+    async def ready(response: Response) -> Health:
+        """200 when traffic is welcome; 503 with the reason while draining or while the engine is started again."""
+        reason = readiness()
+        if reason is None:
+            return Health(status="ok")
+        response.status_code = 503
+        return Health(status="unavailable", reason=reason)
+
+    return routes

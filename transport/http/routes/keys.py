@@ -1,0 +1,150 @@
+"""`/v1/keys`: API keys, for those who administer a tenant. A service's key administers its own, an operator's all.
+
+A key is shown whole once, in the answer that makes it. Another tenant's key is like none at all. Nobody makes a key of
+an authority above their own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+
+from sessions.model.api_keys import ApiKey, Wanted
+from sessions.model.authorization import demand_administrator, may_grant
+from sessions.model.errors import Forbidden, NotFound, Unavailable
+from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope, UnixMs
+from transport.auth.api_key_cache import KeyRing, described
+from transport.gateway import Gateway
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import request_models
+from transport.openai.response_models import ERRORS, Told
+
+Id = Annotated[str, Path(pattern=r"^[a-z2-7]{12}$")]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+PAGE_MAX: Final = 1000
+
+
+class KeyCreate(request_models.Request):
+    """`expires_at` is unix time in milliseconds. Absent scopes are what the role usually needs."""
+
+    tenant: Name | None = None
+    role: Authority = "user"
+    user: Name | None = None
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=16)] | None = None
+    name: Annotated[str, Field(max_length=128)] = ""
+    expires_at: Annotated[int, Field(ge=0, le=INTEGER_MAX)] | None = None
+
+
+class Key(Told):
+    object: Literal["key"]
+    id: str
+    tenant: str
+    role: Authority
+    user: str | None
+    scopes: list[Scope]
+    name: str
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    revoked_at: int | None
+    state: Literal["active", "expired", "revoked"]
+
+
+class NewKey(Key):
+    """`key` is told here and never again."""
+
+    key: str
+
+
+class KeyList(Told):
+    object: Literal["list"]
+    data: list[Key]
+    has_more: bool
+    last_id: str | None
+
+
+def router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter(tags=["keys"], route_class=StrictRoute)
+
+    def ring_of() -> KeyRing:
+        if gateway.keys is None:
+            raise Unavailable("keys_unavailable", "This server keeps no keys.", retryable=False)
+        return gateway.keys
+
+    def told(key: ApiKey) -> Key:
+        return Key.model_validate(described(key, gateway.now_ms()))
+
+    async def found(principal: Principal, key_id: str) -> ApiKey:
+        demand_administrator(principal)
+        ring = ring_of()
+        await ring.refresh()
+        key = ring.find(key_id)
+        if key is None or (key.tenant != principal.tenant and principal.role != "operator"):
+            raise NotFound("key_not_found", f"There is no key {key_id!r}.", param="key_id")
+        return key
+
+    @routes.post("/v1/keys", status_code=201, responses=ERRORS)
+    async def create(request: Request, body: KeyCreate, response: Response) -> NewKey:
+        """Makes a key. Its secret is in this answer alone."""
+        principal = principal_of(request, gateway)
+        tenant = demand_administrator(principal, body.tenant)
+        if not may_grant(principal, body.role):
+            raise Forbidden("forbidden", "Only operators may make operators' keys.")
+        wanted = Wanted(
+            tenant=tenant,
+            role=body.role,
+            user=body.user,
+            scopes=None if body.scopes is None else tuple(body.scopes),
+            name=body.name,
+            expires_at=body.expires_at,
+        )
+        key, written = await ring_of().create(wanted, by=principal)
+        response.headers["cache-control"] = "no-store"
+        return NewKey.model_validate({**described(key, UnixMs(gateway.now_ms())), "key": written})
+
+    @routes.get("/v1/keys", responses=ERRORS)
+    async def listed(
+        request: Request,
+        tenant: Annotated[str | None, Query(max_length=128)] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+        after: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> KeyList:
+        """Keys, newest first: a tenant's, or with an operator's key and no `tenant` everybody's."""
+        principal = principal_of(request, gateway)
+        owner = demand_administrator(principal, tenant)
+        everybodys = principal.role == "operator" and tenant is None
+        ring = ring_of()
+        await ring.refresh()
+        keys = [key for key in ring.all() if everybodys or key.tenant == owner]
+        if after is not None:
+            places = [place for place, key in enumerate(keys) if key.id == after]
+            if not places:
+                raise NotFound("key_not_found", f"There is no key {after!r}.", param="after")
+            keys = keys[places[0] + 1 :]
+        page = keys[:limit]
+        return KeyList(
+            object="list",
+            data=[told(key) for key in page],
+            has_more=len(keys) > limit,
+            last_id=page[-1].id if page else None,
+        )
+
+    @routes.get("/v1/keys/{key_id}", responses=ERRORS)
+    async def shown(request: Request, key_id: Id) -> Key:
+        """One of them."""
+        return told(await found(principal_of(request, gateway), key_id))
+
+    @routes.delete("/v1/keys/{key_id}", responses=ERRORS)
+    async def revoke(request: Request, key_id: Id) -> Key:
+        """Revokes a key for good: at once in this process, within a second in the others. What is open by it ends."""
+        principal = principal_of(request, gateway)
+        key = await found(principal, key_id)
+        if not may_grant(principal, key.role):
+            raise Forbidden("forbidden", "Only operators may revoke operators' keys.")
+        revoked = await ring_of().revoke(key.id, by=principal)
+        return told(revoked or key)
+
+    return routes

@@ -1,0 +1,52 @@
+"""`/v1/models`: what is served here, with context window, capabilities and price."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from transport.gateway import Gateway
+from transport.http.routes.tickets import principal_of
+from transport.openai.model_catalog import card
+from transport.openai.response_models import ERRORS
+
+
+class Capabilities(BaseModel):
+    tools: bool
+    structured_output: bool
+    logprobs: bool
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    context_window: int | None
+    capabilities: Capabilities
+    price: dict[str, float] | None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+def router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter(tags=["models"])
+
+    @routes.get("/v1/models", responses=ERRORS)
+    async def models(request: Request) -> ModelList:
+        """The models that are served here."""
+        principal_of(request, gateway, "read")
+        return ModelList(object="list", data=[Model.model_validate(each.public()) for each in gateway.models()])
+
+    @routes.get("/v1/models/{model:path}", responses=ERRORS)
+    async def model(model: str, request: Request) -> Model:
+        """One of them."""
+        principal_of(request, gateway, "read")
+        return Model.model_validate(card(gateway.models, model).public())
+
+    return routes

@@ -1,0 +1,143 @@
+"""`/v1/operator/…`: what the operator page shows and does, for keys of operators
+(`sessions.model.authorization.demand_operator`).
+
+Reads are of this moment and are not kept. The page itself is static and lies at `/operator`
+(`transport.http.routes.page`); without a key it shows nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+
+from actors.maintenance.introspection import PAGE_MAX
+from sessions.metrics import Histogram, Measures
+from sessions.model.audit import INSTALLATION, Action
+from sessions.model.authorization import demand_operator
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import SessionId, SessionKey, TenantId
+from transport.cli.operator import Wanted
+from transport.gateway import Gateway
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import request_models
+from transport.openai.response_models import ERRORS
+from transport.ops.operator_api import Desk, resident_shown
+
+Name = Annotated[str, Path(max_length=256)]
+Filter = Annotated[str, Query(max_length=256)]
+State = Literal["", "loading", "idle", "turn", "sealed", "fenced", "gone"]
+
+
+class HandOff(request_models.Request):
+    """`replica` has the session; `to` takes it: absent, where placement would have it."""
+
+    replica: str
+    to: str = ""
+
+
+def router(gateway: Gateway, *, version: str) -> APIRouter:
+    routes = APIRouter(tags=["operations"], route_class=StrictRoute)
+
+    def desk(request: Request) -> Desk:
+        demand_operator(principal_of(request, gateway))
+        if gateway.desk is None:
+            raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
+        return gateway.desk
+
+    async def noted(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
+        """Before it is done. Raises Unavailable."""
+        if gateway.auditor is not None:
+            await gateway.auditor.note(tenant, action, by=request.state.principal, **about)
+
+    @routes.get("/v1/operator/overview", responses=ERRORS)
+    async def overview(request: Request) -> dict[str, Any]:
+        """Replicas with their load, and how well readers are served by this process."""
+        return {
+            "object": "overview",
+            "version": version,
+            "draining": gateway.draining,
+            "replicas": await desk(request).replicas(),
+            "health": health_of(gateway.measures),
+            "doors": doors_of(gateway),
+        }
+
+    @routes.get("/v1/operator/sessions", responses=ERRORS)
+    async def sessions(
+        request: Request,
+        replica: Filter = "",
+        tenant: Filter = "",
+        session: Filter = "",
+        state: State = "",
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
+        after: Annotated[str, Query(max_length=512)] = "",
+    ) -> dict[str, Any]:
+        """The sessions in memory: where, why there, KV, open answers. `after`: TENANT/SESSION, as `last_id` says it."""
+        if after and "/" not in after:
+            raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
+        wanted = Wanted(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
+        found = await desk(request).sessions(wanted)
+        return {
+            "object": "list",
+            "data": [resident_shown(each) for each in found.residents],
+            "total": found.total,
+            "has_more": found.has_more,
+            "last_id": "/".join(found.residents[-1].key) if found.residents else None,
+            "silent": found.silent,
+        }
+
+    @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
+    async def drain(request: Request, replica: Name) -> dict[str, Any]:
+        """Begins to hand everything off; the overview tells how far it is."""
+        sitting = desk(request)
+        await noted(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
+        await sitting.drain(replica)
+        return {"object": "replica.draining", "replica": replica}
+
+    @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
+    async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
+        """Moves one session; readers do not notice."""
+        sitting = desk(request)
+        detail = {"replica": body.replica, "to": body.to}
+        await noted(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
+        owner = await sitting.hand_off(body.replica, SessionKey(TenantId(tenant), SessionId(session)), body.to)
+        return {"object": "session.handed_off", "tenant": tenant, "session": session, "replica": owner}
+
+    return routes
+
+
+def health_of(measures: Measures) -> dict[str, Any]:
+    """Of the answers that this process wrote since it started; None where it wrote none."""
+    met, missed = (measures.in_target.values.get((each,), 0) for each in ("true", "false"))
+    return {
+        "answers": sum(measures.responses.values.values()),
+        "decoding": measures.num_decoding,
+        "ttft_s": quantiles(measures.ttft_s),
+        "tpot_s": quantiles(measures.tpot_s),
+        "inter_token_s": quantiles(measures.itl_s),
+        "journal_s": quantiles(measures.journal_s),
+        "in_target": met / (met + missed) if met + missed else None,
+        "recomputed_tokens": measures.recomputed_tokens.total,
+        "withheld_tokens": measures.withheld_tokens.total,
+        "activations": {labels[0]: count for labels, count in measures.activations.values.items()},
+        "ended": {labels[0]: count for labels, count in measures.responses.values.items()},
+    }
+
+
+def quantiles(histogram: Histogram) -> dict[str, float | None]:
+    return {"p50": histogram.quantile(0.5), "p95": histogram.quantile(0.95), "p99": histogram.quantile(0.99)}
+
+
+def doors_of(gateway: Gateway) -> dict[str, Any]:
+    counters = gateway.counters
+    return {
+        "feeds": len(gateway.feeds),
+        "commands": gateway.measures.commands.total,
+        "refused": {labels[0]: count for labels, count in gateway.measures.refused.values.items()},
+        "connections": counters["connections"],
+        "slow_readers": counters["closed_4408"],
+        "resumes": {
+            name.removeprefix("resumed_"): count for name, count in counters.items() if name.startswith("resumed_")
+        },
+    }

@@ -1,0 +1,258 @@
+"""`/v1/responses`: answers that are kept, continued, read again from any place, cancelled and erased.
+
+A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
+`background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
+is stateless: its session is found by the history that the client resends, and it is not shown again, nor gone on from.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, NotFound
+from sessions.model.types import INTEGER_MAX, CommandId, Principal, ResponseId, SessionId, Tool, derived_session_id
+from transport.gateway import Gateway
+from transport.http import sse
+from transport.http.headers import EventId, asked, came_back, last_event_id, naming
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import render
+from transport.openai.conversations import PageOf, listed, upwards
+from transport.openai.log_cursor import LogCursor
+from transport.openai.model_catalog import ModelCard, card
+from transport.openai.parse_request import input_units, response_sampling, response_tools
+from transport.openai.request_models import ConversationRef, ResponsesRequest
+from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ToldResponse, answers
+from transport.openai.responses import Answer, not_found
+from transport.openai.resume import resume
+from transport.openai.turn_starter import Doorway, Wanted
+
+DOOR: Final = "responses"
+
+
+def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+    routes = APIRouter(tags=["responses"], route_class=StrictRoute)
+
+    async def answer_to(
+        principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
+    ) -> Answer:
+        """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
+        cursor."""
+        place = await doorway.find_response(principal, response_id, param)
+        name = ResponseId(response_id)
+        answer = Answer(LogCursor(gateway, principal, place.key, follows=[name]), name, place.offset - 1)
+        try:
+            await answer.check()
+            if seen is not None:
+                await answer.check_seen(seen)
+        except BaseException as error:
+            answer.cursor.close()
+            if isinstance(error, NotFound):
+                raise not_found(response_id, param) from error
+            raise
+        return answer
+
+    async def session_behind(principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
+        """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
+        begun while it was."""
+        try:
+            answer = await answer_to(principal, response_id, param="previous_response_id")
+        except NotFound:
+            key = (await doorway.find_response(principal, response_id, "previous_response_id")).key
+            if not await gateway.applied(principal, key, command_id):
+                raise
+            return key.session
+        answer.cursor.close()
+        return answer.cursor.key.session
+
+    @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
+    async def create(request: Request, body: ResponsesRequest) -> Response:
+        """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
+        principal = principal_of(request, gateway, "chat")
+        gateway.check_draining()
+        headers, given = asked(request), await request.body()
+        seen = came_back(request, headers, given)
+        model = card(gateway.models, body.model)
+        _check(body)
+        if body.store is False:
+            wanted = stateless(body, model)
+            begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
+            answer = Answer(begun.cursor, begun.responses[0], begun.after, ended=partial(doorway.answered, begun))
+        elif seen is not None and seen.response is not None:
+            found = await resume(gateway, principal, seen)
+            answer = Answer(found.cursor, found.responses[0], found.after)
+        else:
+            command_id = doorway.command_id(principal, DOOR, headers.idempotency_key)
+            turn = await stored(principal, body, model, command_id)
+            if headers.idempotency_key is not None:
+                await doorway.bind(principal, turn)
+            sent = await doorway.send(principal, turn, seen)
+            answer = Answer(sent.cursor, sent.responses[0], sent.after)
+        cursor = answer.cursor
+        plain = not body.background and headers.idempotency_key is None and not headers.event_ids
+
+        def left() -> None:
+            if plain and cursor.alone:
+                doorway.cancel_soon(principal, cursor.key.session, [answer.response_id])
+
+        told = {"x-session-id": cursor.key.session}
+        if body.stream:
+            ids = naming(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
+            return sse.EventStream(answer.stream(ids=ids, skip=seen), left=left, headers=told)
+        with cursor:
+            work = answer.begun() if body.background else answer.body(ended=True)
+            whole = await sse.unless_gone(request, work, left)
+        return JSONResponse(render.response(whole), headers=told)
+
+    async def stored(
+        principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
+    ) -> cm.TurnCreate:
+        tools = response_tools(body.tools)
+        sampling = response_sampling(body, [tool.name for tool in tools])
+        model.check(sampling, format_param="text.format")
+        create: cm.SessionSettings | None = None
+        instructions: Any = body.instructions
+        wanted_tools: Any = tools
+        after: ResponseId | None = None
+        conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+        if body.previous_response_id is not None:
+            session = await session_behind(principal, body.previous_response_id, command_id)
+            after = ResponseId(body.previous_response_id)
+        elif conversation is not None:
+            session = SessionId(conversation)
+            instructions = UNSET if body.instructions is None else body.instructions
+            wanted_tools = UNSET if body.tools is None else tools
+        else:
+            session = derived_session_id(principal, command_id)
+            create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
+        return cm.TurnCreate(
+            id=command_id,
+            session=session,
+            create=create,
+            instructions=instructions,
+            tools=wanted_tools,
+            items=tuple(item for unit in input_units(body.input) for item in unit.items),
+            after_response=after,
+            metadata=dict(body.metadata or {}),
+            request=render.requested(
+                sampling,
+                tools,
+                instructions=body.instructions,
+                previous_response_id=body.previous_response_id,
+                conversation=None if conversation is None else {"id": conversation},
+                background=bool(body.background),
+                truncation=body.truncation,
+                user=body.user,
+            ),
+            **asdict(sampling),
+        )
+
+    @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ToldResponse, also=STREAM))
+    async def retrieve(
+        request: Request,
+        response_id: str,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
+        include: Annotated[list[str] | None, Query()] = None,
+        include_obfuscation: bool | None = None,
+    ) -> Response:
+        """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
+        end."""
+        principal = principal_of(request, gateway, "read")
+        headers, seen = asked(request), last_event_id(request) if stream else None
+        answer = await answer_to(principal, response_id, seen=seen)
+        if stream:
+            ids = EventId if headers.event_ids else None
+            return sse.EventStream(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
+        with answer.cursor:
+            return JSONResponse(render.response(await answer.body()))
+
+    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ToldResponse))
+    async def cancel(request: Request, response_id: str) -> Response:
+        """Ends a background response with what it has said."""
+        principal = principal_of(request, gateway, "chat")
+        answer = await answer_to(principal, response_id)
+        with answer.cursor:
+            body = await answer.body()
+            if body.request is UNSET or not body.request.get("background"):
+                raise BadInput("invalid_request", "Cannot cancel a synchronous response.", param="response_id")
+            if body.status in ("queued", "in_progress"):
+                command = cm.ResponseCancel(
+                    id=doorway.command_id(principal, DOOR, None),
+                    session=answer.cursor.key.session,
+                    response_id=answer.response_id,
+                )
+                await gateway.execute(principal, command)
+                body = await answer.body(ended=True)
+            return JSONResponse(render.response(body))
+
+    @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
+    async def erase(request: Request, response_id: str) -> Response:
+        """Takes back what a response said; it is not found any more."""
+        principal = principal_of(request, gateway, "chat")
+        answer = await answer_to(principal, response_id)
+        with answer.cursor:
+            command = cm.ResponseErase(
+                id=doorway.command_id(principal, DOOR, None),
+                session=answer.cursor.key.session,
+                response_id=answer.response_id,
+            )
+            await gateway.execute(principal, command)
+        return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+    @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
+    async def input_items(request: Request, response_id: str, page: PageOf) -> Response:
+        """What was put in for a response, since the answer before it."""
+        principal = principal_of(request, gateway, "read")
+        answer = await answer_to(principal, response_id)
+        with answer.cursor:
+            body = await answer.body()
+            _, state = await gateway.logs.state(principal, answer.cursor.key)
+        made_by = state["made_by"]
+        items = upwards(state["items"], body.parent_id, until=lambda item: item.id in made_by)
+        return JSONResponse(listed(items, page))
+
+    return routes
+
+
+def _check(body: ResponsesRequest) -> None:
+    if body.previous_response_id is not None and body.conversation is not None:
+        raise BadInput(
+            "invalid_request",
+            "Only one of 'previous_response_id' and 'conversation' may be given.",
+            param="conversation",
+        )
+    if body.background and body.store is False:
+        raise BadInput("invalid_request", "Background responses must be stored.", param="background")
+    if body.store is False and body.conversation is not None:
+        raise BadInput("invalid_request", "What is said in a conversation is stored.", param="store")
+    if body.store is False and body.previous_response_id is not None:
+        raise BadInput("invalid_request", "What continues a stored response is stored.", param="store")
+    if not body.input and body.previous_response_id is None and body.conversation is None:
+        raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
+
+
+def stateless(body: ResponsesRequest, model: ModelCard) -> Wanted:
+    """A request that is not stored, in our words."""
+    tools: tuple[Tool, ...] = response_tools(body.tools)
+    sampling = response_sampling(body, [tool.name for tool in tools])
+    model.check(sampling, format_param="text.format")
+    return Wanted(
+        model=model.id,
+        user=body.user or body.safety_identifier,
+        instructions=body.instructions,
+        tools=tools,
+        units=input_units(body.input),
+        sampling=sampling,
+        metadata=dict(body.metadata or {}),
+        request=render.requested(
+            sampling, tools, instructions=body.instructions, store=False, truncation=body.truncation, user=body.user
+        ),
+    )

@@ -1,0 +1,298 @@
+"""`/v1/reviews`: the queue of what people are to look at, for reviewers; and the appeals of those whom it is about.
+
+Who sees which cases is `sessions.model.authorization.demand_reviewer`'s: a tenant's own with the scope `review`,
+everybody's with an operator's key. A case holds places and rules; to read its conversation is another matter (`GET
+/v1/sessions/...`, which an operator of another tenant may not). Claims and decisions are repeated by their
+`Idempotency-Key`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import structlog
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
+
+from sessions.model import commands as cm
+from sessions.model.authorization import allows, demand_reviewer, may_see
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.reviews import (
+    NOTE_MAX,
+    Case,
+    CaseState,
+    Outcome,
+    Place,
+    ReviewId,
+    command_mark,
+    review_not_found,
+)
+from sessions.model.reviews import Query as Wanted
+from sessions.model.types import Principal, ResponseId, UnixMs
+from transport.gateway import Gateway
+from transport.http.headers import asked
+from transport.http.routes.conversations import key_of
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import request_models
+from transport.openai.response_models import ERRORS, Told
+from transport.openai.turn_starter import Doorway
+
+DOOR: Final = "reviews"
+PAGE_MAX: Final = 200
+
+Name = Annotated[str, Path(max_length=64)]
+Response = Annotated[str, Path(max_length=128)]
+Note = Annotated[str, Field(max_length=NOTE_MAX)]
+
+log = structlog.get_logger(__name__)
+
+
+class Decision(request_models.Request):
+    """`note` is for the next reviewer and the record; the user is told the outcome alone."""
+
+    outcome: Outcome
+    note: Note = ""
+
+
+class Appeal(request_models.Request):
+    note: Note = ""
+
+
+class MessageAppeal(Appeal):
+    """`content` is what the refused message said: nothing of it is stored, so its author says it again."""
+
+    content: Annotated[str, Field(min_length=1)]
+
+
+class Review(Told):
+    """`start` and `end` are code points of the text as it came; `offset` is the log's when it was found. `mine`: the
+    asker has claimed it. `readable`: they may read its session."""
+
+    object: Literal["review"]
+    id: str
+    tenant: str
+    session: str
+    user: str | None
+    cause: Literal["policy", "appeal"]
+    direction: Literal["input", "output"]
+    action: Literal["block", "redact", "flag", "retract"]
+    category: str
+    score: float
+    model: str
+    policy: str
+    response_id: str | None
+    item_id: str | None
+    offset: int
+    start: int
+    end: int
+    opened_at: int
+    appealed_at: int | None
+    state: CaseState
+    claimed_by: str | None
+    claimed_until: int | None
+    outcome: Outcome | None
+    decided_by: str | None
+    decided_at: int | None
+    decisions: int
+    mine: bool
+    readable: bool
+
+
+class WholeReview(Review):
+    """`text` only where the tenant's policy keeps it."""
+
+    text: str | None
+    note: str | None
+    remark: str | None
+
+
+class ReviewList(Told):
+    object: Literal["list"]
+    data: list[Review]
+    has_more: bool
+    last_id: str | None
+
+
+class Appealed(Told):
+    object: Literal["review.appealed"]
+    review_id: str
+    session: str
+    offset: int
+
+
+def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+    routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
+
+    async def found(principal: Principal, review_id: str) -> Case:
+        """Another tenant's case is like none at all."""
+        tenant = demand_reviewer(principal)
+        case = await gateway.reviews_kept().find(ReviewId(review_id))
+        if case is None or tenant not in (None, case.key.tenant):
+            raise review_not_found(review_id)
+        return case
+
+    def told(case: Case, principal: Principal) -> dict[str, Any]:
+        readable = allows(principal, "read") and may_see(principal, case.key, case.user)
+        return {**shown(case, by_of(principal), gateway.now_ms()), "readable": readable}
+
+    def whole(case: Case, principal: Principal) -> WholeReview:
+        texts = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
+        return WholeReview.model_validate({**told(case, principal), **texts})
+
+    @routes.get("/v1/reviews", responses=ERRORS)
+    async def queue(
+        request: Request,
+        tenant: Annotated[str | None, Query(max_length=128)] = None,
+        category: Annotated[str | None, Query(max_length=64)] = None,
+        state: CaseState | None = None,
+        appealed: bool | None = None,
+        older_than_s: Annotated[int | None, Query(ge=0, le=2**40)] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
+        after: Annotated[str | None, Query(max_length=128)] = None,
+    ) -> ReviewList:
+        """Cases, oldest first: a tenant's, or with an operator's key and no `tenant` everybody's. `category` with its
+        kind (`pii/email`) or without."""
+        principal = principal_of(request, gateway)
+        now = gateway.now_ms()
+        wanted = Wanted(
+            now=UnixMs(now),
+            tenant=demand_reviewer(principal, tenant),
+            category=category,
+            state=state,
+            appealed=appealed,
+            opened_before=None if older_than_s is None else UnixMs(now - older_than_s * 1000),
+        )
+        cases = await gateway.reviews_kept().page(
+            wanted, after=None if after is None else place_of(after), limit=limit + 1
+        )
+        page = cases[:limit]
+        return ReviewList(
+            object="list",
+            data=[Review.model_validate(told(case, principal)) for case in page],
+            has_more=len(cases) > limit,
+            last_id=f"{page[-1].opened_at}.{page[-1].id}" if page else None,
+        )
+
+    @routes.get("/v1/reviews/{review_id}", responses=ERRORS)
+    async def read(request: Request, review_id: Name) -> WholeReview:
+        """One of them, with what its author and reviewers said."""
+        principal = principal_of(request, gateway)
+        return whole(await found(principal, review_id), principal)
+
+    @routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
+    async def claim(request: Request, review_id: Name) -> WholeReview:
+        """For half an hour; again: for longer. A case that somebody else has claimed is theirs until then."""
+        principal = principal_of(request, gateway)
+        case = await found(principal, review_id)
+        by = by_of(principal)
+        command = command_mark(
+            doorway.command_id(principal, DOOR, asked(request).idempotency_key), by, "claim", case.id
+        )
+        return whole(
+            await gateway.reviews_kept().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal
+        )
+
+    @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
+    async def decide(request: Request, review_id: Name, body: Decision) -> WholeReview:
+        """By who has claimed it. Whoever saw that something was withheld is told; what was withheld stays so."""
+        principal = principal_of(request, gateway)
+        before = await found(principal, review_id)
+        by = by_of(principal)
+        command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        now = UnixMs(gateway.now_ms())
+        if gateway.auditor is not None and before.claimed_by == by and before.standing(now) == "claimed":
+            about = {"review": before.id, "category": before.category, "outcome": body.outcome}
+            tenant, session = before.key
+            await gateway.auditor.note(
+                tenant, "review.decided", by=principal, user=before.user, session=session, detail=about
+            )
+        case = await gateway.reviews_kept().decide(
+            before.id,
+            by=by,
+            outcome=body.outcome,
+            remark=body.note,
+            now=now,
+            command=command_mark(command_id, by, "decide", before.id, body.outcome, body.note),
+        )
+        if case.decisions > before.decisions:
+            gateway.measures.reviews_decided.add(case.about, body.outcome)
+            log.info("review_decided", review=case.id, tenant=case.key.tenant, by=by, outcome=body.outcome)
+        if not case.told:
+            try:
+                await gateway.tell(case)
+            except SessileError as error:  # a replica's upkeep tells it
+                log.warning("review_not_told", review=case.id, tenant=case.key.tenant, error=error.code)
+        return whole(case, principal)
+
+    @routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
+    async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> Appealed:
+        """Asks that a person looks again at what was withheld of an answer. Once for each."""
+        principal = principal_of(request, gateway, "chat")
+        return await begun(request, principal, session, response_id=ResponseId(response_id), note=body.note)
+
+    @routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
+    async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> Appealed:
+        """Asks that a person looks at a message that was refused. The filters are asked again: what they would take
+        now is not appealed against but sent."""
+        principal = principal_of(request, gateway, "chat")
+        return await begun(request, principal, session, content=body.content, note=body.note)
+
+    async def begun(request: Request, principal: Principal, session: str, **said: Any) -> Appealed:
+        command = cm.ReviewAppeal(
+            id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
+            session=key_of(principal, session).session,
+            **said,
+        )
+        ok = await gateway.execute(principal, command)
+        assert ok.review_id is not None and ok.offset is not None
+        return Appealed(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
+
+    return routes
+
+
+def by_of(principal: Principal) -> str:
+    """Whose claim it is; an operator's key may be of another tenant than the case."""
+    return f"{principal.tenant}/{principal.id}"
+
+
+def shown(case: Case, by: str, now: int) -> dict[str, Any]:
+    state = case.standing(now)
+    claimed = state == "claimed"
+    return {
+        "object": "review",
+        "id": case.id,
+        "tenant": case.key.tenant,
+        "session": case.key.session,
+        "user": case.user,
+        "cause": case.cause,
+        "direction": case.direction,
+        "action": case.action,
+        "category": case.category,
+        "score": case.score,
+        "model": case.model,
+        "policy": case.policy,
+        "response_id": case.response_id,
+        "item_id": case.item_id,
+        "offset": case.offset,
+        "start": case.start,
+        "end": case.end,
+        "opened_at": case.opened_at,
+        "appealed_at": case.appealed_at,
+        "state": state,
+        "claimed_by": case.claimed_by if claimed else None,
+        "claimed_until": case.claimed_until if claimed else None,
+        "outcome": case.outcome,
+        "decided_by": case.decided_by or None,
+        "decided_at": case.decided_at,
+        "decisions": case.decisions,
+        "mine": claimed and case.claimed_by == by,
+    }
+
+
+def place_of(text: str) -> Place:
+    """Raises BadInput for what no page has said."""
+    opened_at, dot, name = text.partition(".")
+    if not dot or not opened_at.isascii() or not opened_at.isdigit() or len(opened_at) > 16:
+        raise BadInput("invalid_request", "`after` is not the `last_id` of a page.", param="after")
+    return Place(int(opened_at), name)

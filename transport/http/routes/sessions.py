@@ -1,0 +1,185 @@
+"""`/v1/sessions`: sessions as such: listed, read, renamed, deleted, exported, and their logs as server-sent events.
+
+`GET /v1/sessions/{id}/events?after=N` is the log itself: each event with its `id: <epoch>:<offset>`, which a reader
+that comes back sends as `Last-Event-ID`. It goes on there, or is told by a `snapshot` or `reset` event that it cannot,
+exactly as over WebSocket (docs/protocol.md, 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field, StringConstraints
+
+from sessions.model import commands as cm
+from sessions.model.errors import SessileError
+from sessions.model.types import INTEGER_MAX, Epoch, Principal, SessionId
+from transport import errors
+from transport.gateway import Gateway
+from transport.http import sse
+from transport.http.headers import EventId, asked, last_event_id
+from transport.http.routes.conversations import key_of
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai import export, request_models
+from transport.openai.log_cursor import LogCursor
+from transport.openai.response_models import (
+    MARKDOWN,
+    STREAMED,
+    SessionDeleted,
+    SessionExport,
+    SessionList,
+    SessionTold,
+    answers,
+)
+from transport.openai.turn_starter import Doorway
+from transport.protocol.frames import CaughtUp, Resumed, event_frame
+from transport.reading.log_reader import Standing
+
+DOOR: Final = "sessions"
+HEARTBEAT_S: Final = 15.0
+
+Name = Annotated[str, Path(max_length=64)]
+_encode = msgspec.json.Encoder().encode
+
+
+class SessionChange(request_models.Request):
+    """Fields that are absent stay; null clears. The limits are those of `sessions.model.commands`."""
+
+    title: Annotated[str, StringConstraints(max_length=256)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+
+
+def answer(body: Any, media_type: str = "application/json") -> Response:
+    return Response(body if isinstance(body, str) else _encode(body), media_type=media_type)
+
+
+def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT_S) -> APIRouter:
+    routes = APIRouter(tags=["sessions"], route_class=StrictRoute)
+
+    async def described(principal: Principal, session: str) -> dict[str, Any]:
+        done = await gateway.get(principal, "", SessionId(session))
+        assert done.state is not None
+        state = done.state
+        kept = ("title", "model", "metadata", "instructions", "tools", "created_at", "head")
+        return {
+            "id": session,
+            "object": "session",
+            "epoch": done.epoch,
+            "offset": done.offset,
+            **{name: state[name] for name in kept},
+            "reviews": state.get("reviews", []),
+            "open": [each["response_id"] for each in state["open"]],
+            "num_items": len(state["items"]),
+        }
+
+    @routes.get("/v1/sessions", response_model=None, responses=answers(SessionList))
+    async def list_sessions(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        after: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> Response:
+        """The sessions that are the asker's to see, newest first."""
+        listed = await gateway.list(
+            principal_of(request, gateway, "read"), "", limit, None if after is None else SessionId(after)
+        )
+        data = [{"object": "session", **each} for each in listed.data]
+        return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
+
+    @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
+    async def read(request: Request, session: Name) -> Response:
+        return answer(await described(principal_of(request, gateway, "read"), session))
+
+    @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
+    async def change(request: Request, session: Name, body: SessionChange) -> Response:
+        """Renames a session, or replaces its metadata."""
+        principal = principal_of(request, gateway, "chat")
+        changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
+        command = cm.SessionUpdate(
+            id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
+            session=key_of(principal, session).session,
+            **changes,
+        )
+        await gateway.execute(principal, command)
+        return answer(await described(principal, session))
+
+    @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeleted))
+    async def delete(request: Request, session: Name) -> Response:
+        principal = principal_of(request, gateway, "chat")
+        command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        await gateway.execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
+        return answer({"id": session, "object": "session.deleted", "deleted": True})
+
+    @routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
+    async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
+        """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
+        principal = principal_of(request, gateway, "read")
+        head, state = await gateway.logs.state(principal, key_of(principal, session))
+        if gateway.auditor is not None:
+            about = {"format": format, "offset": head.top}
+            await gateway.auditor.note(
+                principal.tenant, "session.exported", by=principal, user=head.user, session=session, detail=about
+            )
+        if format == "markdown":
+            return answer(export.markdown(state), "text/markdown; charset=utf-8")
+        return answer(export.document(session, head.epoch, head.top, state))
+
+    @routes.get("/v1/sessions/{session}/events", response_model=None, responses=STREAMED)
+    async def events(
+        request: Request,
+        session: Name,
+        after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
+        epoch: Annotated[str | None, Query(max_length=128)] = None,
+    ) -> Response:
+        """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first."""
+        principal = principal_of(request, gateway, "read")
+        gateway.check_draining()
+        stands = last_event_id(request)
+        cursor = LogCursor(gateway, principal, key_of(principal, session))
+        try:
+            if stands is not None:
+                standing = await cursor.standing(stands.epoch, stands.offset)
+            else:
+                if after and epoch is None:
+                    await cursor.check(after)  # a bare number is taken to be of the log as it is
+                    epoch = cursor.epoch
+                standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
+        except BaseException:
+            cursor.close()
+            raise
+        return sse.EventStream(sse.kept_alive(_told(cursor, standing), heartbeat_s))
+
+    return routes
+
+
+async def _told(cursor: LogCursor, standing: Standing) -> AsyncGenerator[bytes, None]:
+    session = cursor.key.session
+    with cursor:
+        try:
+            if standing.mode != "replay":
+                resumed = Resumed(
+                    session=session,
+                    mode=standing.mode,
+                    epoch=standing.epoch,
+                    at=standing.position,
+                    state=standing.state,
+                    reason=standing.reason,
+                )
+                at = str(EventId(standing.epoch, standing.position))
+                yield sse.data(_encode(resumed), event=standing.mode, id=at)
+            caught_up = False
+            if standing.position >= standing.top:
+                caught_up = True
+                yield sse.data(_encode(CaughtUp(session=session, offset=standing.position)), event="caught_up")
+            async for record in cursor.records(standing.position):
+                frame = event_frame(session, standing.epoch, record)
+                at = str(EventId(standing.epoch, record.offset))
+                yield sse.data(_encode(frame), event="event", id=at)
+                if not caught_up and record.offset >= standing.top:
+                    caught_up = True
+                    yield sse.data(_encode(CaughtUp(session=session, offset=record.offset)), event="caught_up")
+        except SessileError as error:
+            yield sse.data(_encode({"error": errors.public(error)}), event="error")

@@ -1,0 +1,114 @@
+"""`/v1/users/{user}`: everything of one end user, told whole or erased, for those who administer the tenant.
+
+An erasure is durable when it is answered with 202, and 200 says that it is done; asking again tells how far it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Final, Literal
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from sessions.governance.end_user_data import Erasure, exported, status
+from sessions.model.audit import Audited
+from sessions.model.authorization import demand_administrator
+from sessions.model.errors import NotFound, SessileError, Unavailable
+from transport import errors
+from transport.end_user_data import People
+from transport.gateway import Gateway
+from transport.http.routes.tickets import principal_of
+from transport.http.strict_json import StrictRoute
+from transport.openai.response_models import ERRORS, Answers, Told
+
+User = Annotated[str, Path(min_length=1, max_length=128)]
+Tenant = Annotated[str | None, Query(min_length=1, max_length=128)]
+JSON_LINES = "application/x-ndjson"
+_LINES: Final[Answers] = {
+    **ERRORS,
+    200: {"content": {JSON_LINES: {"itemSchema": {"type": "object"}}}, "description": "JSON lines"},
+}
+
+
+class ErasureTold(Told):
+    """`under_way` is written down and ends by itself."""
+
+    object: Literal["user.erasure"]
+    tenant: str
+    user: str
+    status: Literal["under_way", "done"]
+    asked_at: int
+    done_at: int | None
+
+
+_ERASED: Final[Answers] = {**ERRORS, 200: {"model": ErasureTold, "description": "Done"}}
+
+log = structlog.get_logger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+def router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter(tags=["users"], route_class=StrictRoute)
+
+    def known() -> People:
+        if gateway.people is None:
+            raise Unavailable("audit_not_kept", "This server keeps no end users.", retryable=False)
+        return gateway.people
+
+    @routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
+    async def export(request: Request, user: User, tenant: Tenant = None) -> Response:
+        """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them."""
+        principal = principal_of(request, gateway)
+        owner, people = demand_administrator(principal, tenant), known()
+        at = gateway.now_ms()
+        row = Audited(action="user.exported", at=at, by=principal, user=user)
+        await people.audit.record(owner, [row])
+
+        async def lines() -> AsyncGenerator[bytes, None]:
+            try:
+                async for each in exported(
+                    owner,
+                    user,
+                    personal=people.personal,
+                    journal=people.journal,
+                    usage=people.usage,
+                    audit=people.audit,
+                    at=at,
+                ):
+                    yield _encode(each) + b"\n"
+            except SessileError as error:  # the answer has begun: it ends without its last line, and says why
+                log.error("export_broke_off", error=error.code)
+                yield _encode({"object": "error", "error": errors.public(error)}) + b"\n"
+
+        return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})
+
+    @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
+    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureTold:
+        """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
+        usage, and revokes their keys. For good."""
+        principal = principal_of(request, gateway)
+        owner, people = demand_administrator(principal, tenant), known()
+        at = gateway.now_ms()
+        wanted = Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id)
+        row = Audited(action="user.erasure_asked", at=at, by=principal, user=user)
+        erasure = await people.personal.ask(wanted, row)
+        await people.sweep()
+        found = await people.personal.find(owner, user) or erasure
+        if found.done_at is not None and gateway.keys is not None:
+            await gateway.keys.refresh()  # theirs open nothing any more, here at once
+        response.status_code = 202 if found.done_at is None else 200
+        return ErasureTold.model_validate(status(found, user))
+
+    @routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
+    async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureTold:
+        """How far the newest erasure is."""
+        owner, people = demand_administrator(principal_of(request, gateway), tenant), known()
+        found = await people.personal.find(owner, user)
+        if found is None:
+            raise NotFound("erasure_not_found", "Nobody has asked for that.", param="user")
+        return ErasureTold.model_validate(status(found, user))
+
+    return routes

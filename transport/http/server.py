@@ -1,0 +1,183 @@
+"""One port for everything: uvicorn's HTTP connections and our WebSockets, inside a loop that somebody else runs.
+
+uvicorn's own server is left out: it takes over the signals and ends the process when a port is taken. Its connection
+class and configuration are what we need. The owner calls `start`, then `drain` when the process is asked to leave, then
+`stop`; nothing here handles signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+import uvicorn
+from uvicorn.server import ServerState
+
+from sessions.model.errors import BadInput, Unavailable
+from transport.auth.authenticator import is_loopback
+from transport.gateway import Gateway
+from transport.http.app import make_app
+from transport.http.http_connection import HttpConnection
+from transport.http.tls import HANDSHAKE_S, DoorTls
+from transport.ops.process_tuning import return_large_blocks
+from transport.ops.prometheus import Exposition
+from transport.protocol.connection import Limits
+from transport.websocket.connections import Door
+
+BACKLOG: Final = 4096
+KEEP_ALIVE_S: Final = 15
+STOP_S: Final = 5.0
+WEB: Final = Path(__file__).parent.parent / "web"
+
+log = structlog.get_logger(__name__)
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    connections_max: int = 50_000  # WebSockets
+    connection: Limits = Limits()
+
+
+class Server:
+    """The listening socket with all its connections."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        host: str,
+        port: int,
+        version: str = "0",
+        limits: ServerLimits | None = None,
+        readiness: Callable[[], str | None] = lambda: None,
+        web: Path | None = WEB,
+        tls: DoorTls | None = None,
+        exposition: Exposition | None = None,
+    ) -> None:
+        """`readiness` says why traffic is not welcome, or None; draining is looked at here already."""
+        self.gateway = gateway
+        self._host = host
+        self._port = port
+        self._limits = limits or ServerLimits()
+        self._readiness = readiness
+        self._tls = tls
+        self._app = make_app(
+            gateway,
+            version=version,
+            readiness=self._unready,
+            web=web,
+            exposition=exposition or Exposition(gateway.measures, version=version, role="serve"),
+        )
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+        self._door: Door | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; after `start`."""
+        assert self._listener is not None
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """WebSockets that are open."""
+        return 0 if self._door is None else len(self._door.connections)
+
+    async def start(self) -> None:
+        """Listens. Raises BadInput for an address that is not allowed, Unavailable for one that cannot be had."""
+        if self.gateway.access.open and not is_loopback(self._host):
+            raise BadInput(
+                "invalid_setting",
+                f"host = {self._host!r}: without keys only a loopback address (127.0.0.1, ::1, localhost) is allowed; "
+                "demand keys (--auth keys, --keys or --issuers) to listen elsewhere.",
+                param="host",
+            )
+        return_large_blocks()
+        door = self._door = Door(self.gateway, self._limits.connection, self._limits.connections_max)
+        config = uvicorn.Config(
+            cast(Any, self._app),
+            http=HttpConnection,
+            ws=cast(Any, door.protocol),
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # it warns of every malformed request, which is what strangers send
+            access_log=False,
+            proxy_headers=False,
+            forwarded_allow_ips=[],
+            server_header=False,
+            date_header=False,
+            workers=1,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            return HttpConnection(config, self._state, {}, loop)
+
+        secured: dict[str, Any] = {}
+        if self._tls is not None:
+            secured = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+        elif not is_loopback(self._host):
+            log.warning("listening_without_tls", host=self._host, consequence="keys and texts can be read on the way")
+        try:
+            self._listener = await loop.create_server(connection, self._host, self._port, backlog=BACKLOG, **secured)
+        except OSError as error:
+            raise Unavailable(
+                "address_unavailable",
+                f"Cannot listen on {self._host}:{self._port}: {error.strerror}. Choose another host or port.",
+            ) from error
+        for listening in self._listener.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.gateway.start()
+        log.info("listening", url=self.url)
+
+    async def drain(self, reason: str, after_ms: int) -> None:
+        """Lets nobody new in, tells everybody that the server goes away, and returns when all have left: after
+        `after_ms` they are closed with 1012, and a little later what is left is cut."""
+        self.gateway.draining = True
+        door = self._door
+        if door is None:
+            return
+        log.info("draining", connections=len(door.connections), after_ms=after_ms)
+        door.goaway(reason, after_ms)
+        timeout_s = after_ms / 1000 + self._limits.connection.timing.close_s + 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await door.empty.wait()
+        except TimeoutError:
+            log.warning("drain_cut_short", connections=len(door.connections))
+
+    async def stop(self) -> None:
+        """Closes the port, lets requests under way finish for a moment, cuts the rest. Idempotent."""
+        self.gateway.draining = True
+        if self._listener is not None:
+            self._listener.close()
+            for connection in list(self._state.connections):
+                connection.shutdown()
+            if self._state.tasks:
+                _, late = await asyncio.wait(self._state.tasks, timeout=STOP_S)
+                for task in late:
+                    task.cancel()
+                if late:
+                    await asyncio.wait(late)
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            self._listener = None
+        if self._door is not None:
+            self._door.abort()
+            await self._door.empty.wait()
+            self._door = None
+        await self.gateway.close()
+
+    def _unready(self) -> str | None:
+        return "draining" if self.gateway.draining else self._readiness()

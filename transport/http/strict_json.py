@@ -1,0 +1,57 @@
+"""How the bodies of requests are read: strictly, once, and with what no log can hold refused at the door.
+
+Beyond what the models of `wire` check: half a surrogate pair is no text, a number is finite and an integer below 2**53,
+nothing is nested deeper or holds more values than a frame of the WebSocket door may. Raises BadInput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from sessions.model.errors import BadInput
+from transport.protocol.decoding import BadFrame, unacceptable
+
+BODY_VALUES_MAX: Final = 65_536
+
+
+def parsed(data: bytes) -> Any:
+    """The value of a JSON text. Raises BadInput."""
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError as exc:
+        raise BadInput("invalid_request", "The body of this request is nested too deep.") from exc
+    except (ValueError, msgspec.MsgspecError) as exc:
+        raise BadInput("invalid_request", f"The body of this request is not valid JSON: {exc}.") from exc
+    if isinstance(value, dict):
+        try:
+            problem = unacceptable(value, BODY_VALUES_MAX)
+        except BadFrame as exc:
+            raise BadInput("invalid_request", f"The body of this request is {exc.reason}.") from exc
+        if problem is not None:
+            path, what = problem
+            raise BadInput("invalid_request", f"Invalid value for '{path}': {what}", param=path)
+    return value
+
+
+class StrictRequest(Request):
+    async def json(self) -> Any:
+        if not hasattr(self, "_parsed"):
+            self._parsed = parsed(await self.body())
+        return self._parsed
+
+
+class StrictRoute(APIRoute):
+    """A route whose handler is given a `StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return handle

@@ -1,0 +1,185 @@
+"""The log's events as chat completions: chunks of a stream, or one whole answer.
+
+Pure. One `Choice` per response follows its events; what it makes of them is OpenAI's, field by field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessions.billing.prices import sum_public
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import Internal, SessileError, Unavailable
+from sessions.model.types import FunctionCall, ItemId, Json, Message, Refusal, ResponseId
+from transport import errors
+from transport.openai.history import Unit
+
+_FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+class Choice:
+    """One choice of a completion: a response as it comes along."""
+
+    def __init__(self, index: int, response_id: ResponseId, *, logprobs: bool) -> None:
+        self.index = index
+        self.response_id = response_id
+        self.body: ev.ResponseBody | None = None  # once the response has ended
+        self.created = 0
+        self.model = ""  # that writes it, once that is known
+        self._logprobs = logprobs
+        self._all_logprobs: list[Json] | None = [] if logprobs else None
+        self._calls: dict[int, int] = {}  # output index → index among the calls
+        self._begun = False
+
+    def take(self, event: ev.ResponseEvent) -> list[dict[str, Json]]:
+        """The `choices` entries that an event becomes in a stream."""
+        match event:
+            case ev.ResponseCreated():
+                self.created, self.model = event.response.created_at // 1000, event.response.model
+                return []
+            case ev.OutputTextDelta():
+                if self._all_logprobs is not None:
+                    self._all_logprobs.extend(event.logprobs)
+                return self._delta({"content": event.delta}, event.logprobs)
+            case ev.RefusalDelta():
+                return self._delta({"refusal": event.delta})
+            case ev.OutputItemAdded(item=FunctionCall() as call):
+                index = self._calls[event.output_index] = len(self._calls)
+                function = {"name": call.name, "arguments": ""}
+                return self._delta(
+                    {"tool_calls": [{"index": index, "id": call.call_id, "type": "function", "function": function}]}
+                )
+            case ev.ArgumentsDelta():
+                index = self._calls[event.output_index]
+                return self._delta({"tool_calls": [{"index": index, "function": {"arguments": event.delta}}]})
+            case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+                self.body, self.model = event.response, event.response.model
+                self.created = self.created or event.response.created_at // 1000
+                if self.error is not None:
+                    return []
+                return [*self._delta(None), self._entry({}, self.finish_reason)]
+            case _:
+                return []
+
+    def retract(self) -> None:
+        """Something of it was taken back: its log probabilities, which spell the tokens out, are not told."""
+        self._all_logprobs = None
+
+    def _delta(self, delta: dict[str, Json] | None, logprobs: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
+        entries = []
+        if not self._begun:
+            self._begun = True
+            entries.append(self._entry({"role": "assistant", "content": "", "refusal": None}, None))
+        if delta is not None:
+            entries.append(self._entry(delta, None, logprobs))
+        return entries
+
+    def _entry(self, delta: dict[str, Json], finish: str | None, logprobs: tuple[Json, ...] = ()) -> dict[str, Json]:
+        shown = {"content": list(logprobs), "refusal": None} if self._logprobs and logprobs else None
+        return {"index": self.index, "delta": delta, "logprobs": shown, "finish_reason": finish}
+
+    # -- ended ---------------------------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> SessileError | None:
+        """Why there is no answer that a client could take for one."""
+        assert self.body is not None
+        return error_of(self.body)
+
+    @property
+    def finish_reason(self) -> str:
+        assert self.body is not None
+        if self.body.status == "incomplete" and self.body.incomplete_details is not None:
+            return _FINISH.get(self.body.incomplete_details["reason"], "stop")
+        return "tool_calls" if any(isinstance(item, FunctionCall) for item in self.body.output) else "stop"
+
+    def whole(self) -> dict[str, Json]:
+        """The entry of a completion that is not streamed."""
+        assert self.body is not None
+        text = "".join(item.text for item in self.body.output if isinstance(item, Message))
+        refusal = "".join(
+            part.refusal
+            for item in self.body.output
+            if isinstance(item, Message)
+            for part in item.content
+            if isinstance(part, Refusal)
+        )
+        calls = [
+            {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+            for item in self.body.output
+            if isinstance(item, FunctionCall)
+        ]
+        message: dict[str, Json] = {
+            "role": "assistant",
+            "content": text if text or not calls else None,
+            "refusal": refusal or None,
+            "annotations": [],
+        }
+        if calls:
+            message["tool_calls"] = calls
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": None if self._all_logprobs is None else {"content": self._all_logprobs, "refusal": None},
+            "finish_reason": self.finish_reason,
+        }
+
+
+def told(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
+    """The answer as its client will resend it, with its last item; None for one without output."""
+    if not body.output:
+        return None
+    text = "".join(item.text for item in body.output if isinstance(item, Message))
+    calls = tuple(
+        cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
+        for item in body.output
+        if isinstance(item, FunctionCall)
+    )
+    words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
+    return body.output[-1].id, Unit((*words, *calls), answer=True)
+
+
+def error_of(body: ev.ResponseBody) -> SessileError | None:
+    """The error that a response ended with, if it did."""
+    if body.status == "failed":
+        error = body.error or {"code": "internal_error", "message": "The server failed to carry this out."}
+        return as_error(error["code"], error["message"])
+    reason = (body.incomplete_details or {}).get("reason")
+    if body.status == "incomplete" and reason not in (*_FINISH, "cancelled"):
+        return Unavailable("engine_unavailable", f"This answer was cut short: {reason}.")
+    return None
+
+
+def as_error(code: str, message: str) -> SessileError:
+    """An error of the log as one that can be raised, of the kind that its status says."""
+    from sessions.model import errors as kinds
+
+    status = errors.row(code).http
+    for kind in (kinds.BadInput, kinds.Unavailable, kinds.Conflict, kinds.TooLarge, kinds.Limited):
+        if kind.status == status:
+            return kind(code, message)
+    return Internal(code, message)
+
+
+def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:
+    """The usage of a completion: its prompt once, every choice's output."""
+    usages: list[dict[str, Any]] = [body.usage or {} for body in bodies]
+    prompt = max((usage.get("input_tokens", 0) for usage in usages), default=0)
+    cached = max((usage.get("input_tokens_details", {}).get("cached_tokens", 0) for usage in usages), default=0)
+    output = sum(usage.get("output_tokens", 0) for usage in usages)
+    reasoning = sum(usage.get("output_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
+    cost = sum_public(usage["cost"] for usage in usages if "cost" in usage)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+        **({"cost": cost} if cost is not None else {}),
+    }
+
+
+encode = msgspec.json.Encoder().encode

@@ -1,0 +1,62 @@
+"""Lists of items as OpenAI's clients page through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Query
+from pydantic import BaseModel
+
+from sessions.model.errors import NotFound
+from sessions.model.types import Item, ItemId, Json
+from transport.openai import render
+
+
+class Page(BaseModel):
+    limit: int
+    order: Literal["asc", "desc"]
+    after: str | None
+
+
+def _page(
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=128)] = None,
+    include: Annotated[list[str] | None, Query()] = None,
+) -> Page:
+    del include  # nothing that it could ask for exists here
+    return Page(limit=limit, order=order, after=after)
+
+
+PageOf = Annotated[Page, Depends(_page)]
+
+
+def upwards(
+    items: Sequence[Item], leaf: ItemId | None, *, until: Callable[[Item], bool] = lambda _: False
+) -> list[Item]:
+    """The branch that ends in `leaf`, oldest first, from behind the last item for which `until` holds."""
+    known = {item.id: item for item in items}
+    branch: list[Item] = []
+    while leaf is not None and leaf in known and not until(known[leaf]):
+        branch.append(known[leaf])
+        leaf = known[leaf].parent_id
+    return branch[::-1]
+
+
+def listed(items: Sequence[Item], page: Page) -> dict[str, Json]:
+    """A page of a branch. Raises NotFound for an `after` that is not on it."""
+    ordered = list(items) if page.order == "asc" else list(items)[::-1]
+    if page.after is not None:
+        places = [index for index, item in enumerate(ordered) if item.id == page.after]
+        if not places:
+            raise NotFound("item_not_found", f"There is no item {page.after!r} here.", param="after")
+        ordered = ordered[places[0] + 1 :]
+    data: list[dict[str, Any]] = [render.item(item) for item in ordered[: page.limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(ordered) > page.limit,
+    }

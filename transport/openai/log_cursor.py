@@ -1,0 +1,178 @@
+"""A log as an async iterator of records: the reader that HTTP doors use on the same feeds as every WebSocket.
+
+Acquire it before whatever writes the records is asked for: then nothing falls in between, and what comes is taken from
+the feed's tail without a question to the journal. A reader further back is given pages, scrubbed (I3).
+
+Does not know windows: one record after another is handed on as its taker asks, and the feed keeps nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+
+from sessions.model.authorization import demand
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.events import Record, SessionDeleted
+from sessions.model.types import Epoch, Principal, ResponseId, SessionKey
+from transport.gateway import Gateway
+from transport.protocol.frames import JSON
+from transport.protocol.retraction import OutOfSight, Scrubber
+from transport.reading.feeds import PULL_BYTES_MAX, Reader
+from transport.reading.log_reader import Standing, visible
+
+
+class Stale(Unavailable):
+    """The log cannot be gone on with behind this position: it has another epoch, or what stands there was taken back.
+    `standing` says how it goes on."""
+
+
+class LogCursor:
+    """One cursor on one log. A context: leaving it takes the reader off its feed."""
+
+    def __init__(
+        self, gateway: Gateway, principal: Principal, key: SessionKey, *, follows: Iterable[ResponseId] | None = None
+    ) -> None:
+        """`follows`: the responses that it is there for (see `follow`); None: the whole session."""
+        self.key = key
+        self._gateway = gateway
+        self._principal = principal
+        self._reader: Reader = gateway.feeds.acquire(key, self, JSON)
+        if follows is not None:
+            self.follow(follows)
+        self._readable = asyncio.Event()
+        self._scrubber: Scrubber | None = None
+        self._ended: SessileError | None = None  # the key of whoever reads was revoked, or has expired
+        try:
+            self._unwatch = gateway.access.watch(principal, self._end)
+        except SessileError:
+            gateway.feeds.release(self._reader)
+            raise
+
+    def __enter__(self) -> LogCursor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._unwatch()
+        self._gateway.feeds.release(self._reader)
+
+    def _end(self, error: SessileError) -> None:
+        self._ended = error
+        self._readable.set()
+
+    def readable(self, reader: Reader) -> None:
+        self._readable.set()
+
+    def follow(self, responses: Iterable[ResponseId]) -> None:
+        """From now on it is there for these responses alone. It still reads the whole log."""
+        self._reader.follows = frozenset(responses)
+
+    @property
+    def alone(self) -> bool:
+        """Nobody else reads any of what it follows through this gateway: other readers of the log, if there are any,
+        follow other responses."""
+        mine = self._reader.follows
+        others = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
+        return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in others)
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._reader.feed.epoch
+
+    async def standing(self, epoch: Epoch | None, offset: int | None) -> Standing:
+        """How a reader that stands at (epoch, offset) goes on. Raises NotFound, Gone, Unavailable."""
+        return await self._gateway.logs.standing(self._principal, self._reader.feed, epoch, offset)
+
+    async def check(self, after: int) -> None:
+        """Raises Forbidden, NotFound, Gone, Unavailable when the log is not the principal's to read. Afterwards
+        everything that was taken back behind `after` is known."""
+        demand(self._principal, "read")
+        feed = self._reader.feed
+        await self._gateway.logs.page(feed, after, bytes_max=1)
+        visible(self._principal, self.key, feed.user, feed.deleted)
+
+    def retracted(self, response_id: str, category: str) -> bool:
+        """Whether something of a response is known to have been taken back under a category."""
+        found = self._reader.feed.retractions
+        return any(event.response_id == response_id and event.category == category for _, event in found)
+
+    @property
+    def top(self) -> int:
+        """The newest offset that is known here."""
+        return self._reader.feed.top
+
+    def expect(self, offset: int) -> None:
+        """The log is known to reach that far, though nobody published it here: then the journal has it."""
+        self._reader.feed.reaches(offset)
+
+    async def records(self, after: int, *, live: bool = True) -> AsyncIterator[Record]:
+        """The records of `batches`, one by one."""
+        async for batch in self.batches(after, live=live):
+            for record in batch:
+                yield record
+
+    async def batches(self, after: int, *, live: bool = True) -> AsyncIterator[tuple[Record, ...]]:
+        """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
+
+        Ends behind `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and Stale where it cannot go on."""
+        feed, position = self._reader.feed, after
+        epoch = feed.epoch
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            self._readable.clear()
+            if epoch and feed.epoch != epoch:
+                raise Stale("journal_unavailable", "The log of this session was restored; ask again.")
+            entries = feed.after(position)
+            if entries is None or (not entries and not feed.top):
+                records = await self._page(position)
+            else:
+                records = tuple(entry.record for entry in entries)
+            epoch = epoch or feed.epoch
+            if records:
+                position = records[-1].offset
+                yield records
+                if isinstance(records[-1].event, SessionDeleted):
+                    return
+            else:
+                if not live:
+                    return
+                await self._readable.wait()
+
+    async def _page(self, position: int) -> tuple[Record, ...]:
+        feed = self._reader.feed
+        records = await self._gateway.logs.page(feed, position, bytes_max=PULL_BYTES_MAX)
+        if not feed.retracted_after(position):
+            self._scrubber = None
+            return records
+        if self._scrubber is None or self._scrubber.newest != feed.retractions[-1][0]:
+            self._scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
+        try:
+            return tuple(self._scrubber.scrub(record) for record in records)
+        except OutOfSight:
+            self._scrubber = await self._placed(position)
+        try:
+            return tuple(self._scrubber.scrub(record) for record in records)
+        except OutOfSight as exc:
+            raise Stale("journal_unavailable", "What stands there was taken back; read from the start.") from exc
+
+    async def _placed(self, position: int) -> Scrubber:
+        """A scrubber that stands behind `position`: where a retraction met the reader in the middle of a part, the log
+        up to there is read once more, to count."""
+        feed, at = self._reader.feed, 0
+        scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
+        while at < position:
+            page = await self._gateway.logs.page(feed, at, bytes_max=PULL_BYTES_MAX)
+            if not page or page[0].offset != at + 1:
+                break  # the log begins later now
+            for record in page:
+                if record.offset <= position:
+                    scrubber.scrub(record)
+            at = page[-1].offset
+        return scrubber

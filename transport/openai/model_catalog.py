@@ -1,0 +1,116 @@
+"""What a client may know of the models: `/v1/models`, and whether a request names one that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from sessions.model.errors import BadInput, NotFound, Unavailable
+from sessions.model.generation import EngineInfo
+from sessions.model.types import Json, Sampling
+from sessions.ports import Member, View
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as it is served here. `sampling` None: not known in this process, and nothing is refused for it."""
+
+    id: str
+    created: int = 0  # unix seconds
+    context_window: int | None = None
+    sampling: frozenset[str] | None = None
+    tools: bool = False
+    price: dict[str, float] | None = None  # per million tokens: input, cached_input, output
+
+    def check(self, sampling: Sampling, *, format_param: str) -> None:
+        """Raises BadInput for what the engine would leave out although it changes what the answer is."""
+        known = self.sampling
+        if known is None:
+            return
+        if sampling.text is not None and "text" not in known:
+            raise BadInput(
+                "unsupported_parameter", f"The model {self.id!r} has no structured output.", param=format_param
+            )
+        if sampling.logprobs and "logprobs" not in known:
+            raise BadInput("unsupported_parameter", f"The model {self.id!r} gives no logprobs.", param="logprobs")
+
+    def public(self) -> dict[str, Json]:
+        return {
+            "id": self.id,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "sessile",
+            "context_window": self.context_window,
+            "capabilities": {
+                "tools": self.tools,
+                "structured_output": self.sampling is None or "text" in self.sampling,
+                "logprobs": self.sampling is None or "logprobs" in self.sampling,
+            },
+            "price": self.price,
+        }
+
+
+Models = Callable[[], Sequence[ModelCard]]
+
+
+def card_of(info: EngineInfo, *, created: int = 0) -> ModelCard:
+    """The card of the engine in this process."""
+    return ModelCard(
+        id=info.model,
+        created=created,
+        context_window=info.context_window,
+        sampling=info.sampling,
+        tools=info.tool_format != "none",
+    )
+
+
+class Catalog:
+    """The models of a cluster, as the view of one gateway tells them: `Models`.
+
+    Replicas of one model are alike but for their engines' settings: what one of them lacks is not promised. A model
+    whose replicas are all gone stays for `keep_s`, so that a restart of its only replica is `no_replica`, which is to
+    be retried, and not `model_not_found`.
+    """
+
+    def __init__(self, view: Callable[[], View], *, clock: Callable[[], float], created: int, keep_s: float = 600.0):
+        self._view = view
+        self._clock = clock
+        self._created = created
+        self._keep_s = keep_s
+        self._looked_at: View | None = None
+        self._cards: dict[str, tuple[ModelCard, float]] = {}  # with the time when it was served last
+
+    def __call__(self) -> Sequence[ModelCard]:
+        view, now = self._view(), self._clock()
+        if view is not self._looked_at:
+            self._looked_at = view
+            served: dict[str, list[Member]] = {}
+            for member in view.members:
+                served.setdefault(member.model, []).append(member)
+            for model in sorted(served):
+                self._cards[model] = (self._common(model, served[model]), now)
+            self._cards = {name: (card, at) for name, (card, at) in self._cards.items() if now - at < self._keep_s}
+        return [card for card, _ in self._cards.values()]
+
+    def _common(self, model: str, members: Sequence[Member]) -> ModelCard:
+        engines = [member.engine for member in members if member.engine is not None]
+        if len(engines) < len(members):
+            return ModelCard(id=model, created=self._created)
+        return ModelCard(
+            id=model,
+            created=self._created,
+            context_window=min(engine.context_window for engine in engines),
+            sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
+            tools=all(engine.tool_format != "none" for engine in engines),
+        )
+
+
+def card(models: Models, name: str | None) -> ModelCard:
+    """The card of a model by name, or of the first. Raises NotFound, or Unavailable where nothing is served yet."""
+    cards = models()
+    if not cards:
+        raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
+    for each in cards:
+        if name is None or each.id == name:
+            return each
+    raise NotFound("model_not_found", f"The model {name!r} does not exist here.", param="model")

@@ -1,0 +1,292 @@
+"""From a request's words to ours: items, tools, sampling. Pure; raises BadInput with the `param` that is wrong.
+
+Does not know sessions: where the items go is decided in `transport.openai.places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput
+from sessions.model.json_schema import compiled
+from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
+from transport.openai import request_models
+from transport.openai.history import Unit
+
+SEED_MODULUS = 2**31
+
+
+def unsupported(what: str, param: str) -> BadInput:
+    return BadInput("unsupported_parameter", what, param=param)
+
+
+# -- chat -----------------------------------------------------------------------------------------------------------
+
+
+def chat_history(messages: Sequence[request_models.ChatMessage]) -> tuple[str | None, list[Unit]]:
+    """The instructions (a system message that comes first) and the messages."""
+    instructions = None
+    units: list[Unit] = []
+    open_calls: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        at = f"messages[{index}]"
+        if open_calls and message.role != "tool":
+            raise _unanswered(open_calls)
+        text = _chat_text(message, at)
+        if message.role in ("system", "developer") and index == 0:
+            instructions = text
+        elif message.role == "assistant":
+            units.append(_answer(message, text, at))
+            open_calls = {call.id: call.function.name for call in message.tool_calls or ()}
+        elif message.role == "tool":
+            call_id = message.tool_call_id
+            if call_id is None:
+                raise BadInput(
+                    "missing_required_parameter",
+                    f"Missing required parameter: '{at}.tool_call_id'.",
+                    param=f"{at}.tool_call_id",
+                )
+            if call_id not in open_calls:
+                raise BadInput(
+                    "invalid_request",
+                    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+                    param=f"{at}.role",
+                )
+            del open_calls[call_id]
+            units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=text),)))
+        else:
+            units.append(Unit((cm.NewMessage(role=message.role, content=text),)))
+    if open_calls:
+        raise _unanswered(open_calls)
+    return instructions, units
+
+
+def _answer(message: request_models.ChatMessage, text: str, at: str) -> Unit:
+    calls = tuple(
+        cm.NewCall(call_id=CallId(call.id), name=call.function.name, arguments=call.function.arguments)
+        for call in message.tool_calls or ()
+    )
+    if not calls and message.content is None and message.refusal is None:
+        raise BadInput(
+            "invalid_request", f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content"
+        )
+    words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
+    return Unit((*words, *calls), answer=True)
+
+
+def _unanswered(calls: dict[str, str]) -> BadInput:
+    return BadInput(
+        "invalid_request",
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."
+        f" The following tool_call_ids did not have response messages: {', '.join(calls)}",
+        param="messages",
+    )
+
+
+def _chat_text(message: request_models.ChatMessage, at: str) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise BadInput(
+            "invalid_request", f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content"
+        )
+    return "".join(_part(part, f"{at}.content[{index}]") for index, part in enumerate(message.content))
+
+
+def _part(part: request_models.ChatPart | request_models.InputPart, at: str) -> str:
+    if part.type in ("text", "input_text", "output_text"):
+        if part.text is None:
+            raise BadInput(
+                "missing_required_parameter", f"Missing required parameter: '{at}.text'.", param=f"{at}.text"
+            )
+        return part.text
+    if part.type == "refusal":
+        return ""
+    raise unsupported(f"{part.type!r} is no kind of content that this server takes; text is.", f"{at}.type")
+
+
+def chat_tools(tools: Sequence[request_models.ChatTool] | None) -> tuple[Tool, ...]:
+    return _tools([tool.function for tool in tools or ()], "function.")
+
+
+def chat_sampling(request: request_models.ChatRequest) -> Sampling:
+    choice: str | dict[str, Json] | None
+    if isinstance(request.tool_choice, request_models.ChatToolChoice):
+        choice = {"type": "function", "name": request.tool_choice.function.name}
+    else:
+        choice = request.tool_choice
+    _choice_fits(choice, [tool.function.name for tool in request.tools or ()])
+    if request.top_logprobs is not None and not request.logprobs:
+        raise BadInput("invalid_request", "'top_logprobs' needs 'logprobs' to be set to true.", param="top_logprobs")
+    return Sampling(
+        **_drawn(request),
+        max_output_tokens=request.max_completion_tokens or request.max_tokens,
+        stop=_stop(request.stop),
+        logit_bias=request.logit_bias or None,
+        logprobs=bool(request.logprobs),
+        tool_choice=choice,
+        text=_chat_format(request.response_format),
+    )
+
+
+def _chat_format(wanted: request_models.ResponseFormat | None) -> TextOptions | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return TextOptions({"type": "json_object"})
+    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
+        param = "response_format.json_schema" + (".schema" if wanted.json_schema is not None else "")
+        raise BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
+    schema = wanted.json_schema
+    return _schema_format(schema.name, schema.schema_, schema.strict, "response_format.json_schema.schema")
+
+
+def _schema_format(name: str, schema: Any, strict: bool | None, param: str) -> TextOptions:
+    check_schema(schema, param)
+    return TextOptions({"type": "json_schema", "name": name, "schema": schema, "strict": bool(strict)})
+
+
+# -- responses ------------------------------------------------------------------------------------------------------
+
+
+def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[Unit]:
+    """The input of a response, message by message. Reasoning that clients send back is left out."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [Unit((cm.NewMessage(content=given),))]
+    units: list[Unit] = []
+    for index, item in enumerate(given):
+        at = f"input[{index}]"
+        match item.type or "message":
+            case "message":
+                if item.role is None:
+                    raise _missing(f"{at}.role")
+                text = _input_text(item.content, f"{at}.content")
+                units.append(Unit((cm.NewMessage(role=item.role, content=text),), answer=item.role == "assistant"))
+            case "function_call":
+                if item.call_id is None or item.name is None or item.arguments is None:
+                    raise _missing(f"{at}.{'call_id' if item.call_id is None else 'name'}")
+                call = cm.NewCall(call_id=CallId(item.call_id), name=item.name, arguments=item.arguments)
+                if units and units[-1].answer:
+                    units[-1] = Unit((*units[-1].items, call), answer=True)
+                else:
+                    units.append(Unit((call,), answer=True))
+            case "function_call_output":
+                if item.call_id is None:
+                    raise _missing(f"{at}.call_id")
+                output = _input_text(item.output, f"{at}.output")
+                units.append(Unit((cm.NewOutput(call_id=CallId(item.call_id), output=output),)))
+            case "reasoning":
+                continue
+            case other:
+                raise unsupported(f"{other!r} is no kind of item that this server takes.", f"{at}.type")
+    return units
+
+
+def _missing(param: str) -> BadInput:
+    return BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
+
+
+def _input_text(content: str | Sequence[request_models.InputPart] | None, at: str) -> str:
+    if content is None:
+        raise _missing(at)
+    if isinstance(content, str):
+        return content
+    return "".join(_part(part, f"{at}[{index}]") for index, part in enumerate(content))
+
+
+def response_tools(tools: Sequence[request_models.FunctionTool] | None) -> tuple[Tool, ...]:
+    return _tools(tools or (), "")
+
+
+def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequence[str]) -> Sampling:
+    choice: str | dict[str, Json] | None
+    if isinstance(request.tool_choice, request_models.FunctionChoice):
+        choice = {"type": "function", "name": request.tool_choice.name}
+    else:
+        choice = request.tool_choice
+    _choice_fits(choice, tool_names)
+    return Sampling(
+        **_drawn(request),
+        max_output_tokens=request.max_output_tokens,
+        stop=_stop(request.stop),
+        logprobs="message.output_text.logprobs" in (request.include or ()),
+        tool_choice=choice,
+        text=_response_format(request.text.format if request.text is not None else None),
+    )
+
+
+def _response_format(wanted: request_models.TextFormat | None) -> TextOptions | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return TextOptions({"type": "json_object"})
+    if wanted.schema_ is None or wanted.name is None:
+        raise _missing("text.format.schema" if wanted.schema_ is None else "text.format.name")
+    return _schema_format(wanted.name, wanted.schema_, wanted.strict, "text.format.schema")
+
+
+# -- both -----------------------------------------------------------------------------------------------------------
+
+
+def _drawn(request: request_models.Sampled) -> dict[str, Any]:
+    return {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "min_p": request.min_p,
+        "frequency_penalty": request.frequency_penalty,
+        "presence_penalty": request.presence_penalty,
+        "repeat_penalty": request.repeat_penalty,
+        "seed": None if request.seed is None else request.seed % SEED_MODULUS,
+        "top_logprobs": request.top_logprobs,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+    }
+
+
+def _stop(stop: str | list[str] | None) -> str | tuple[str, ...] | None:
+    return tuple(stop) or None if isinstance(stop, list) else stop
+
+
+def _choice_fits(choice: str | dict[str, Json] | None, names: Sequence[str]) -> None:
+    if choice not in (None, "none", "auto") and not names:
+        raise BadInput(
+            "invalid_request", "'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice"
+        )
+    if isinstance(choice, dict) and choice["name"] not in names:
+        raise BadInput(
+            "invalid_request", f"Tool choice {choice['name']!r} is not among the 'tools'.", param="tool_choice"
+        )
+
+
+def _tools(tools: Sequence[request_models.ChatFunction | request_models.FunctionTool], inner: str) -> tuple[Tool, ...]:
+    made: dict[str, Tool] = {}
+    for index, tool in enumerate(tools):
+        at = f"tools[{index}].{inner}"
+        if tool.name in made:
+            raise BadInput("invalid_request", f"Two tools are named {tool.name!r}.", param=f"{at}name")
+        if tool.parameters is not None:
+            check_schema(tool.parameters, f"{at}parameters", of_object=True)
+        made[tool.name] = Tool(
+            name=tool.name, description=tool.description, parameters=tool.parameters, strict=bool(tool.strict)
+        )
+    return tuple(made.values())
+
+
+def check_schema(schema: dict[str, Any], param: str, *, of_object: bool = False) -> None:
+    """Raises BadInput for what is no JSON schema, or none of an object where one is wanted."""
+    what = None
+    if of_object and schema.get("type", "object") != "object":
+        what = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema['type']}\"'."
+    else:
+        try:
+            compiled(schema)
+        except ValueError as exc:
+            what = str(exc)
+    if what is not None:
+        raise BadInput("invalid_schema", f"Invalid schema for '{param}': {what}", param=param)

@@ -1,0 +1,147 @@
+"""The log in the shapes of OpenAI's Responses and Conversations.
+
+Our events have its names and fields already; what differs is said here: times in seconds, the response with what was
+asked of it, parts with the lists that its clients expect. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sessions.model import events as ev
+from sessions.model.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    Refusal,
+    Sampling,
+    Tool,
+)
+
+_UNSAID: Final[dict[str, Json]] = {
+    "background": False,
+    "conversation": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "auto",
+    "user": None,
+}
+
+
+def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[str, Json]:
+    """What a response is shown to have been asked, as it is journaled: only what is not the default."""
+    said: dict[str, Json] = {
+        "max_output_tokens": sampling.max_output_tokens,
+        "parallel_tool_calls": sampling.parallel_tool_calls,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_logprobs": sampling.top_logprobs,
+        "tool_choice": sampling.tool_choice,
+        "text": None if sampling.text is None else {"format": sampling.text.format},
+        "tools": [{**msgspec.to_builtins(tool), "parameters": tool.parameters or {}} for tool in tools],
+        **more,
+    }
+    return {name: value for name, value in said.items() if value is not None and value != _UNSAID.get(name)}
+
+
+def response(body: ev.ResponseBody) -> dict[str, Json]:
+    """The `response` object."""
+    asked: Mapping[str, Json] = body.request if isinstance(body.request, dict) else {}
+    cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
+    return {
+        **_UNSAID,
+        **asked,
+        "id": body.id,
+        "object": "response",
+        "created_at": body.created_at / 1000,
+        "status": "cancelled" if cancelled else body.status,
+        "error": body.error,
+        "incomplete_details": None if cancelled else body.incomplete_details,
+        "model": body.model,
+        "output": [item(each) for each in body.output],
+        "usage": None if body.usage is None else _usage(body.usage),
+        "metadata": body.metadata,
+    }
+
+
+def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
+    """With the field that OpenAI's clients expect besides: writing to the cache costs nothing extra here."""
+    return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
+
+
+def item(given: Item) -> dict[str, Json]:
+    """An item of input or output."""
+    match given:
+        case Message():
+            return {
+                "id": given.id,
+                "type": "message",
+                "role": given.role,
+                "status": given.status,
+                "content": [part(each) for each in given.content],
+            }
+        case FunctionCall():
+            return {
+                "id": given.id,
+                "type": "function_call",
+                "call_id": given.call_id,
+                "name": given.name,
+                "arguments": given.arguments,
+                "status": given.status,
+            }
+        case FunctionCallOutput():
+            return {
+                "id": given.id,
+                "type": "function_call_output",
+                "call_id": given.call_id,
+                "output": given.output,
+                "status": given.status,
+            }
+
+
+def part(given: InputText | OutputText | Refusal) -> dict[str, Json]:
+    match given:
+        case InputText():
+            return {"type": "input_text", "text": given.text}
+        case OutputText():
+            return {"type": "output_text", "text": given.text, "annotations": list(given.annotations), "logprobs": []}
+        case Refusal():
+            return {"type": "refusal", "refusal": given.refusal}
+
+
+def event(given: ev.ResponseEvent) -> dict[str, Json]:
+    """An event of a response's stream. Only the first and the last carry the response whole in the log; the one in
+    between is filled in by whoever has it (`with_response`)."""
+    shown: dict[str, Any] = msgspec.to_builtins(given)
+    match given:
+        case ev.ResponseCreated() | ev.ResponseQueued():
+            shown["response"] = response(given.response)
+        case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+            shown["response"] = response(given.response)
+        case ev.OutputItemAdded() | ev.OutputItemDone():
+            shown["item"] = item(given.item)
+        case ev.ContentPartAdded() | ev.ContentPartDone():
+            shown["part"] = part(given.part)
+        case ev.OutputTextDelta():
+            shown["logprobs"] = list(given.logprobs)
+        case ev.OutputTextDone():
+            shown["logprobs"] = []
+    return shown

@@ -1,0 +1,211 @@
+"""What OpenAI's requests look like, as far as both doors share it; models for reading, and for the page at /docs.
+
+Parameters that we do not know are refused, as OpenAI does; those that only concern OpenAI's own service are taken and
+have no effect. Messages and items may carry more fields than we read: clients send back what they were sent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from sessions.model.types import INTEGER_MAX
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Metadata = Annotated[dict[str, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)]
+
+
+class Request(BaseModel):
+    """Base of request bodies: unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Lenient(BaseModel):
+    """Base of what clients send back: unknown fields are left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Sampled(Request):
+    """How an answer is drawn, in the words that all doors share."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    seed: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = False
+    # OpenAI's service knows these; here they have no effect.
+    metadata: Metadata | None = None
+    user: Annotated[str, StringConstraints(max_length=256)] | None = None
+    safety_identifier: Annotated[str, StringConstraints(max_length=256)] | None = None
+    prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+
+
+# -- chat -----------------------------------------------------------------------------------------------------------
+
+
+class ChatFunction(Lenient):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Lenient):
+    type: Literal["function"]
+    function: ChatFunction
+
+
+class ChatCallFunction(Lenient):
+    name: str
+    arguments: str
+
+
+class ChatCall(Lenient):
+    id: Key
+    type: Literal["function"] = "function"
+    function: ChatCallFunction
+
+
+class ChatPart(Lenient):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class ChatMessage(Lenient):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ChatPart], Field(max_length=256)] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: Annotated[list[ChatCall], Field(max_length=128)] | None = None
+    tool_call_id: Key | None = None
+
+
+class JsonSchema(Lenient):
+    name: Name
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Lenient):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class NamedFunction(Lenient):
+    name: Name
+
+
+class ChatToolChoice(Lenient):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class StreamOptions(Request):
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = None
+
+
+class ChatRequest(Sampled):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
+    tools: Annotated[list[ChatTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
+    response_format: ResponseFormat | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    n: Annotated[int, Field(ge=1, le=16)] | None = 1
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    logprobs: bool | None = False
+    stream_options: StreamOptions | None = None
+    modalities: list[Literal["text"]] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    store: bool | None = None
+
+
+# -- responses ------------------------------------------------------------------------------------------------------
+
+
+class InputPart(Lenient):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(Lenient):
+    """An item of any kind: its `type` says which fields count; without one it is a message."""
+
+    type: str | None = None
+    id: str | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | Annotated[list[InputPart], Field(max_length=256)] | None = None
+    call_id: Key | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | Annotated[list[InputPart], Field(max_length=256)] | None = None
+
+
+class FunctionTool(Lenient):
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Lenient):
+    type: Literal["function"]
+    name: Name
+
+
+class TextFormat(Lenient):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextConfig(Lenient):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ConversationRef(Lenient):
+    id: Key
+
+
+class ResponsesRequest(Sampled):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    input: str | Annotated[list[InputItem], Field(max_length=4096)] | None = None
+    instructions: str | None = None
+    previous_response_id: Key | None = None
+    conversation: Key | ConversationRef | None = None
+    background: bool | None = False
+    store: bool | None = True
+    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    text: TextConfig | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    include: list[str] | None = None
+    stream_options: StreamOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    reasoning: dict[str, Any] | None = None
+    max_tool_calls: int | None = None

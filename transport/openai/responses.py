@@ -1,0 +1,121 @@
+"""One response of the Responses API being read from its log: as it stands, to its end, or as a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import msgspec
+
+from sessions.machine.turn_command import ERASED
+from sessions.model import events as ev
+from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.types import ResponseId
+from transport import errors
+from transport.http import sse
+from transport.http.headers import EventId, Naming, unfollowed
+from transport.openai import render
+from transport.openai.log_cursor import LogCursor
+from transport.openai.resume import check
+
+TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """A response and a cursor on its log; whoever makes one closes the cursor, or lets `stream` do it."""
+
+    def __init__(
+        self,
+        cursor: LogCursor,
+        response_id: ResponseId,
+        after: int,
+        *,
+        ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None,
+    ) -> None:
+        """`after`: where the log may be read from to meet all of the response. `ended` is called with it at its end,
+        before the reader is told."""
+        self.cursor = cursor
+        self.response_id = response_id
+        self._after = after
+        self._ended = ended
+
+    async def check(self) -> None:
+        """Raises NotFound, Gone, Unavailable: it is not there to be read, was erased, or was never to be stored."""
+        await self.cursor.check(self._after)
+        if self.cursor.retracted(self.response_id, ERASED):
+            raise not_found(self.response_id)
+        asked = (await self.begun()).request
+        if isinstance(asked, dict) and asked.get("store") is False:
+            raise not_found(self.response_id)
+
+    async def check_seen(self, seen: EventId) -> None:
+        """Raises BadInput where a reader cannot have `seen` this of it; Unavailable."""
+        if seen.response not in (None, self.response_id):
+            raise unfollowed("This Last-Event-ID is of another response.")
+        await check(self.cursor, self._after, seen)
+
+    async def body(self, *, ended: bool = False) -> ev.ResponseBody:
+        """The response as it stands, or once it has `ended`."""
+        body: ev.ResponseBody | None = None
+        async for record in self.cursor.records(self._after, live=ended):
+            event = record.event
+            if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
+                continue
+            if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
+                body = event.response
+                if isinstance(event, TERMINAL):
+                    await self._note(body)
+                    break
+        if body is None:
+            raise not_found(self.response_id)
+        return body
+
+    async def _note(self, body: ev.ResponseBody) -> None:
+        if self._ended is not None:
+            await self._ended(body)
+
+    async def begun(self) -> ev.ResponseBody:
+        """The response as it was when it was accepted."""
+        async for record in self.cursor.records(self._after):
+            event = record.event
+            if isinstance(event, ev.ResponseQueued | ev.ResponseCreated) and event.response_id == self.response_id:
+                return event.response
+        raise not_found(self.response_id)
+
+    async def stream(
+        self, *, starting_after: int | None = None, ids: Naming | None = None, skip: EventId | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
+        they are wanted. What goes wrong is told as the last event, as OpenAI does."""
+        body: ev.ResponseBody | None = None
+        upcoming = 0 if starting_after is None else starting_after + 1
+        with self.cursor as cursor:
+            try:
+                async for record in cursor.records(self._after):
+                    event = record.event
+                    if isinstance(event, ev.SessionDeleted):
+                        raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
+                    if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
+                        continue
+                    upcoming = max(upcoming, event.sequence_number + 1)
+                    if isinstance(event, TERMINAL):
+                        await self._note(event.response)
+                    if isinstance(event, ev.ResponseQueued | ev.ResponseCreated):
+                        body = event.response
+                    seen = starting_after is not None and event.sequence_number <= starting_after
+                    seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
+                    if not seen:
+                        said = render.event(event)
+                        if isinstance(event, ev.ResponseInProgress) and body is not None:
+                            said["response"] = render.response(msgspec.structs.replace(body, status="in_progress"))
+                        event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
+                        yield sse.data(_encode(said), event=said["type"], id=event_id)
+                    if isinstance(event, TERMINAL):
+                        return
+            except SessileError as error:
+                said = {**errors.public(error), "type": "error", "sequence_number": upcoming}
+                yield sse.data(_encode(said), event="error")
+
+
+def not_found(response_id: str, param: str = "response_id") -> NotFound:
+    return NotFound("response_not_found", f"Response with id '{response_id}' not found.", param=param)

@@ -1,0 +1,73 @@
+"""A reader that comes back with the last id that it saw: to the answer that it read, and to no other.
+
+The id names the response, and the journal knows where that is: so every gateway finds it, after a restart too. Nothing
+is begun here. Who may not see the session, and whoever stands where the log has nothing (any more), is refused.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sessions.machine.turn_command import ERASED
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Gone, NotFound
+from sessions.model.types import Principal, ResponseId
+from transport.gateway import Gateway
+from transport.http.headers import EventId, unfollowed
+from transport.openai.log_cursor import LogCursor
+
+
+class Resumed(NamedTuple):
+    """An answer that was begun before. Whoever has it closes the cursor; its events come behind `after`."""
+
+    cursor: LogCursor
+    responses: tuple[ResponseId, ...]
+    after: int
+
+
+async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> Resumed:
+    """The answer whose stream `seen` is of, which has so many choices. Raises BadInput, Unavailable."""
+    assert seen.response is not None
+    place = await gateway.find_response(principal, seen.response)
+    if place is None:
+        raise _not_there()
+    cursor, after = LogCursor(gateway, principal, place.key, follows=[seen.response]), place.offset - 1
+    try:
+        await check(cursor, after, seen)
+        responses = await _responses(cursor, after, seen.response, choices)
+        cursor.follow(responses)
+        return Resumed(cursor, responses, after)
+    except BaseException:
+        cursor.close()
+        raise
+
+
+async def check(cursor: LogCursor, after: int, seen: EventId) -> None:
+    """Raises BadInput where the log has no such place, or what was read there was erased; Unavailable."""
+    try:
+        await cursor.check(after)
+    except (NotFound, Gone) as error:
+        raise _not_there() from error
+    erased = seen.response is not None and cursor.retracted(seen.response, ERASED)
+    if erased or cursor.epoch != seen.epoch or cursor.top < seen.offset:
+        raise _not_there()
+
+
+async def _responses(cursor: LogCursor, after: int, first: ResponseId, choices: int) -> tuple[ResponseId, ...]:
+    """`first` and those that were begun behind it below the same question: the choices of one request, in order."""
+    found: list[ResponseId] = []
+    parent_id = None
+    async for record in cursor.records(after, live=False):
+        match record.event:
+            case ev.ResponseCreated(response=body) | ev.ResponseQueued(response=body):
+                if not found and body.id == first:
+                    found, parent_id = [first], body.parent_id
+                elif found and body.parent_id == parent_id:
+                    found.append(body.id)
+                if len(found) == choices:
+                    return tuple(found)
+    raise _not_there()
+
+
+def _not_there() -> BadInput:
+    return unfollowed("What this Last-Event-ID names is not there (any more): ask anew without it.")

@@ -1,0 +1,87 @@
+"""What a gateway writes into the audit log: what was asked of it that no session's append can carry.
+
+Each row is durable before what it tells of is answered. Refusals are the exception where a door cannot wait: they are
+written beside it, and at most once a minute for one key and one thing, with the number of those left out, so that
+whoever is refused cannot fill the log. A journal that is away keeps nobody from being refused.
+
+Does not know who may do what (`sessions.model.authorization`), nor how rows are made (`sessions.model.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from sessions.model.api_keys import ApiKey
+from sessions.model.audit import Action, Audited, AuditLog
+from sessions.model.errors import Forbidden, SessileError
+from sessions.model.types import Json, Principal, TenantId, UnixMs
+from transport.tasks import Tasks
+
+REFUSALS_EVERY_S: Final = 60.0
+REFUSALS_KNOWN_MAX: Final = 4096
+
+log = structlog.get_logger(__name__)
+
+
+class Auditor:
+    """`clock` is monotonic, in seconds."""
+
+    def __init__(
+        self, audit: AuditLog, *, now_ms: Callable[[], UnixMs], clock: Callable[[], float], tasks: Tasks
+    ) -> None:
+        self.audit = audit
+        self._now_ms = now_ms
+        self._clock = clock
+        self._tasks = tasks
+        self._refused: dict[tuple[str, ...], tuple[float, int]] = {}  # when written last, how many left out since
+
+    async def note(
+        self,
+        tenant: TenantId,
+        action: Action,
+        *,
+        by: Principal | None,
+        user: str | None = None,
+        session: str = "",
+        detail: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Raises Unavailable: then it is not written, and what it tells of must not be done."""
+        row = Audited(action=action, at=self._now_ms(), by=by, user=user, session=session, detail=detail or {})
+        await self.audit.record(tenant, [row])
+
+    async def forbidden(self, principal: Principal, error: Forbidden, what: str) -> None:
+        """Somebody whom we know asked for what is not theirs to ask for. Raises nothing."""
+        row = self._refusal(principal, error, what)
+        if row is not None:
+            await self._write(principal.tenant, row)
+
+    def key_refused(self, key: ApiKey, error: SessileError) -> None:
+        """A key that has ended was shown, with the right secret."""
+        row = self._refusal(key.principal, error, "a key that has ended")
+        if row is not None:
+            self._tasks.start(self._write(key.tenant, row))
+
+    def _refusal(self, principal: Principal, error: SessileError, what: str) -> Audited | None:
+        """None where it was said not long ago."""
+        about, now = (principal.tenant, principal.id, error.code, what), self._clock()
+        written_at, left_out = self._refused.pop(about, (None, 0))
+        if written_at is not None and now - written_at < REFUSALS_EVERY_S:
+            self._refused[about] = (written_at, left_out + 1)
+            return None
+        if len(self._refused) >= REFUSALS_KNOWN_MAX:
+            self._refused.pop(next(iter(self._refused)))
+        self._refused[about] = (now, 0)
+        detail: dict[str, Json] = {"code": error.code, "what": what}
+        if left_out:
+            detail["left_out"] = left_out
+        user = principal.user if principal.role == "user" else None
+        return Audited(action="access.refused", at=self._now_ms(), by=principal, user=user, detail=detail)
+
+    async def _write(self, tenant: TenantId, row: Audited) -> None:
+        try:
+            await self.audit.record(tenant, [row])
+        except SessileError as error:
+            log.error("refusal_not_audited", tenant=tenant, error=error.code)

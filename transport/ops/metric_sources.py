@@ -1,0 +1,147 @@
+"""What is read when somebody scrapes: quantities that engine, runtime, directory and gateway keep anyway.
+
+Only takes numbers that lie ready: a scrape holds up the loop for as long as these functions take, so nothing here goes
+through the sessions of a replica. Which of an engine's counters have a name of their own is decided here; the others
+are `engine_events_total{event}`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from actors.hosting.runtime import Runtime
+from actors.routing.router import Router
+from sessions.metrics import Labels, Measures
+from sessions.model.generation import EngineStats
+from sessions.ports import Engine
+
+TIERS: Final = ("host", "disk", "redis")
+READS: Final = {"host": "restores", "disk": "disk_reads", "redis": "redis_reads"}
+WRITES: Final = {"host": "spills", "disk": "disk_writes", "redis": "redis_writes"}
+EVICTIONS: Final = {"host": "host_evictions", "disk": "disk_evictions", "redis": "redis_evictions"}
+TOKENS: Final = {
+    "prefilled_tokens": ("engine_prefilled_tokens", "Prompt tokens that the engine computed."),
+    "decoded_tokens": ("engine_decoded_tokens", "Tokens that the engine decoded."),
+    "reused_tokens": ("prefix_cache_hits", "Prompt tokens whose KV was there, in whichever tier."),
+    "restored_tokens": ("kv_restored_tokens", "Of these, tokens whose KV came from below the device."),
+    "sheds": ("engine_sheds", "Generations refused because the engine's queue was full."),
+    "aborts": ("engine_aborts", "Generations that were broken off."),
+    "tenant_evictions": ("kv_limit_evictions", "Snapshots and slots let go of: their tenant held more than it may."),
+    "preemptions": ("num_preemptions", "Running answers that had to make room."),
+}
+ZERO: Final[Labels] = ()
+
+
+def of_engine(measures: Measures, engine: Engine) -> None:
+    """The engine's load, its counters, and what its KV tiers hold."""
+    stats = engine.stats
+
+    def counted(name: str) -> Callable[[], Mapping[Labels, float]]:
+        return lambda: {ZERO: stats().counters.get(name, 0)}
+
+    def by_tier(names: Mapping[str, str]) -> Callable[[], Mapping[Labels, float]]:
+        def read() -> Mapping[Labels, float]:
+            counters = stats().counters
+            return {(tier,): counters.get(name, 0) for tier, name in names.items()}
+
+        return read
+
+    def held(suffix: str) -> Callable[[], Mapping[Labels, float]]:
+        def read() -> Mapping[Labels, float]:
+            gauges = stats().gauges
+            return {(tier,): gauges.get(f"{tier}{suffix}", 0) for tier in TIERS}
+
+        return read
+
+    def queried() -> Mapping[Labels, float]:
+        counters = stats().counters
+        return {ZERO: counters.get("reused_tokens", 0) + counters.get("prefilled_tokens", 0)}
+
+    known = {*TOKENS, *READS.values(), *WRITES.values(), *EVICTIONS.values()}
+
+    def others() -> Mapping[Labels, float]:
+        return {(name,): value for name, value in stats().counters.items() if name not in known}
+
+    gauge = measures.gauge
+    gauge("num_requests_running", "Answers that the engine is writing.", (), lambda: {ZERO: stats().running})
+    gauge("num_requests_waiting", "Answers that wait for the engine.", (), lambda: {ZERO: stats().waiting})
+    gauge("num_slots", "Answers that it can write at the same time.", (), lambda: {ZERO: stats().slots})
+    gauge("engine_away", "1 while it is being started again.", (), lambda: {ZERO: int(stats().away is not None)})
+    for name, (public, about) in TOKENS.items():
+        gauge(public, about, (), counted(name), grows=True)
+    gauge("prefix_cache_queries", "Prompt tokens that engines were given.", (), queried, grows=True)
+    gauge("kv_cache_bytes", "KV held outside the device, by tier.", ("tier",), held("_bytes"))
+    gauge("kv_cache_bytes_max", "What each tier may hold.", ("tier",), held("_bytes_max"))
+    gauge("kv_cache_hits", "Snapshots read from each tier.", ("tier",), by_tier(READS), grows=True)
+    gauge("kv_cache_writes", "Snapshots written to each tier.", ("tier",), by_tier(WRITES), grows=True)
+    gauge("kv_cache_evictions", "Snapshots that made room in each tier.", ("tier",), by_tier(EVICTIONS), grows=True)
+    gauge("engine_events", "What else the engine counts.", ("event",), others, grows=True)
+    _of_smaller(measures, stats)
+
+
+def _of_smaller(measures: Measures, stats: Callable[[], EngineStats]) -> None:
+    """The smaller model's, which count in nothing of the model's own; empty where there is none."""
+
+    def requests() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {("running",): smaller.running, ("waiting",): smaller.waiting}
+
+    def slots() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {ZERO: smaller.slots}
+
+    def events() -> Mapping[Labels, float]:
+        smaller = stats().smaller
+        return {} if smaller is None else {(name,): value for name, value in smaller.counters.items()}
+
+    gauge = measures.gauge
+    gauge("smaller_model_requests", "Answers of the smaller model, by what they do.", ("state",), requests)
+    gauge("smaller_model_slots", "Answers that it can write at the same time.", (), slots)
+    gauge("smaller_model_events", "What its engine counts.", ("event",), events, grows=True)
+
+
+def of_runtime(measures: Measures, runtime: Runtime) -> None:
+    gauge = measures.gauge
+    gauge("num_sessions", "Sessions in memory.", (), lambda: {ZERO: runtime.num_present})
+    gauge("num_sessions_max", "Sessions that may be.", (), lambda: {ZERO: runtime.limits.actors_max})
+    gauge("draining", "1 while sessions are moved off this replica.", (), lambda: {ZERO: int(runtime.draining)})
+
+
+def of_router(measures: Measures, router: Router) -> None:
+    """A gateway's way to the replicas."""
+    gauge = measures.gauge
+    gauge("router_retries", "Commands that were sent again.", (), lambda: {ZERO: router.retries}, grows=True)
+    gauge(
+        "replicas",
+        "Live replicas, by whether they take sessions.",
+        ("state",),
+        lambda: {
+            ("serving",): 0,
+            ("draining",): 0,
+            **Counter(("draining" if each.draining else "serving",) for each in router.whereabouts.view.members),
+        },
+    )
+
+
+def of_doors(measures: Measures, counters: Counter[str]) -> None:
+    """What a gateway's connections count, by names that end in what is a label here."""
+
+    def ending(prefix: str) -> Callable[[], Mapping[Labels, float]]:
+        return lambda: {
+            (name.removeprefix(prefix),): count for name, count in counters.items() if name.startswith(prefix)
+        }
+
+    def plain(name: str) -> Callable[[], Mapping[Labels, float]]:
+        return lambda: {ZERO: counters[name]}
+
+    gauge = measures.gauge
+    gauge("connections", "WebSockets that were opened.", (), plain("connections"), grows=True)
+    gauge("connections_refused", "WebSockets that found no room.", (), plain("connections_refused"), grows=True)
+    gauge("connections_closed", "WebSockets that we closed, by code.", ("code",), ending("closed_"), grows=True)
+    gauge("slow_readers", "Readers that left a full window unread.", (), plain("closed_4408"), grows=True)
+    gauge("connections_paced", "WebSockets told to come later.", (), plain("connections_paced"), grows=True)
+    gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
+    gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
+    gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)

@@ -1,0 +1,120 @@
+"""A port of its own for what is no client's business: `/metrics` and `/healthz` of any role, without keys.
+
+Replicas have no other HTTP port. It listens on loopback unless told otherwise; whoever lets it listen elsewhere keeps
+strangers away from it by the network, as one does with every exporter. Nothing can be changed through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.server import ServerState
+
+from sessions.metrics import Measures
+from sessions.model.errors import Unavailable
+from transport.http.http_connection import HttpConnection
+from transport.ops.prometheus import Exposition
+
+KEEP_ALIVE_S: Final = 15
+READY: Final = "Metrics are ready: "
+
+
+class SideDoor:
+    """Listens between `start` and `stop`."""
+
+    def __init__(self, exposition: Exposition, *, host: str, port: int) -> None:
+        self._exposition = exposition
+        self._host = host
+        self._port = port
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        assert self._listener is not None
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        """Raises Unavailable for an address that cannot be had."""
+        app = Starlette(routes=[Route("/metrics", self._metrics), Route("/healthz", self._alive)])
+        config = uvicorn.Config(
+            cast(Any, app),
+            http=HttpConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            workers=1,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: HttpConnection(config, self._state, {}, loop), self._host, self._port
+            )
+        except OSError as error:
+            raise Unavailable(
+                "address_unavailable",
+                f"Cannot listen on {self._host}:{self._port} for metrics: {error.strerror}. Choose another port.",
+            ) from error
+
+    async def stop(self) -> None:
+        """Closes the port and cuts what is open. Idempotent."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        for task in self._state.tasks:
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+
+    async def _metrics(self, _: Request) -> Response:
+        body, media_type = await self._exposition.text()
+        return Response(body, media_type=media_type)
+
+    async def _alive(self, _: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+
+@contextlib.asynccontextmanager
+async def measured(exposition: Exposition, host: str, port: int) -> AsyncIterator[None]:
+    """The process's metrics on a port of their own for as long as the block runs; a negative one: none."""
+    if port < 0:
+        yield
+        return
+    door = SideDoor(exposition, host=host, port=port)
+    await door.start()
+    print(f"{READY}{door.url}/metrics", flush=True)
+    try:
+        yield
+    finally:
+        await door.stop()
+
+
+@contextlib.asynccontextmanager
+async def traced(endpoint: str, measures: Measures, *, role: str, name: str, version: str) -> AsyncIterator[None]:
+    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
+    if not endpoint:
+        yield
+        return
+    from transport.ops.otlp import otlp  # its packages are there only where they are wanted
+
+    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=version)
+    try:
+        yield
+    finally:
+        measures.tracer = None
+        await asyncio.to_thread(tracer.close)

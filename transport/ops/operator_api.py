@@ -1,0 +1,193 @@
+"""The operator's desk: what is shown of replicas and sessions, and the two things that an operator may do about them.
+
+Two desks: `LocalDesk` for a process that is all there is, `ClusterDesk` for a gateway, which asks the replicas over
+peer links of the kind `operator`, as `app.py sessions` does. A replica that does not answer is named with the reason,
+and the others are shown. Who may sit at it is the routes' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from actors.hosting.runtime import Runtime
+from actors.maintenance.introspection import Surveyor
+from actors.peer.frames import Resident, Survey, Surveyed
+from actors.peer.links import LinkDown, unreachable
+from sessions.model.errors import Conflict, SessileError
+from sessions.model.types import SessionKey, TenantId
+from sessions.ports import Engine, Member, View
+from transport.cli.operator import Found, Wanted, found_of, key_of, linked, named
+from transport.peer.security import PeerSecurity
+from transport.tasks import Tasks
+
+ANSWER_S: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class Desk(Protocol):
+    async def replicas(self) -> list[dict[str, Any]]:
+        """Raises Unavailable."""
+        ...
+
+    async def sessions(self, wanted: Wanted) -> Found:
+        """A page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
+        ...
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        """What each replica holds of a tenant's KV. Raises Unavailable."""
+        ...
+
+    async def drain(self, replica: str) -> None:
+        """Begins to hand everything off. Raises NotFound, Conflict, Unavailable."""
+        ...
+
+    async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
+        """Moves a session that `replica` has; returns who has it then. Raises NotFound, BadInput, Conflict,
+        Unavailable."""
+        ...
+
+
+def member_shown(member: Member) -> dict[str, Any]:
+    return {
+        "replica": member.replica,
+        "state": "draining" if member.draining else "serving",
+        "load": round(member.load, 3),
+        "model": member.model,
+        "address": member.address,
+        "weight": member.weight,
+        "slots": member.engine.slots if member.engine is not None else None,
+        "context_window": member.engine.context_window if member.engine is not None else None,
+        "smaller_model": (member.engine.smaller_model or None) if member.engine is not None else None,
+    }
+
+
+def resident_shown(resident: Resident) -> dict[str, Any]:
+    return {
+        "tenant": resident.key.tenant,
+        "session": resident.key.session,
+        **{name: getattr(resident, name) for name in resident.__struct_fields__ if name != "key"},
+    }
+
+
+class HeldKV(NamedTuple):
+    """Bytes by replica, None where its engine does not count them; and why others did not answer."""
+
+    bytes_of: dict[str, int | None]
+    silent: dict[str, str]
+
+
+def held_of(answers: Mapping[str, Surveyed | LinkDown]) -> HeldKV:
+    return HeldKV(
+        {replica: answer.kv_bytes for replica, answer in answers.items() if isinstance(answer, Surveyed)},
+        {replica: str(answer) for replica, answer in answers.items() if isinstance(answer, LinkDown)},
+    )
+
+
+class LocalDesk:
+    """Of `serve`: one replica, nowhere else to go."""
+
+    def __init__(self, member: Callable[[], Member], surveyor: Surveyor, engine: Engine) -> None:
+        self._member = member
+        self._surveyor = surveyor
+        self._engine = engine
+
+    async def replicas(self) -> list[dict[str, Any]]:
+        stats = self._engine.stats()
+        load = (stats.running + stats.waiting) / max(1, stats.slots)
+        return [{**member_shown(self._member()), "load": round(load, 3), "slots": stats.slots}]
+
+    async def sessions(self, wanted: Wanted) -> Found:
+        return found_of(wanted, self._surveyed(wanted))
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        return held_of(self._surveyed(Wanted(tenant=tenant, limit=1)))
+
+    def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
+        after = key_of(wanted.after) if wanted.after else None
+        asked = Survey(0, after, wanted.limit, wanted.tenant, wanted.session, wanted.state)
+        return {str(self._member().replica): self._surveyor.answer(asked)}
+
+    async def drain(self, replica: str) -> None:
+        raise alone()
+
+    async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
+        raise alone()
+
+
+class ClusterDesk:
+    """Of a gateway. Draining goes on in the background: the list of replicas tells when it has ended."""
+
+    def __init__(self, view: Callable[[], View], security: PeerSecurity, tasks: Tasks) -> None:
+        self._view = view
+        self._security = security
+        self._tasks = tasks
+        self._draining: set[str] = set()
+
+    async def replicas(self) -> list[dict[str, Any]]:
+        return [member_shown(member) for member in self._view().members]
+
+    async def sessions(self, wanted: Wanted) -> Found:
+        return found_of(wanted, await self._surveyed(wanted))
+
+    async def kv_of(self, tenant: TenantId) -> HeldKV:
+        return held_of(await self._surveyed(Wanted(tenant=tenant, limit=1)))
+
+    async def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
+        view = self._view()
+        members = [named(view, wanted.replica)] if wanted.replica else list(view.members)
+        after = key_of(wanted.after) if wanted.after else None
+
+        async def ask(member: Member) -> Surveyed | LinkDown:
+            try:
+                async with asyncio.timeout(ANSWER_S), linked(self._security, member, "desk") as link:
+                    return await link.survey(
+                        after=after,
+                        limit=wanted.limit,
+                        tenant=wanted.tenant,
+                        session=wanted.session,
+                        state=wanted.state,
+                    )
+            except LinkDown as down:
+                return down
+            except TimeoutError:
+                return LinkDown("keepalive", f"no answer in {ANSWER_S:.0f} s")
+
+        answers = await asyncio.gather(*(ask(member) for member in members))
+        return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
+
+    async def drain(self, replica: str) -> None:
+        member = named(self._view(), replica)
+        if replica not in self._draining:
+            self._draining.add(replica)
+            self._tasks.start(self._drain(member))
+
+    async def _drain(self, member: Member) -> None:
+        try:
+            async with linked(self._security, member, "desk") as link:
+                await link.drain(asyncio.Queue())
+            log.info("drained", replica=member.replica)
+        except (LinkDown, SessileError) as error:
+            log.warning("not_drained", replica=member.replica, error=str(error))
+        finally:
+            self._draining.discard(str(member.replica))
+
+    async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
+        member = named(self._view(), replica)
+        try:
+            async with linked(self._security, member, "desk") as link:
+                return str((await link.move(key, to)).replica)
+        except LinkDown as down:
+            raise unreachable(member.replica, down) from down
+
+
+def alone() -> Conflict:
+    return Conflict("session_stays", "This process is all there is: there is no other replica.", retryable=True)
+
+
+def local_desk(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalDesk:
+    return LocalDesk(member, Surveyor(runtime, engine, None, asyncio.get_running_loop().time), engine)

@@ -1,0 +1,279 @@
+"""One connection of the session protocol, without I/O: what bytes mean, what is allowed when, what time asks for.
+
+    hello ──hello accepted──> ready ──goaway, error, time──> closing
+
+The shell hands in messages with `received`, calls `tick` when `deadline` has come, tells what the socket did
+(`wrote`, `stalled`, `flowing`), and carries out the returned actions in order. Time is an argument, nothing awaits.
+
+Decides: frames, legal moves, hello and heartbeat times, how many commands may be unanswered, the slow reader's
+end, the order of leaving. Does NOT know: keys and principals (the shell authenticates a `Hello`), sessions, sockets.
+
+Shaped after h11 and websockets: a core that several shells can drive.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, get_args
+
+import msgspec
+
+from sessions.model.commands import ClientCommand
+from sessions.model.errors import BadInput, Limited, SessileError, Unauthorized, Unavailable
+from transport import errors
+from transport.protocol.decoding import BadFrame, Refusal, decode
+from transport.protocol.flow_control import Window
+from transport.protocol.frames import (
+    PING,
+    PONG,
+    Ack,
+    Encoding,
+    Goaway,
+    Hello,
+    Ping,
+    Pong,
+    Ready,
+    SessionGet,
+    SessionList,
+    Subscribe,
+    Unsubscribe,
+    error_frame,
+)
+
+
+class Phase(Enum):
+    HELLO = "hello"
+    READY = "ready"
+    CLOSING = "closing"
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """All times of a connection, in seconds."""
+
+    hello_s: float = 10.0
+    heartbeat_s: float = 25.0
+    silence_s: float = 35.0
+    slow_reader_s: float = 30.0
+    close_s: float = 5.0
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """All sizes of a connection."""
+
+    frame_bytes_max: int = 1024 * 1024
+    window_events: int = 1024
+    window_bytes: int = 256 * 1024
+    commands_max: int = 32  # unanswered
+    subscriptions_max: int = 256
+    timing: Timing = Timing()
+
+
+# -- actions, besides the client frames themselves ---------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Write this frame behind everything written before."""
+
+    message: msgspec.Struct
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Send a close frame; read on and discard until the peer closes, at most until `Drop`."""
+
+    code: int
+    reason: str
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """The peer did not finish closing: cut the connection."""
+
+
+Request = Hello | Subscribe | Unsubscribe | Ack | SessionGet | SessionList | ClientCommand
+Action = Send | Close | Drop | Request
+
+_ALWAYS: Final = (Ping, Pong)
+_LEGAL: Final[dict[Phase, tuple[type[msgspec.Struct], ...]]] = {
+    Phase.HELLO: (Hello,),
+    Phase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ClientCommand)),
+    Phase.CLOSING: (),
+}
+_COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(ClientCommand))
+
+_NEVER: Final = float("inf")
+
+
+class Connection:
+    """The state of one connection. Every method that can act returns what to do, in order."""
+
+    __slots__ = (
+        "_closing_since",
+        "_heard_at",
+        "_leave_at",
+        "_pinged",
+        "_since",
+        "_stalled_since",
+        "_unanswered",
+        "_wrote_at",
+        "encoding",
+        "limits",
+        "phase",
+        "window",
+    )
+
+    def __init__(self, encoding: Encoding, limits: Limits, now: float) -> None:
+        self.encoding = encoding
+        self.limits = limits
+        self.phase = Phase.HELLO
+        self.window = Window(limits.window_events, limits.window_bytes)
+        self._since = self._heard_at = self._wrote_at = now
+        self._pinged = False
+        self._unanswered = 0
+        self._stalled_since: float | None = None
+        self._leave_at: float | None = None
+        self._closing_since = now
+
+    # -- what came in -----------------------------------------------------------------------------------------------
+
+    def received(self, data: bytes | bytearray, binary: bool, now: float) -> list[Action]:
+        """One whole message."""
+        if self.phase is Phase.CLOSING:
+            return []
+        self._heard_at = now
+        self._pinged = False
+        if binary is not self.encoding.binary:
+            kind = "binary" if binary else "text"
+            return self._close(errors.UNSUPPORTED_DATA, f"a {kind} message on {self.encoding.subprotocol}", now)
+        try:
+            frames = decode(data, self.encoding)
+        except BadFrame as exc:
+            return self._fail(BadInput("bad_frame", exc.reason), now, exc.close)
+        actions: list[Action] = []
+        for frame in frames:
+            actions += self._frame(frame, now)
+            if self.phase is Phase.CLOSING:
+                break
+            if isinstance(frame, Hello):
+                self.phase = Phase.READY  # what follows in the same message is judged as after `ready`
+        return actions
+
+    def _frame(self, frame: Request | Ping | Pong | Refusal, now: float) -> list[Action]:
+        if isinstance(frame, Refusal):
+            if self.phase is Phase.HELLO:
+                return self._fail(frame.error, now, errors.BAD_FRAME)
+            return [Send(error_frame(frame.error, frame.id))]
+        if isinstance(frame, _ALWAYS):
+            return [Send(PONG)] if isinstance(frame, Ping) else []
+        if not isinstance(frame, _LEGAL[self.phase]):
+            if isinstance(frame, Hello):
+                return self._fail(BadInput("hello_repeated", "This connection has said hello."), now)
+            return self._fail(BadInput("hello_expected", "The first message is hello."), now)
+        if isinstance(frame, _COMMANDS):
+            if self._unanswered >= self.limits.commands_max:
+                return [Send(error_frame(_too_many(self.limits.commands_max), frame.id))]
+            self._unanswered += 1
+        return [frame]
+
+    # -- what the shell says ----------------------------------------------------------------------------------------
+
+    def accept(self, connection_id: str) -> Ready:
+        """The answer to a hello whose credentials are good."""
+        return Ready(
+            connection=connection_id,
+            heartbeat_ms=round(self.limits.timing.heartbeat_s * 1000),
+            window_events=self.limits.window_events,
+            window_bytes=self.limits.window_bytes,
+        )
+
+    def refuse(self, error: SessileError, now: float) -> list[Action]:
+        """The connection cannot be had, or cannot go on: the error says why and which close code."""
+        return self._fail(error, now)
+
+    def answered(self) -> None:
+        """The answer to one command is written or waits behind its events."""
+        self._unanswered -= 1
+
+    def wrote(self, now: float) -> None:
+        """Bytes were handed to the socket."""
+        self._wrote_at = now
+
+    def stalled(self, now: float) -> None:
+        """The socket takes no more: its peer does not read."""
+        self._stalled_since = now
+
+    def flowing(self) -> None:
+        """The socket takes bytes again."""
+        self._stalled_since = None
+
+    def goaway(self, reason: str, after_ms: int, now: float) -> list[Action]:
+        """Announces that the server will close; `tick` closes with 1012 when the time has come."""
+        if self.phase is Phase.CLOSING or self._leave_at is not None:
+            return []
+        self._leave_at = now + after_ms / 1000
+        return [Send(Goaway(reason=reason, after_ms=after_ms))]
+
+    def closing(self, now: float) -> None:
+        """The peer closes, or has broken WebSocket's own rules, or is gone."""
+        self.phase = Phase.CLOSING
+        self._closing_since = now
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When `tick` is due next. May come earlier by anything that happens, never later."""
+        timing = self.limits.timing
+        if self.phase is Phase.CLOSING:
+            return self._closing_since + timing.close_s
+        leave_at = _NEVER if self._leave_at is None else self._leave_at
+        if self.phase is Phase.HELLO:
+            return min(self._since + timing.hello_s, leave_at)
+        quiet = self._wrote_at if self._pinged else min(self._heard_at, self._wrote_at)
+        return min(
+            quiet + timing.heartbeat_s,
+            self._heard_at + timing.silence_s,
+            leave_at,
+            self._slow_at(),
+        )
+
+    def tick(self, now: float) -> list[Action]:
+        """What time asks for. Harmless when nothing is due."""
+        timing = self.limits.timing
+        if now < self.deadline():
+            return []
+        if self.phase is Phase.CLOSING:
+            return [Drop()]
+        if self._leave_at is not None and now >= self._leave_at:
+            return self._close(errors.RESTART, "the server goes away", now)
+        if self.phase is Phase.HELLO:
+            error = Unauthorized("hello_timeout", f"No hello within {timing.hello_s:g} s.")
+            return self._fail(error, now)
+        if now >= self._slow_at():
+            return self._fail(Unavailable("slow_reader", "Nothing was acknowledged; resume from the log."), now)
+        if now >= self._heard_at + timing.silence_s:
+            return self._close(errors.HEARTBEAT, "nothing was heard", now)
+        self._pinged = True
+        self._wrote_at = now
+        return [Send(PING)]
+
+    def _slow_at(self) -> float:
+        full_since = self.window.full_since
+        since = min(
+            _NEVER if full_since is None else full_since,
+            _NEVER if self._stalled_since is None else self._stalled_since,
+        )
+        return since + self.limits.timing.slow_reader_s
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: SessileError, now: float, close: int | None = None) -> list[Action]:
+        code = close or errors.row(error.code).close or errors.BAD_FRAME
+        return [Send(error_frame(error)), *self._close(code, error.code, now)]
+
+    def _close(self, code: int, reason: str, now: float) -> list[Action]:
+        self.closing(now)
+        return [Close(code, reason)]
+
+
+def _too_many(commands_max: int) -> SessileError:
+    return Limited(
+        "rate_limited", f"More than {commands_max} commands of this connection are unanswered.", retry_after_ms=250
+    )

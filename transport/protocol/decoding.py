@@ -1,0 +1,162 @@
+"""From the bytes of one message to typed client frames, or to what is wrong with them.
+
+Two kinds of wrong. `BadFrame` means that nothing after it can be trusted: not the encoding, no object, nested too
+deep, too many in one array; the connection is closed with its code. `Refusal` is one frame that is well formed and not
+acceptable: it is answered, with the frame's `id` where one could be read, and the connection goes on.
+
+Unknown fields are ignored, integers beyond 2**53 - 1 and values that JSON cannot say are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final, get_args
+
+import msgspec
+
+from sessions.model.commands import ClientCommand
+from sessions.model.errors import BadInput
+from sessions.model.types import INTEGER_MAX
+from transport import errors
+from transport.protocol.frames import (
+    JSON,
+    Ack,
+    ClientFrame,
+    Encoding,
+    Hello,
+    Ping,
+    Pong,
+    SessionGet,
+    SessionList,
+    Subscribe,
+    Unsubscribe,
+)
+
+DEPTH_MAX: Final = 64
+FRAMES_MAX: Final = 256
+VALUES_MAX: Final = 32_768  # in one message, in equal shares: looking at more would hold up everybody else
+ID_LENGTH_MAX: Final = 64
+
+_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
+    str(cls.__struct_config__.tag): cls
+    for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, SessionGet, SessionList, *get_args(ClientCommand))
+}
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_WORDS: Final = {
+    "id": "1 to 64 printable ASCII characters without spaces",
+    "session": "1 to 64 of A-Z, a-z, 0-9, _ and -",
+    "after": "1 to 64 of A-Z, a-z, 0-9, _ and -",
+}
+_FIELD: Final = re.compile(r"required field `(?P<name>\w+)`")
+
+
+class BadFrame(Exception):
+    """The connection cannot go on; `close` is its close code and `reason` goes to the client."""
+
+    def __init__(self, reason: str, close: int = errors.BAD_FRAME) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.close = close
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A frame that is answered with an error instead of being carried out."""
+
+    error: BadInput
+    id: str | None
+
+
+def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | Refusal]:
+    """The frames of one message, in order. Raises BadFrame."""
+    if encoding is JSON:
+        # msgspec looks at the inside of strings only; RFC 6455 wants all of a text message to be UTF-8.
+        try:
+            data.decode()
+        except UnicodeDecodeError as exc:
+            raise BadFrame("text that is not UTF-8", errors.INVALID_DATA) from exc
+    try:
+        body = encoding.decode(data)
+    except RecursionError as exc:
+        raise BadFrame(f"nested deeper than {DEPTH_MAX}") from exc
+    except (ValueError, TypeError, msgspec.MsgspecError) as exc:
+        raise BadFrame(f"not {encoding.name}: {exc}") from exc
+    frames = body if isinstance(body, list) else [body]
+    if len(frames) > FRAMES_MAX:
+        raise BadFrame(f"more than {FRAMES_MAX} frames in one message")
+    values_max = VALUES_MAX // max(1, len(frames))
+    return [_read(frame, values_max) for frame in frames]
+
+
+def _read(frame: object, values_max: int) -> ClientFrame | Refusal:
+    if not isinstance(frame, dict):
+        raise BadFrame("a frame is an object or an array of objects")
+    problem = unacceptable(frame, values_max)
+    given = frame.get("id")
+    command_id = given if isinstance(given, str) and len(given) <= ID_LENGTH_MAX else None
+    kind = frame.get("type")
+    if not isinstance(kind, str):
+        raise BadFrame("a frame without a type")
+    if problem is not None:
+        path, what = problem
+        return Refusal(BadInput("invalid_request", f"{path}: {what}", param=path), command_id)
+    wanted = _TYPES.get(kind)
+    if wanted is None:
+        return Refusal(
+            BadInput("unknown_type", f"{kind[:64]!r} is no message of this protocol.", param="type"), command_id
+        )
+    try:
+        return msgspec.convert(frame, wanted)  # type: ignore[return-value]
+    except msgspec.ValidationError as exc:
+        return Refusal(invalid(exc), command_id)
+
+
+def invalid(error: msgspec.ValidationError) -> BadInput:
+    """msgspec's complaint as an answer: the path of the field as `param`, and what would be right."""
+    found = _AT.match(str(error))
+    assert found is not None
+    what, path = found["what"], found["path"] or ""
+    missing = _FIELD.search(what)
+    if "matching regex" in what:
+        what = f"Expected {_WORDS.get(path.rpartition('.')[2], what)}"
+    if missing is not None:
+        path = f"{path}.{missing['name']}" if path else missing["name"]
+        return BadInput("invalid_request", f"{path} is missing.", param=path)
+    return BadInput("invalid_request", f"{path}: {what}." if path else f"{what}.", param=path or None)
+
+
+def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> tuple[str, str] | None:
+    """The path of the first value that no client may send, and what is wrong with it. Raises BadFrame on nesting."""
+    # An explicit stack: a frame may be nested as deep as the decoder lets it, and that is deeper than our own calls.
+    stack: list[tuple[list[object] | dict[object, object], str, int]] = [(frame, "", 1)]
+    values = 0
+    while stack:
+        container, path, depth = stack.pop()
+        values += len(container)
+        if depth > DEPTH_MAX:
+            raise BadFrame(f"nested deeper than {DEPTH_MAX}")
+        if values > values_max:
+            raise BadFrame(f"more than {values_max} values in one frame")
+        named = isinstance(container, dict)
+        for name, value in container.items() if isinstance(container, dict) else enumerate(container):
+            if named and not isinstance(name, str):
+                raise BadFrame("a key that is not a string")
+            if isinstance(value, str | bool) or value is None:
+                continue
+            if isinstance(value, list | dict):
+                stack.append((value, _below(path, name), depth + 1))
+            elif isinstance(value, int):
+                if abs(value) > INTEGER_MAX:
+                    return _below(path, name), "integers stay below 2**53."
+            elif isinstance(value, float):
+                if not math.isfinite(value):
+                    return _below(path, name), "a number must be finite."
+            else:
+                return _below(path, name), f"{type(value).__name__} is not a value of this protocol."
+    return None
+
+
+def _below(path: str, name: object) -> str:
+    if isinstance(name, int):
+        return f"{path}[{name}]"
+    return f"{path}.{name}" if path else str(name)

@@ -1,0 +1,438 @@
+"""Feeds: the live end of each log that somebody reads here, and the cursors on it.
+
+A `Feed` keeps the newest records of one session, as they become durable, in a tail bounded in bytes. A `Reader` is a
+cursor (epoch, position) and never a buffer: it takes from the tail what lies there, and pages of the journal where it
+is further back. Live is replay that caught up; there is no second path.
+
+Invariants:
+* The tail is contiguous. A batch that does not continue it starts it anew; what it left out is in the journal.
+* A reader's position only grows within an epoch, and every offset between is covered by a frame that was taken.
+* Whoever attaches acquires the feed (which watches) BEFORE reading the journal, so nothing falls in between.
+* A tail never holds a record that lies before a retraction: what stands there may be sent as it is (I3).
+* One record is encoded once per encoding, whatever the number of readers.
+
+Does not know: connections, the journal's calls, who may read. A feed without readers stops watching and is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final, Protocol
+
+import structlog
+
+from sessions.model.events import ContentRetracted, Record, SessionDeleted
+from sessions.model.journal_types import Head
+from sessions.model.types import Epoch, ResponseId, SessionKey
+from sessions.ports import Published, Sessions
+from transport.protocol.delta_merge import merged
+from transport.protocol.flow_control import Unacked, Window
+from transport.protocol.frames import JSON, Encoding, event_frame
+from transport.protocol.retraction import OutOfSight, Retraction, Scrubber
+
+TAIL_BYTES_MAX: Final = 64 * 1024  # per session and encoding
+TAILS_BYTES_MAX: Final = 128 * 1024 * 1024  # over all sessions
+PULL_BYTES_MAX: Final = 64 * 1024  # one reader's share of one turn of the loop
+MERGE_FROM: Final = 4  # a reader this many records behind gets deltas laid together
+
+
+log = structlog.get_logger(__name__)
+
+
+class Pulled(Enum):
+    """Why `Reader.pull` stopped."""
+
+    CAUGHT_UP = "at the top of the log as far as we know it"
+    MORE = "its share is used up; more lies ready"
+    FULL = "the window is full"
+    NEEDS_PAGE = "the next record is not in the tail: read the journal"
+    STALE = "the log is not the one that it began on: attach again"
+    OUT_OF_SIGHT = "a retraction covers text that it cannot place: show a snapshot"
+
+
+class Listener(Protocol):
+    """Whoever owns readers; called from inside `publish`, must not block or raise."""
+
+    def readable(self, reader: Reader) -> None: ...
+
+
+class Entry:
+    """A record of the tail with its frames."""
+
+    __slots__ = ("json", "msgpack", "record")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.json: bytes | None = None
+        self.msgpack: bytes | None = None
+
+    def frame(self, feed: Feed, encoding: Encoding) -> bytes:
+        """The record as a whole WebSocket frame, made once per encoding."""
+        if encoding is JSON:
+            if self.json is None:
+                self.json = encoding.frame(event_frame(feed.key.session, feed.epoch, self.record))
+            return self.json
+        if self.msgpack is None:
+            self.msgpack = encoding.frame(event_frame(feed.key.session, feed.epoch, self.record))
+        return self.msgpack
+
+
+class Feed:
+    """The live end of one session's log."""
+
+    __slots__ = (
+        "_base",
+        "_bytes",
+        "_entries",
+        "_feeds",
+        "_seen_from",
+        "_seen_to",
+        "_touched",
+        "deleted",
+        "encoding",
+        "epoch",
+        "key",
+        "known",
+        "readers",
+        "retractions",
+        "stop",
+        "top",
+        "user",
+    )
+
+    def __init__(self, key: SessionKey, feeds: Feeds, encoding: Encoding) -> None:
+        self.key = key
+        self.epoch = Epoch("")  # "" until something is known
+        self.top = 0
+        self.user: str | None = None
+        self.known = False  # a head was read: `user` is true
+        self.deleted = False
+        self.encoding = encoding  # in which the tail's bytes are counted
+        self.readers: list[Reader] = []
+        self.retractions: list[Retraction] = []
+        self._seen_from, self._seen_to = 0, -1  # all retractions of offsets in (from, to] are in the list
+        self.stop: Callable[[], None] | None = None
+        self._feeds = feeds
+        self._entries: list[Entry] | None = None  # of offsets _base, _base + 1, ...
+        self._base = 0
+        self._bytes = 0
+        self._touched = False
+
+    # -- what comes in --------------------------------------------------------------------------------------------
+
+    def publish(self, published: Published) -> None:
+        """The sink of `Sessions.watch`. Never raises into the actor: what fails here, readers find in the journal."""
+        try:
+            self.take_in(published)
+        except Exception:
+            log.exception("publish_failed", session=self.key.session, tenant=self.key.tenant)
+            self.cool()
+
+    def take_in(self, published: Published) -> None:
+        """Takes records that have just become durable. The hottest path there is: once per event and gateway."""
+        if published.epoch != self.epoch:
+            self.begin(published.epoch)
+        records = published.records
+        entries = self._entries
+        # What is known already, from an earlier batch or from the journal, is not taken in again: it may have been
+        # retracted since, and the journal's pages know that.
+        awaited = self.top + 1 if entries is None else self._base + len(entries)
+        if records[0].offset < awaited:
+            records = tuple(record for record in records if record.offset >= awaited)
+            if not records:
+                return
+        elif entries is not None and records[0].offset > awaited:
+            self.cool()
+            entries = None
+        for record in records:
+            if type(record.event) is ContentRetracted:
+                records, entries = self._cut(records), None
+                break
+        first, last = records[0].offset, records[-1]
+        if self._seen_to < first - 1:
+            self._seen_from = first - 1
+        if last.offset > self._seen_to:
+            self._seen_to = last.offset
+        feeds, encoding = self._feeds, self.encoding
+        if entries is None:
+            entries = self._entries = []
+            self._base = first
+            feeds.warmed(self)
+        added = 0
+        for record in records:
+            entry = Entry(record)
+            entries.append(entry)
+            added += len(entry.frame(self, encoding))
+        self._bytes += added
+        feeds.bytes += added
+        self._touched = True
+        if self._bytes > TAIL_BYTES_MAX:
+            self._trim()
+        if feeds.bytes > TAILS_BYTES_MAX:
+            feeds.shed(self)
+        if last.offset > self.top:
+            self.top = last.offset
+        if type(last.event) is SessionDeleted:
+            self.deleted = True
+        for reader in self.readers:
+            reader.listener.readable(reader)
+
+    def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Records with retractions among them: the tail begins anew at the last one, and what lies before it is told by
+        the journal's pages, scrubbed."""
+        found = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
+        last = found[-1][0]
+        self.remember(records[0].offset - 1, last, found)
+        self.cool()
+        return tuple(record for record in records if record.offset >= last)
+
+    def begin(self, epoch: Epoch) -> None:
+        """The log has another epoch: nothing that was known of it holds. Its readers find themselves stale."""
+        self.cool()
+        self.epoch = epoch
+        self.top = 0
+        self.deleted = False
+        self.retractions = []
+        self._seen_from, self._seen_to = 0, -1
+
+    def learn(self, head: Head) -> None:
+        """Takes in a head that was just read from the journal."""
+        news = head.epoch != self.epoch or head.top > self.top
+        if head.epoch != self.epoch:
+            self.begin(head.epoch)
+        self.top = max(self.top, head.top)
+        self.user = head.user
+        self.known = True
+        if head.deleted_at is not None:
+            self.deleted = True
+        if news:  # what one reader has found out is there for the others
+            for reader in self.readers:
+                reader.listener.readable(reader)
+
+    def reaches(self, top: int) -> None:
+        """The log is known to go up to `top`, whoever has said so: every reader has something to fetch."""
+        if top > self.top:
+            self.top = top
+            for reader in self.readers:
+                reader.listener.readable(reader)
+
+    def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
+        """All retractions of (after, top] are now known."""
+        if self._seen_to < after:
+            self._seen_from = after
+        self._seen_from = min(self._seen_from, after)
+        self._seen_to = max(self._seen_to, top)
+        known = {offset: (offset, event) for offset, event in (*self.retractions, *found)}
+        self.retractions = [known[offset] for offset in sorted(known)]
+
+    def retracted_after(self, offset: int) -> bool:
+        """Whether something before or at `offset` is known to have been taken back behind it."""
+        return bool(self.retractions) and self.retractions[-1][0] > offset
+
+    def covers(self, after: int, top: int) -> bool:
+        """Whether every retraction of (after, top] is known."""
+        return self._seen_from <= after and self._seen_to >= top
+
+    def covered_from(self, position: int) -> int:
+        """The end of what is known behind `position`, when it is known without a break; else `position`."""
+        return self._seen_to if self._seen_from <= position < self._seen_to else position
+
+    def _trim(self) -> None:
+        """Drops the oldest records, a quarter of the room at once, so that trimming stays rare; keeps the newest."""
+        assert self._entries is not None
+        freed = count = 0
+        for entry in self._entries[:-1]:
+            if self._bytes - freed <= TAIL_BYTES_MAX * 3 // 4:
+                break
+            freed += len(entry.frame(self, self.encoding))
+            count += 1
+        del self._entries[:count]
+        self._base += count
+        self._bytes -= freed
+        self._feeds.bytes -= freed
+
+    # -- what goes out --------------------------------------------------------------------------------------------
+
+    def after(self, position: int) -> list[Entry] | None:
+        """The entries behind `position`; empty at the top; None where the journal has to be read."""
+        entries = self._entries
+        if entries is not None:
+            index = position + 1 - self._base
+            if 0 <= index < len(entries):
+                return entries[index:]
+        return [] if position >= self.top else None
+
+    def entry(self, offset: int) -> Entry:
+        assert self._entries is not None
+        return self._entries[offset - self._base]
+
+    def cool(self) -> None:
+        """Forgets the tail; the journal has it."""
+        self._feeds.bytes -= self._bytes
+        self._bytes = 0
+        self._entries = None
+
+    def rests(self) -> bool:
+        """True when nothing came since this was last asked."""
+        touched, self._touched = self._touched, False
+        return not touched
+
+
+class Reader(Unacked):
+    """One connection's cursor on one log. `position` is the offset of the last event that was taken."""
+
+    __slots__ = (
+        "attached",
+        "epoch",
+        "feed",
+        "follows",
+        "held",
+        "listener",
+        "live",
+        "page",
+        "position",
+        "queued",
+        "reading",
+        "scrubber",
+    )
+
+    def __init__(self, feed: Feed, listener: Listener) -> None:
+        super().__init__()
+        self.feed = feed
+        self.listener = listener
+        self.follows: frozenset[ResponseId] | None = None  # all that it is there for; None: everything
+        self.epoch = Epoch("")
+        self.position = 0
+        self.attached = False  # the answer to its resume is written: events may follow
+        self.live = False  # caught_up is written
+        self.queued = False  # its owner will pull it
+        self.reading = False  # its owner is reading a page for it
+        self.page: tuple[Record, ...] | None = None  # read for it and not yet looked at; dropped after one pull
+        self.scrubber: Scrubber | None = None
+        self.held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
+
+    def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> Pulled:
+        """Moves on as far as tail, page, window and share allow; the frames are appended to `out`."""
+        feed = self.feed
+        if feed.epoch != self.epoch:
+            return Pulled.STALE
+        if window.full:
+            self.page = None
+            return Pulled.FULL
+        if self.page is not None:
+            return self._pull_page(out, encoding, window, now)
+        entries = feed.after(self.position)
+        if entries is None:
+            return Pulled.NEEDS_PAGE
+        budget = PULL_BYTES_MAX
+        if len(entries) < MERGE_FROM:  # the usual case: one, fresh from the engine
+            for entry in entries:
+                frame = entry.frame(feed, encoding)
+                budget -= self._take(frame, entry.record.offset, out, window, now)
+                if window.full or budget <= 0:
+                    break
+        else:
+            for span in merged(entry.record for entry in entries):
+                if span.first_offset is None:
+                    frame = feed.entry(span.record.offset).frame(feed, encoding)
+                else:
+                    frame = encoding.frame(event_frame(feed.key.session, self.epoch, *span))
+                budget -= self._take(frame, span.record.offset, out, window, now)
+                if window.full or budget <= 0:
+                    break
+        return self._standing(window)
+
+    def _pull_page(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> Pulled:
+        feed, records, self.page = self.feed, self.page, None
+        assert records is not None
+        if not records:
+            return self._standing(window)
+        if records[0].offset != self.position + 1 or records[-1].offset != self.position + len(records):
+            return Pulled.STALE  # the log begins later now: only a snapshot is without a hole
+        if feed.retracted_after(self.position):
+            # Looked at now and not when the page was read: one may have come in between.
+            if self.scrubber is None or self.scrubber.newest != feed.retractions[-1][0]:
+                self.scrubber = Scrubber(one for one in feed.retractions if one[0] > self.position)
+        else:
+            self.scrubber = None
+        budget = PULL_BYTES_MAX
+        try:
+            shown = records if self.scrubber is None else tuple(self.scrubber.scrub(record) for record in records)
+        except OutOfSight:
+            return Pulled.OUT_OF_SIGHT
+        for span in merged(shown):
+            frame = encoding.frame(event_frame(feed.key.session, self.epoch, *span))
+            budget -= self._take(frame, span.record.offset, out, window, now)
+            if window.full or budget <= 0:
+                break
+        if self.position != records[-1].offset:
+            self.scrubber = None  # it has seen what was not sent: the next page counts anew
+        return self._standing(window)
+
+    def _take(self, frame: bytes, offset: int, out: list[bytes], window: Window, now: float) -> int:
+        out.append(frame)
+        num_bytes = len(frame)
+        window.sent(self, offset, num_bytes, now)
+        self.position = offset
+        return num_bytes
+
+    def _standing(self, window: Window) -> Pulled:
+        if self.position >= self.feed.top:
+            return Pulled.CAUGHT_UP
+        return Pulled.FULL if window.full else Pulled.MORE
+
+
+class Feeds:
+    """All feeds of a gateway, by session."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.bytes = 0  # of all tails
+        self._sessions = sessions
+        self._feeds: dict[SessionKey, Feed] = {}
+        self._warm: dict[Feed, None] = {}  # with a tail, in the order in which they got it
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def acquire(self, key: SessionKey, listener: Listener, encoding: Encoding) -> Reader:
+        """A new reader; the session is watched from now on. `release` gives it back."""
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(key, self, encoding)
+            feed.stop = self._sessions.watch(key, feed.publish)
+        reader = Reader(feed, listener)
+        feed.readers.append(reader)
+        return reader
+
+    def release(self, reader: Reader) -> None:
+        """Takes a reader off its feed; with the last one the watch ends. Idempotent."""
+        feed = reader.feed
+        if reader not in feed.readers:
+            return
+        feed.readers.remove(reader)
+        del reader.listener  # which holds it
+        if not feed.readers:
+            assert feed.stop is not None
+            feed.stop()
+            feed.stop = None  # it knows where to publish
+            feed.cool()
+            self._warm.pop(feed, None)
+            del self._feeds[feed.key]
+
+    def warmed(self, feed: Feed) -> None:
+        self._warm[feed] = None
+
+    def shed(self, but: Feed) -> None:
+        """Over the bound: the tails that have been kept longest go first."""
+        for feed in [feed for feed in self._warm if feed is not but]:
+            if self.bytes <= TAILS_BYTES_MAX * 3 // 4:
+                return
+            feed.cool()
+            del self._warm[feed]
+
+    def sweep(self) -> None:
+        """Drops the tails of sessions where nothing happened since the last sweep."""
+        for feed in [feed for feed in self._warm if feed.rests()]:
+            feed.cool()
+            del self._warm[feed]

@@ -1,0 +1,182 @@
+"""Reading logs for those who are not their actors: pages, states, and how a reader is to go on.
+
+Everything a gateway asks of the journal is here. Reading never claims a session and never wakes an actor.
+
+Invariants:
+* A page is only handed on when every retraction behind its first record is known to the feed (I3), so that no text is
+  shown that was taken back since.
+* `standing` answers a resume with a complete replay, a snapshot with its tail, a reset, or gone: never with a hole.
+* At most `reads_max` pages and `folds_max` states are in memory at a time: a storm of reconnects waits in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+from sessions.machine.state import State, apply, begin, client_state, replay
+from sessions.model import authorization
+from sessions.model.authorization import not_found
+from sessions.model.errors import Gone, Internal
+from sessions.model.events import ContentRetracted, Record
+from sessions.model.journal_types import Head, Page
+from sessions.model.types import Epoch, Principal, SessionKey, UnixMs
+from sessions.ports import Journal
+from transport.protocol.retraction import Retraction
+from transport.reading.feeds import Feed
+
+SCAN_RECORDS: Final = 1024
+SCAN_BYTES: Final = 1024 * 1024
+PAGE_RECORDS: Final = 512
+PAGE_BYTES: Final = 64 * 1024
+
+
+class Standing(NamedTuple):
+    """How a reader goes on. `position` is where its events begin; `state` belongs to snapshot and reset."""
+
+    mode: Literal["replay", "snapshot", "reset"]
+    epoch: Epoch
+    position: int
+    top: int
+    state: dict[str, Any] | None = None
+    reason: str | None = None
+    page: tuple[Record, ...] | None = None
+
+
+class LogReader:
+    """The reading side of a journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        now_ms: Callable[[], UnixMs],
+        replay_records_max: int,
+        reads_max: int = 32,
+        folds_max: int = 4,
+    ) -> None:
+        self._journal = journal
+        self._now_ms = now_ms
+        self._replay_records_max = replay_records_max
+        self._reads = asyncio.Semaphore(reads_max)
+        self._folds = asyncio.Semaphore(folds_max)
+
+    async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> Standing:
+        """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
+        authorization.demand(principal, "read")  # before anything that could tell such a key what there is
+        if feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top:
+            # Somebody here reads this log already and its tail reaches back far enough: nothing to ask the journal.
+            visible(principal, feed.key, feed.user, feed.deleted)
+            if feed.after(offset) is not None:
+                return Standing("replay", feed.epoch, offset, feed.top)
+        page = await self._first(feed, offset)
+        head = page.head
+        visible(principal, feed.key, head.user, head.deleted_at is not None)
+        if offset is None:
+            return await self._snapshot(feed, "snapshot")
+        if offset > 0 and epoch != head.epoch:
+            return await self._snapshot(feed, "reset", "epoch_unknown" if epoch is None else "epoch_changed")
+        if epoch is not None and epoch != head.epoch:
+            return await self._snapshot(feed, "reset", "epoch_changed")
+        if offset > head.top:
+            return await self._snapshot(feed, "reset", "offset_ahead")
+        if offset > 0 and head.top - offset > self._replay_records_max:
+            return await self._snapshot(feed, "snapshot", "too_far_back")
+        if page.records and page.records[0].offset != offset + 1:
+            return await self._snapshot(feed, "snapshot", "trimmed")
+        return Standing("replay", head.epoch, offset, max(head.top, feed.top), page=page.records)
+
+    async def page(self, feed: Feed, after: int, *, bytes_max: int) -> tuple[Record, ...]:
+        """The records behind `after`, about `bytes_max` of them; empty at the top. Raises NotFound, Unavailable."""
+        async with self._reads:
+            page = await self._read(feed, after, PAGE_RECORDS, min(PAGE_BYTES, bytes_max))
+            return page.records
+
+    async def state(self, principal: Principal, key: SessionKey) -> tuple[Head, dict[str, Any]]:
+        """A session as a new device needs it. Raises Forbidden, NotFound, Gone, Unavailable."""
+        authorization.demand(principal, "read")
+        head, state = await self._fold(key)
+        visible(principal, key, head.user, head.deleted_at is not None)
+        return head, client_state(state)
+
+    # -- pages ------------------------------------------------------------------------------------------------------
+
+    async def _first(self, feed: Feed, offset: int | None) -> Page:
+        if offset is not None:
+            async with self._reads:
+                return await self._read(feed, offset, PAGE_RECORDS, PAGE_BYTES)
+        head = await self._journal.head(feed.key)
+        if head is None or head.top == 0:
+            raise not_found(feed.key)
+        feed.learn(head)
+        return Page(head, ())
+
+    async def _read(self, feed: Feed, after: int, limit: int, bytes_max: int) -> Page:
+        page = await self._journal.read(feed.key, after=after, limit=limit, bytes_max=bytes_max)
+        if page is None or page.head.top == 0:
+            raise not_found(feed.key)
+        feed.learn(page.head)
+        if not feed.covers(after, page.head.top):
+            await self._look_ahead(feed, page, after)
+        return page
+
+    async def _look_ahead(self, feed: Feed, page: Page, after: int) -> None:
+        """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part."""
+        top = page.head.top
+        found: list[Retraction] = []
+        records, position = page.records, after
+        while records:
+            found += [(r.offset, r.event) for r in records if isinstance(r.event, ContentRetracted)]
+            position = feed.covered_from(records[-1].offset)
+            if position >= top:
+                break
+            further = await self._journal.read(feed.key, after=position, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
+            if further is None or further.head.epoch != page.head.epoch:
+                raise not_found(feed.key)
+            records = further.records
+        feed.remember(after, top, found)
+
+    # -- states -----------------------------------------------------------------------------------------------------
+
+    async def _snapshot(self, feed: Feed, mode: Literal["snapshot", "reset"], reason: str | None = None) -> Standing:
+        head, state = await self._fold(feed.key)
+        feed.learn(head)
+        while feed.epoch == head.epoch and feed.retracted_after(state.top):
+            # Something that this state shows was taken back while it was made.
+            head, state = await self._fold(feed.key)
+        return Standing(mode, head.epoch, state.top, head.top, client_state(state), reason)
+
+    async def _fold(self, key: SessionKey) -> tuple[Head, State]:
+        async with self._folds:
+            loaded = await self._journal.load(key, now_ms=self._now_ms())
+            if loaded is None or loaded.head.top == 0:
+                raise not_found(key)
+            try:
+                return loaded.head, replay(loaded)
+            except ValueError:
+                # The snapshot is of another version: the log is the truth.
+                return await self._fold_log(key)
+
+    async def _fold_log(self, key: SessionKey) -> tuple[Head, State]:
+        state: State | None = None
+        while True:
+            after = state.top if state is not None else 0
+            page = await self._journal.read(key, after=after, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
+            if page is None:
+                raise not_found(key)
+            if state is None:
+                state = begin(page.head, None)
+            for record in page.records:
+                apply(state, record)
+            if state.top >= page.head.top:
+                return page.head, state
+            if not page.records:
+                raise Internal("internal_error", "The log of this session has a hole.")
+
+
+def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
+    """Raises what a principal is told of a session that it may not read (any more)."""
+    authorization.visible(principal, key, user)
+    if deleted:
+        raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

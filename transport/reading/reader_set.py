@@ -1,0 +1,338 @@
+"""All that one connection reads: its cursors, its window, and the answers that must not overtake events.
+
+    subscribe ──> attach (journal) ──> resumed ──> pull ... pull ──> caught_up ──> pull as the log grows
+
+The owner (a shell) gives `wake`, which asks for a `collect` soon; `collect` takes frames from the readers that have
+something, in turn, as far as the window is open. Frames leave in the order in which they are appended to `out`.
+
+Invariants:
+* Between a resume's answer and the next one of the same session, offsets follow each other without a hole.
+* The answer to a command is written after every event up to its offset that this connection reads, so that nothing of a
+  cancelled response follows the answer to its cancel.
+* Nothing is kept for a slow reader: with the window full, cursors stand still.
+* A replaced or closed reader writes nothing more, whatever it was waiting for.
+* Large answers (states, lists) are made one at a time, and none while the socket takes no more: a peer that asks for
+  many and reads none holds one of them in memory.
+
+Does not know: sockets, what a frame is for, who the principal is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from sessions.model.errors import Internal, SessileError, Unavailable
+from sessions.model.types import Epoch, Principal, SessionId, SessionKey
+from transport.protocol.flow_control import Window
+from transport.protocol.frames import CaughtUp, Encoding, Resumed, ResumePoint, error_frame
+from transport.reading.feeds import Feeds, Pulled, Reader
+from transport.reading.log_reader import LogReader, Standing
+from transport.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+COLLECT_BYTES_MAX: Final = 128 * 1024  # of one connection in one turn of the loop
+
+
+class Source(Protocol):
+    """What a channel needs of the gateway."""
+
+    @property
+    def feeds(self) -> Feeds: ...
+
+    @property
+    def logs(self) -> LogReader: ...
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    def count(self, name: str) -> None: ...
+
+
+class Channel:
+    """The reading side of one connection."""
+
+    __slots__ = (
+        "_clock",
+        "_encoding",
+        "_flowing",
+        "_principal",
+        "_ready",
+        "_source",
+        "_turns",
+        "_wake",
+        "closed",
+        "out",
+        "readers",
+        "window",
+    )
+
+    def __init__(
+        self,
+        source: Source,
+        principal: Principal,
+        encoding: Encoding,
+        window: Window,
+        out: list[bytes],
+        wake: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.readers: dict[SessionId, Reader] = {}
+        self.window = window
+        self.out = out
+        self.closed = False
+        self._source = source
+        self._principal = principal
+        self._encoding = encoding
+        self._wake = wake
+        self._clock = clock
+        # Made when they are needed: most connections are idle.
+        self._ready: deque[Reader] | None = None
+        self._turns: asyncio.Lock | None = None
+        self._flowing: asyncio.Event | None = None
+
+    # -- what the client asks ---------------------------------------------------------------------------------------
+
+    def subscribe(self, point: ResumePoint) -> None:
+        """Begins to read a session, or begins anew. Its answer (`resumed`) is written when it is known."""
+        before = self.readers.pop(point.session, None)
+        self._attach(point.session, point.epoch, point.offset)
+        if before is not None:  # after the new one came, so that the feed and its tail are not forgotten
+            self._retire(before)
+
+    def refuse(self, session: SessionId, error: SessileError) -> None:
+        """Answers a resume that is not even begun."""
+        self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
+
+    def unsubscribe(self, session: SessionId) -> None:
+        """Nothing more of the session is written. Unknown sessions are fine: the reading may have ended by itself."""
+        self._drop(session)
+
+    def ack(self, session: SessionId, offset: int, now: float) -> None:
+        reader = self.readers.get(session)
+        if reader is not None and self.window.acked(reader, offset, now) and self._ready:
+            self._wake()
+
+    def write(self, message: msgspec.Struct) -> None:
+        """Puts a frame behind everything that was written before."""
+        if not self.closed:
+            self.out.append(self._encoding.frame(message))
+            self._wake()
+
+    def answer(self, message: msgspec.Struct, session: SessionId | None, offset: int | None) -> None:
+        """Writes the answer to a command on `session`, behind the events up to `offset` (None: up to the top)."""
+        reader = self.readers.get(session) if session is not None else None
+        if reader is None or self.closed:
+            self.write(message)
+            return
+        until = reader.feed.top if offset is None else offset
+        if reader.attached and reader.position >= until:
+            self.write(message)
+            return
+        if reader.held is None:
+            reader.held = []
+        reader.held.append((until, self._encoding.frame(message)))
+        # An owner that has just changed may have told us the answer and not the event: then the journal has it.
+        reader.feed.reaches(until)
+        self.readable(reader)
+
+    def stall(self) -> None:
+        """The socket takes no more for now."""
+        self._flowing = asyncio.Event()
+
+    def flow(self) -> None:
+        """The socket takes bytes again, or never will."""
+        if self._flowing is not None:
+            self._flowing.set()
+            self._flowing = None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """For making and writing one large answer: the others wait, and this one until the socket takes it."""
+        if self._turns is None:
+            self._turns = asyncio.Lock()
+        async with self._turns:
+            while self._flowing is not None:
+                await self._flowing.wait()
+            yield
+            await asyncio.sleep(0)  # it is flushed now; the next one finds out whether the socket took it
+
+    def close(self) -> None:
+        """Ends all reading. Idempotent."""
+        self.closed = True
+        self.flow()
+        for session in list(self.readers):
+            self._drop(session)
+
+    # -- what the feeds and the owner say ---------------------------------------------------------------------------
+
+    def readable(self, reader: Reader) -> None:
+        """The reader may have something; called by feeds, must stay cheap."""
+        if reader.attached and not reader.queued and not reader.reading:
+            reader.queued = True
+            if self._ready is None:
+                self._ready = deque()
+            self._ready.append(reader)
+            self._wake()
+
+    def collect(self, now: float) -> bool:
+        """Appends to `out` what may be sent now; True when more lies ready."""
+        ready, out, window = self._ready, self.out, self.window
+        budget = COLLECT_BYTES_MAX
+        while ready and budget > 0:
+            if window.full:
+                return False  # until an ack; they stay queued
+            reader = ready.popleft()
+            reader.queued = False
+            if not reader.attached:
+                continue
+            before = window.bytes
+            pulled = reader.pull(out, self._encoding, window, now)
+            budget -= window.bytes - before
+            self._after(reader, pulled)
+        if not ready:
+            self._ready = None
+            return False
+        return True
+
+    def _after(self, reader: Reader, pulled: Pulled) -> None:
+        """One reader has been pulled: what follows from where it stopped."""
+        if reader.held is not None:
+            self._release(reader)
+        match pulled:
+            case Pulled.CAUGHT_UP:
+                if not reader.live:
+                    reader.live = True
+                    caught_up = CaughtUp(session=reader.feed.key.session, offset=reader.position)
+                    self.out.append(self._encoding.frame(caught_up))
+                if reader.feed.deleted:
+                    self._drop(reader.feed.key.session)
+            case Pulled.MORE | Pulled.FULL:
+                self.readable(reader)
+            case Pulled.NEEDS_PAGE:
+                reader.reading = True
+                self._source.tasks.start(self._read_page(reader))
+            case Pulled.STALE:
+                self._again(reader, reader.epoch, reader.position)
+            case Pulled.OUT_OF_SIGHT:
+                self._again(reader, None, None)
+
+    def _release(self, reader: Reader) -> None:
+        """Writes the answers that waited for the events that have now been written."""
+        held = reader.held or []
+        self.out += [frame for until, frame in held if until <= reader.position]
+        reader.held = [waiting for waiting in held if waiting[0] > reader.position] or None
+
+    # -- attaching --------------------------------------------------------------------------------------------------
+
+    def _attach(self, session: SessionId, epoch: Epoch | None, offset: int | None) -> Reader:
+        reader = self._source.feeds.acquire(SessionKey(self._principal.tenant, session), self, self._encoding)
+        self.readers[session] = reader
+        self._source.tasks.start(self._answer_resume(reader, epoch, offset))
+        return reader
+
+    def _again(self, reader: Reader, epoch: Epoch | None, offset: int | None) -> None:
+        """The reader cannot go on where it stands: it is attached anew and its client told how it goes on."""
+        fresh = self._attach(reader.feed.key.session, epoch, offset)
+        if reader.held is not None:
+            # A snapshot or reset says what these answers wait for; their offsets may be of another epoch.
+            fresh.held = [(0, frame) for _, frame in reader.held]
+            reader.held = None
+        self._retire(reader)
+
+    async def _answer_resume(self, reader: Reader, epoch: Epoch | None, offset: int | None) -> None:
+        async with self.turn():
+            session = reader.feed.key.session
+            if self.readers.get(session) is not reader:
+                return
+            try:
+                standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
+            except SessileError as error:
+                self._gone(reader, error)
+                return
+            except Exception:
+                log.exception("resume_failed", session=session, tenant=reader.feed.key.tenant)
+                self._gone(reader, Internal("internal_error", "The server failed to read this session."))
+                return
+            if self.readers.get(session) is not reader:
+                return
+            self._source.count(f"resumed_{standing.mode}")
+            self.write(resumed(session, standing))
+            reader.epoch = standing.epoch
+            reader.position = standing.position
+            reader.page = standing.page
+            reader.attached = True
+            self.readable(reader)
+
+    def _gone(self, reader: Reader, error: SessileError) -> None:
+        """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""
+        session = reader.feed.key.session
+        if self.readers.get(session) is not reader:
+            return
+        self._source.count("resumed_gone")
+        self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
+        self._drop(session)
+
+    # -- pages ------------------------------------------------------------------------------------------------------
+
+    async def _read_page(self, reader: Reader) -> None:
+        room = max(4096, self.window.bytes_left)
+        try:
+            page = await self._source.logs.page(reader.feed, reader.position, bytes_max=room)
+        except SessileError as error:
+            self._gone(reader, error)
+            return
+        except Exception:
+            log.exception("page_failed", session=reader.feed.key.session, tenant=reader.feed.key.tenant)
+            self._gone(reader, Internal("internal_error", "The server failed to read this session."))
+            return
+        finally:
+            reader.reading = False
+        if not page and reader.epoch == reader.feed.epoch and reader.position < reader.feed.top:
+            # Told of a record that the journal does not have yet, or has no longer.
+            self._gone(reader, Unavailable("journal_unavailable", "The log is behind itself.", retry_after_ms=1000))
+            return
+        reader.page = page
+        self.readable(reader)
+
+    # -- leaving ----------------------------------------------------------------------------------------------------
+
+    def _drop(self, session: SessionId) -> None:
+        reader = self.readers.pop(session, None)
+        if reader is not None:
+            self._retire(reader)
+
+    def _retire(self, reader: Reader) -> None:
+        reader.attached = False
+        reader.page = None
+        if reader.held is not None and not self.closed:
+            self.out += [frame for _, frame in reader.held]  # nothing of this reader follows them
+            reader.held = None
+            self._wake()
+        self._source.feeds.release(reader)
+        self.window.forget(reader, self._clock())
+        if self._ready:
+            self._wake()  # the window may have opened for the others
+
+
+def resumed(session: SessionId, standing: Standing) -> Resumed:
+    """The answer to a resume as PROTOCOL.md §1 writes it."""
+    if standing.mode == "replay":
+        return Resumed(
+            session=session, mode="replay", epoch=standing.epoch, from_=standing.position + 1, top=standing.top
+        )
+    return Resumed(
+        session=session,
+        mode=standing.mode,
+        epoch=standing.epoch,
+        at=standing.position,
+        state=standing.state,
+        reason=standing.reason,
+    )

@@ -1,0 +1,80 @@
+"""All WebSocket connections of one server: what they share.
+
+One wheel for their deadlines, one callback a turn that flushes whoever has something to say, and the ways to end them
+all. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from transport.gateway import Gateway
+from transport.protocol.connection import Limits
+from transport.websocket.timer_wheel import Wheel
+from transport.websocket.websocket import WebSocketConnection
+
+log = structlog.get_logger(__name__)
+
+
+class Door:
+    """Makes connections and knows those that are open."""
+
+    def __init__(self, gateway: Gateway, limits: Limits, connections_max: int) -> None:
+        self.gateway = gateway
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.wheel = Wheel(self.loop)
+        self.connections: set[WebSocketConnection] = set()
+        self.empty = asyncio.Event()  # set while there are no connections
+        self.empty.set()
+        self._connections_max = connections_max
+        self._awake: list[WebSocketConnection] = []
+
+    def protocol(self, **_: Any) -> WebSocketConnection:
+        """What uvicorn's `ws=` calls, with its own configuration, for every upgrade."""
+        return WebSocketConnection(self)
+
+    @property
+    def crowded(self) -> bool:
+        return len(self.connections) > self._connections_max
+
+    def opened(self, connection: WebSocketConnection) -> None:
+        self.connections.add(connection)
+        self.empty.clear()
+
+    def closed(self, connection: WebSocketConnection) -> None:
+        self.connections.discard(connection)
+        self.wheel.take(connection)
+        if not self.connections:
+            self.empty.set()
+
+    def flush_soon(self, connection: WebSocketConnection) -> None:
+        """Once per connection and turn: `flush` is called before the loop waits again."""
+        if not self._awake:
+            self.loop.call_soon(self._flush)
+        self._awake.append(connection)
+
+    def _flush(self) -> None:
+        awake, self._awake = self._awake, []
+        now = self.loop.time()
+        for connection in awake:
+            try:
+                connection.flush(now)
+            except Exception:
+                # Ours to mend; its client resumes from the log, and the others in this turn are not to suffer.
+                log.exception("flush_failed")
+                connection.abort()
+
+    def goaway(self, reason: str, after_ms: int) -> None:
+        """Tells every connection that it will be closed with 1012 after a while."""
+        for connection in list(self.connections):
+            connection.goaway(reason, after_ms)
+
+    def abort(self) -> None:
+        """Cuts what is left."""
+        for connection in list(self.connections):
+            connection.abort()
+        self.wheel.close()

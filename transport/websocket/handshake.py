@@ -1,0 +1,148 @@
+"""The WebSocket opening handshake: who may connect, in which encoding, with which credential.
+
+Refused here, with an HTTP status: a wrong path, a foreign origin or host name, no subprotocol of ours, a wrong key or
+ticket, a server that is full or leaving. A key may also come later, in hello, from clients that can set no header.
+Which headers make a handshake is `websockets`' business (RFC 6455 §4).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from websockets.exceptions import NegotiationError
+from websockets.http11 import Request, Response
+from websockets.protocol import Protocol
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from sessions.model.authorization import acting_for
+from sessions.model.errors import BadInput, NotFound, SessileError
+from sessions.model.types import Principal
+from transport import errors
+from transport.auth.authenticator import Access
+from transport.protocol.frames import ENCODINGS, JSON, Encoding
+
+PATH: Final = "/v1/ws"
+BEARER_PREFIX: Final = "sessile.bearer."
+USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speaks for
+
+
+class Agreed(NamedTuple):
+    """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeemed` asks."""
+
+    encoding: Encoding
+    principal: Principal | None
+    ticket: str | None = None
+    user: str | None = None  # in whose name it is redeemed
+
+
+class HandshakeParser(ServerProtocol):
+    """`websockets`' parser, choosing among our subprotocols: the first of the client's that we speak.
+
+    A client that offers none at all speaks JSON.
+    """
+
+    def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
+        for name in subprotocols:
+            if name in ENCODINGS:
+                return name
+        if any(not name.startswith(BEARER_PREFIX) for name in subprotocols):
+            raise NegotiationError(f"none of the offered subprotocols is one of {', '.join(ENCODINGS)}")
+        return None
+
+
+def retire(ws: Protocol) -> None:
+    """Frees what a parser holds. It and its generator refer to each other: left alone they would keep what they last
+    read, a megabyte perhaps, until the garbage collector comes by."""
+    ws.reader.discard()
+    ws.parser.close()
+    ws.events.clear()
+    ws.parser_exc = ws.handshake_exc = None
+
+
+def shake_hands(
+    ws: ServerProtocol, request: Request, access: Access, address: str | None = None
+) -> tuple[Response, Agreed | None]:
+    """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
+    url = urlsplit(request.path)
+    if url.path != PATH:
+        raise NotFound("not_found", "There is no WebSocket at this path.")
+    headers = request.headers
+    host = _only(headers.get_all("Host"))
+    access.check_host(host)
+    access.check_origin(_only(headers.get_all("Origin")), host)
+    response = ws.accept(request)
+    if response.status_code != 101:
+        if (error := ws.handshake_exc) is not None:  # the request holds it, and its frames the request
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+        return response, None
+    encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
+    offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
+    user = _only(headers.get_all(USER_HEADER))
+    key, ticket = _credential(headers.get_all("Authorization"), url.query, offered)
+    if ticket is not None:
+        return response, Agreed(encoding, None, ticket, user)
+    if key is not None:
+        return response, Agreed(encoding, acting_for(access.authenticate(key, address), user))
+    if user is not None:  # a key in hello would speak for itself, which is more than was meant
+        raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
+    return response, Agreed(encoding, None)
+
+
+async def redeemed(agreed: Agreed, access: Access, address: str | None = None) -> Agreed:
+    """What was agreed, with the principal of its ticket. Raises SessileError for a refusal."""
+    assert agreed.ticket is not None
+    principal = await access.redeem_ticket(agreed.ticket, address)
+    return Agreed(agreed.encoding, acting_for(principal, agreed.user))
+
+
+def refusal(ws: ServerProtocol, error: SessileError) -> Response:
+    """An error as the answer to a handshake."""
+    response = ws.reject(errors.row(error.code).http, msgspec.json.encode({"error": errors.public(error)}).decode())
+    del response.headers["Content-Type"]
+    response.headers["Content-Type"] = "application/json"
+    if error.retry_after_ms is not None:
+        response.headers["Retry-After"] = str(-(-error.retry_after_ms // 1000))
+    return response
+
+
+def bearer(authorization: list[str]) -> str | None:
+    """The key of an Authorization header; None where there is none. One that is malformed is one that is wrong."""
+    if not authorization:
+        return None
+    scheme, _, key = authorization[0].partition(" ")
+    return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
+
+
+def _credential(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
+    """The key or the ticket that the handshake brought: the header comes first, then the ticket, then the
+    subprotocol."""
+    key = bearer(authorization)
+    if key is not None:
+        return key, None
+    tickets = parse_qs(query).get("ticket")
+    if tickets:
+        return None, tickets[0]
+    for name in offered:
+        if name.startswith(BEARER_PREFIX):
+            encoded = name.removeprefix(BEARER_PREFIX)
+            try:
+                key = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                key = ""
+            return key, None
+    return None, None
+
+
+def _only(values: list[str]) -> str | None:
+    """A header that may come once. Two of them are none that we trust, and an empty name matches nothing."""
+    return (values[0] if len(values) == 1 else "") if values else None
+
+
+def _tokens(headers: Iterable[str]) -> list[str]:
+    return [token.strip() for header in headers for token in header.split(",")]

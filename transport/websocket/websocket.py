@@ -1,0 +1,468 @@
+"""The WebSocket shell: an asyncio protocol between a socket, `websockets`' parser and the connection core.
+
+uvicorn hands the socket over when it sees an upgrade (`ws=` takes any protocol class). There is no task per connection:
+what comes in is carried out at once, commands run as tasks of the gateway, and everything written in one turn of the
+loop leaves in one `transport.write`.
+
+Invariants:
+* Frames leave in the order in which they were appended to `_out`; nothing leaves after the close frame.
+* While the peer does not read, neither do we: no cursor moves and no command is taken in, so what is kept for it is
+  bounded by the socket's buffer, one share of `collect` and the answers to commands under way.
+* Whatever ends the connection, its readers are released and its deadline is taken from the wheel.
+
+Does not know what frames mean; see `transport.protocol.connection`. RFC 6455 is `websockets`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import typing
+from collections.abc import Callable
+from typing import Any, Final, assert_never, cast
+
+import structlog
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.http11 import Response
+from websockets.protocol import OPEN, SERVER, Protocol
+
+from sessions.model.commands import ClientCommand
+from sessions.model.errors import Internal, Limited, SessileError
+from sessions.model.types import Principal
+from transport.gateway import Gateway
+from transport.protocol.connection import Action, Close, Connection, Drop, Limits, Phase, Request, Send
+from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
+from transport.reading.reader_set import Channel
+from transport.websocket.handshake import Agreed, HandshakeParser, redeemed, refusal, retire, shake_hands
+from transport.websocket.timer_wheel import Wheel
+
+SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the others
+DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was told to close
+
+log = structlog.get_logger(__name__)
+_parser_log = logging.getLogger("transport.websocket.websocket.parser")
+_parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
+
+
+class Shared(typing.Protocol):
+    """What a connection shares with the others; `transport.websocket.connections` has it."""
+
+    gateway: Gateway
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+    wheel: Wheel
+
+    @property
+    def crowded(self) -> bool: ...
+
+    def opened(self, connection: WebSocketConnection) -> None: ...
+
+    def closed(self, connection: WebSocketConnection) -> None: ...
+
+    def flush_soon(self, connection: WebSocketConnection) -> None: ...
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """One connection. Made on upgrade; uvicorn replays the request's head to it as the first data."""
+
+    __slots__ = (
+        "_channel",
+        "_core",
+        "_discarded",
+        "_message",
+        "_message_binary",
+        "_out",
+        "_paused",
+        "_principal",
+        "_scheduled",
+        "_shared",
+        "_transport",
+        "_unread",
+        "_unwatch",
+        "_ws",
+        "slot",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, shared: Shared) -> None:
+        self.slot = 0
+        self._shared = shared
+        self._ws: Protocol = HandshakeParser(logger=_parser_log)
+        self._core: Connection | None = None
+        self._channel: Channel | None = None
+        self._principal: Principal | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._out: list[bytes] = []
+        self._scheduled = False
+        self._paused = False
+        self._unread: bytes | None = None
+        self._message: bytearray | None = None  # of a message in fragments
+        self._message_binary = False
+        self._discarded = 0
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._shared.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.closed(self)
+        if self._core is not None:
+            self._core.closing(self._shared.loop.time())
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        self._out.clear()
+        self._unread = self._message = None
+        retire(self._ws)
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread is not None:
+            self._unread += data
+        elif len(data) > SLICE_BYTES:
+            self._unread = data
+            self._transport.pause_reading()
+            self._next_slice()
+        else:
+            self._take_in(data)
+
+    def _next_slice(self) -> None:
+        data = self._unread
+        if data is None or self._paused:
+            return  # the connection is lost, or `resume_writing` comes back here
+        self._unread = data[SLICE_BYTES:] or None
+        if self._unread is not None:
+            self._shared.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._take_in(data[:SLICE_BYTES])
+
+    def eof_received(self) -> bool:
+        self._ws.receive_eof()
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._transport.pause_reading()
+        if self._core is not None:
+            self._core.stalled(self._shared.loop.time())
+            self._time()
+        if self._channel is not None:
+            self._channel.stall()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._core is not None:
+            self._core.flowing()
+        if self._channel is not None:
+            self._channel.flow()
+        if self._unread is not None:
+            self._shared.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._wake()
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes) -> None:
+        ws = self._ws
+        if ws.eof_sent:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._transport.abort()
+                return
+        ws.receive_data(data)
+        for event in ws.events_received():
+            if isinstance(event, Frame):
+                self._ws_frame(event)
+            elif isinstance(event, Handshake):
+                self._shake_hands(event)
+                return
+        if ws.writes:
+            self._write_for_parser()
+
+    def _ws_frame(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.TEXT | Opcode.BINARY:
+                binary = frame.opcode is Opcode.BINARY
+                if frame.fin:
+                    self._whole_message(frame.data, binary)
+                else:
+                    self._message, self._message_binary = bytearray(frame.data), binary
+            case Opcode.CONT:
+                assert self._message is not None
+                self._message += frame.data
+                if frame.fin:
+                    data, self._message = self._message, None
+                    self._whole_message(data, self._message_binary)
+            case Opcode.PING | Opcode.PONG:
+                return  # the parser has answered; a connection lives by the protocol's own ping
+            case Opcode.CLOSE:
+                if self._core is not None:
+                    self._core.closing(self._shared.loop.time())
+            case _:
+                assert_never(frame.opcode)
+
+    def _whole_message(self, data: Any, binary: bool) -> None:
+        core = self._core
+        if core is None or core.phase is Phase.CLOSING:
+            return
+        now = self._shared.loop.time()
+        for action in core.received(data, binary, now):
+            self._carry_out(action, now)
+            if self._ws.state is not OPEN:
+                return
+
+    def _write_for_parser(self) -> None:
+        """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
+        self._flush_out()
+        for data in self._ws.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._finish()
+
+    def _finish(self) -> None:
+        """No byte of ours follows. The socket stays until the peer has had a chance to read the last ones: closing it
+        with something unread in it would reset the connection and take our close frame with it."""
+        core = self._core
+        if self._channel is not None:
+            self._channel.close()
+        if core is None or self._ws.close_rcvd is not None or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        core.closing(self._shared.loop.time())
+        self._time()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _shake_hands(self, request: Handshake) -> None:
+        ws, shared = self._ws, self._shared
+        assert isinstance(ws, HandshakeParser)
+        agreed: Agreed | None = None
+        try:
+            shared.gateway.check_draining()
+            if shared.crowded:
+                shared.gateway.count("connections_refused")
+                raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
+            shared.gateway.check_pace()
+            response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
+        except SessileError as error:
+            response = refusal(ws, error)
+        if agreed is None or agreed.ticket is None:
+            self._answer_handshake(ws, response, agreed)
+            return
+        self._paused = True  # until it is redeemed nothing more is taken in
+        self._transport.pause_reading()
+        shared.gateway.tasks.start(self._redeem(ws, response, agreed))
+
+    async def _redeem(self, ws: HandshakeParser, response: Response, agreed: Agreed) -> None:
+        """Answers a handshake that brought a ticket."""
+        whose: Agreed | None = None
+        try:
+            whose = await redeemed(agreed, self._shared.gateway.access, self._address())
+        except SessileError as error:
+            response = refusal(ws, error)
+        except BaseException:
+            self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
+            raise
+        if self._transport.is_closing():
+            return  # the connection was lost meanwhile
+        self._answer_handshake(ws, response, whose)
+        self.resume_writing()
+
+    def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: Agreed | None) -> None:
+        shared = self._shared
+        ws.send_response(response)
+        self._write_for_parser()
+        if agreed is not None:
+            # The handshake's parser holds on to the request for life. Frames need less.
+            retire(ws)
+            self._ws = Protocol(SERVER, state=OPEN, max_size=shared.limits.frame_bytes_max, logger=_parser_log)
+            self._principal = agreed.principal
+            self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
+            shared.gateway.count("connections")
+            self._time()
+
+    # -- carrying out -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action, now: float) -> None:
+        core = self._core
+        assert core is not None
+        match action:
+            case Send():
+                self._out.append(core.encoding.frame(action.message))
+                self._wake()
+            case Close():
+                self._close(action)
+            case Drop():
+                self._transport.abort()
+            case Hello():
+                self._greet(action, now)
+            case _:
+                self._request(action, now)
+
+    def _close(self, action: Close) -> None:
+        if self._ws.state is not OPEN:
+            return
+        self._flush_out()
+        if self._channel is not None:
+            self._channel.close()
+        self._shared.gateway.count(f"closed_{action.code}")
+        log.info("connection_closed", code=action.code, reason=action.reason)
+        self._ws.send_close(action.code, action.reason[:100])
+        self._write_for_parser()
+        self._time()
+
+    def _greet(self, hello: Hello, now: float) -> None:
+        core, gateway = self._core, self._shared.gateway
+        assert core is not None
+        try:
+            gateway.check_draining()
+            principal = self._principal or gateway.access.authenticate(hello.auth, self._address())
+            self._unwatch = gateway.access.watch(principal, self._credential_ended)
+        except SessileError as error:
+            for action in core.refuse(error, now):
+                self._carry_out(action, now)
+            return
+        self._principal = principal
+        channel = self._channel = Channel(
+            gateway, principal, core.encoding, core.window, self._out, self._wake, self._shared.loop.time
+        )
+        channel.write(core.accept(gateway.new_id()))
+        subscriptions_max = core.limits.subscriptions_max
+        for point in hello.resume[:subscriptions_max]:
+            channel.subscribe(point)
+        for point in hello.resume[subscriptions_max:]:
+            channel.refuse(point.session, too_many_subscriptions(subscriptions_max))
+
+    def _credential_ended(self, error: SessileError) -> None:
+        """Its key was revoked, its token has expired: nothing more is shown or taken in."""
+        core, now = self._core, self._shared.loop.time()
+        if core is not None and core.phase is not Phase.CLOSING:
+            for action in core.refuse(error, now):
+                self._carry_out(action, now)
+
+    def _address(self) -> str | None:
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if isinstance(peer, tuple) else None
+
+    def _request(self, request: Request, now: float) -> None:
+        core, channel = self._core, self._channel
+        assert core is not None and channel is not None
+        match request:
+            case Ack():
+                channel.ack(request.session, request.offset, now)
+            case Subscribe():
+                core.answered()
+                subscriptions_max = core.limits.subscriptions_max
+                if request.session not in channel.readers and len(channel.readers) >= subscriptions_max:
+                    channel.write(error_frame(too_many_subscriptions(subscriptions_max), request.id))
+                    return
+                channel.write(Done(id=request.id))
+                channel.subscribe(request)
+            case Unsubscribe():
+                core.answered()
+                channel.unsubscribe(request.session)
+                channel.write(Done(id=request.id))
+            case Hello():
+                raise AssertionError("carried out elsewhere")
+            case _:
+                assert self._principal is not None
+                self._shared.gateway.tasks.start(self._run(request, core, channel, self._principal))
+
+    async def _run(
+        self,
+        request: SessionGet | SessionList | ClientCommand,
+        core: Connection,
+        channel: Channel,
+        principal: Principal,
+    ) -> None:
+        """Carries out one command and writes its answer where it belongs between the events. The connection may be
+        lost before this begins: the command is carried out all the same (I5)."""
+        gateway = self._shared.gateway
+        try:
+            match request:
+                case SessionGet():
+                    async with channel.turn():
+                        channel.write(await gateway.get(principal, request.id, request.session))
+                case SessionList():
+                    async with channel.turn():
+                        channel.write(await gateway.list(principal, request.id, request.limit, request.after))
+                case _:
+                    done = await gateway.execute(principal, request)
+                    channel.answer(done, done.session or request.session, done.offset)
+        except SessileError as error:
+            channel.write(error_frame(error, request.id))
+        except Exception:
+            log.exception("command_failed", command=type(request).__name__, id=request.id)
+            failure = Internal("internal_error", "The server failed to carry this out.")
+            channel.write(error_frame(failure, request.id))
+        finally:
+            core.answered()
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._shared.flush_soon(self)
+
+    def flush(self, now: float) -> None:
+        """Takes what its readers have and hands everything to the socket, once a turn."""
+        self._scheduled = False
+        core, channel = self._core, self._channel
+        if core is None or core.phase is Phase.CLOSING:
+            self._out.clear()
+            return
+        if channel is not None and not self._paused and channel.collect(now):
+            self._wake()
+        if self._out:
+            self._flush_out()
+            core.wrote(now)
+        if core.window.full_since is not None:
+            self._time()
+
+    def _flush_out(self) -> None:
+        out = self._out
+        if out:
+            if not self._transport.is_closing():
+                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+
+    # -- time and the end -------------------------------------------------------------------------------------------
+
+    def _time(self) -> None:
+        self._shared.wheel.put(self)
+
+    def due(self) -> float:
+        assert self._core is not None
+        return self._core.deadline()
+
+    def elapsed(self, now: float) -> None:
+        """Called by the wheel."""
+        assert self._core is not None
+        for action in self._core.tick(now):
+            self._carry_out(action, now)
+        if not self._transport.is_closing():
+            self._time()
+
+    def goaway(self, reason: str, after_ms: int) -> None:
+        if self._core is not None:
+            now = self._shared.loop.time()
+            for action in self._core.goaway(reason, after_ms, now):
+                self._carry_out(action, now)
+            self._time()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def too_many_subscriptions(subscriptions_max: int) -> Limited:
+    return Limited("too_many_subscriptions", f"One connection reads at most {subscriptions_max} sessions.")
