@@ -29,7 +29,7 @@ class SavesLate(LlamaEngine):
 
     async def start(self) -> None:
         await super().start()
-        await self._saves_ahead.close()
+        await self._eager_saver.close()
 
 
 class Talk:

@@ -139,12 +139,12 @@ class ChatTemplate:
             _message("assistant", answers[1]),
             _message("user", users[2]),
         ]
-        asked = self.render(talk, answer=True)
+        rendered = self.render(talk, answer=True)
         after_user = self.render(talk, answer=False).partition(users[2])[2]
         after_answer = self.render(talk[:4], answer=False).partition(answers[1])[2]
-        answer_opening = _without_start(asked.partition(users[2])[2], after_user)
-        before_user = _without_start(_between(asked, answers[0], users[1]), after_answer)
-        if _between(asked, users[0], answers[0]) != after_user + answer_opening:
+        answer_opening = _without_start(rendered.partition(users[2])[2], after_user)
+        before_user = _without_start(_between(rendered, answers[0], users[1]), after_answer)
+        if _between(rendered, users[0], answers[0]) != after_user + answer_opening:
             raise _NotSeparable("an answer in the history begins differently from a new one")
         if not answer_opening or not after_answer:
             raise _NotSeparable("nothing marks where an answer begins or ends")

@@ -1,5 +1,6 @@
-"""Makes the engine and the filters that the settings name. Engines are imported only when wanted: llama.cpp's library
-is 100 MB.
+"""Makes the engine and the filters that the settings name.
+
+Engines are imported only when they are needed: llama.cpp's library is 100 MB.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
     if settings.engine == "sim":
         return _simulated(settings)
     if settings.kv_redis:
-        from inference.kv.redis import check_address  # its client is not loaded where nobody wants it
+        from inference.kv.redis import check_address  # its client is loaded only where it is needed
 
         check_address(settings.kv_redis)
     if settings.engine == "vllm":
@@ -143,8 +144,8 @@ def _bad_brownout_model(why: str) -> BadInput:
 
 
 def smaller_slots(settings: EngineSettings) -> int:
-    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many where
-    nobody says otherwise."""
+    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many by
+    default."""
     return settings.brownout_slots or max(1, settings.slots // 2)
 
 
@@ -244,7 +245,7 @@ async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[
         try:
             await audit.record(INSTALLATION, [Audited(action=action, at=now_ms(), detail=detail)])
         except SessileError as error:
-            log.error("policy_not_audited", action=action, error=error.code)
+            log.error("policy_audit_failed", action=action, error=error.code)
 
     loaded = Audited(action="policy.loaded", at=now_ms(), detail={"versions": filters.versions})
     await audit.record(INSTALLATION, [loaded])

@@ -1,4 +1,4 @@
-"""What `text.format` asks for, for every engine that can constrain its output. It does not know how one does it."""
+"""Reads the JSON schema out of `text.format`, for every engine that can constrain its output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sessions.model.types import Json, Sampling
 
 
 def output_schema(sampling: Sampling) -> Json | None:
-    """The JSON schema that `text.format` asks for, None for free text."""
-    wanted = sampling.text.format if sampling.text is not None else None
-    match wanted:
+    """The JSON schema that `text.format` requests, None for free text."""
+    requested = sampling.text.format if sampling.text is not None else None
+    match requested:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"}:

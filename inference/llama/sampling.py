@@ -1,9 +1,9 @@
-"""Sampling, from our words into llama-server's.
+"""Translates sampling parameters into llama-server's.
 
 Fields that a request leaves out keep llama-server's defaults (temperature 0.8, top_k 40, top_p 0.95, min_p 0.05).
 Penalties look at the last 64 tokens, prompt included: a continuation whose prompt ends in the emitted tokens
 is penalised exactly as the unfailed run would have been. A grammar begins with its run and knows nothing of the
-prompt, so constrained output cannot be continued; that is said with the code `recovery_incompatible`.
+prompt, so constrained output cannot be continued; that is refused with the code `recovery_incompatible`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM itself: how it is started, and one run of it as chunks. Scheduler and workers live in processes of their own.
+"""Starts vLLM and runs requests on it, as chunks. Scheduler and workers live in processes of their own.
 
 The front half (`AsyncLLM`) runs on our event loop; it turns token ids into text and nothing else, so no spinning thread
 of the engine is ever on that loop. Token ids go in: vLLM tokenises nothing.
@@ -50,13 +50,13 @@ class RunEnded:
 
 
 class VllmCore:
-    """`start` first; after `close` every run ends with Ended("abort", ...)."""
+    """`start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
         self.adapter: Adapter | None = None  # of every run; set before `start`
-        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers said of their KV, once they did
-        self.dead = False  # a run heard that its processes had ended without being asked
+        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
+        self.dead = False  # a run learned that its processes had ended by themselves
         self._llm: AsyncLLM | None = None
 
     @property
@@ -92,7 +92,7 @@ class VllmCore:
 
     @property
     def is_dead(self) -> bool:
-        """Its processes have ended without being asked: close it and start it again."""
+        """Its processes have ended by themselves: close it and start it again."""
         return self.dead or (self._llm is not None and self._llm.errored)
 
     @property
@@ -112,7 +112,7 @@ class VllmCore:
     async def run(
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Chunks, then one Ended. Closing it aborts the run within one step. Raises SessileError."""
+        """Chunks, then one RunEnded. Closing it aborts the run within one step. Raises SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -187,15 +187,15 @@ class VllmCore:
 
     def _prepare(self) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
-        told = {"VLLM_NO_USAGE_STATS": "1"}
+        variables = {"VLLM_NO_USAGE_STATS": "1"}
         if current_platform.is_cpu():
-            told |= {
+            variables |= {
                 # With this the scheduler's process is the worker too: one process fewer to hand tensors to.
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self._single else "1",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "OMP_NUM_THREADS": str(self.options.threads),
             }
-        for name, value in told.items():
+        for name, value in variables.items():
             os.environ[name] = value
 
     @property

@@ -1,8 +1,8 @@
-"""Sampling, from our words into vLLM's.
+"""Translates sampling parameters into vLLM's.
 
 Fields that a request leaves out keep vLLM's defaults. A grammar begins with its run and knows nothing of the prompt, so
-constrained output cannot be continued; that is said with the code `recovery_incompatible`. Presence and frequency
-penalties count what this run decoded: vLLM cannot be told of tokens that an earlier run of the response decoded, so a
+constrained output cannot be continued; that is refused with the code `recovery_incompatible`. Presence and frequency
+penalties count what this run decoded: vLLM takes no tokens that an earlier run of the response decoded, so a
 continuation is penalised a little less than the unfailed run. Stop strings are not the engine's.
 """
 
@@ -67,15 +67,15 @@ def sampling_params(
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
-    wanted: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
+    arguments: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
     for ours, theirs in _NAMES.items():
         value = getattr(sampling, ours)
         if value is not None:
-            wanted[theirs] = value
+            arguments[theirs] = value
     if sampling.logit_bias:
-        wanted["logit_bias"] = _logit_bias(sampling.logit_bias, vocabulary_size)
+        arguments["logit_bias"] = _logit_bias(sampling.logit_bias, vocabulary_size)
     if sampling.logprobs or sampling.top_logprobs:
-        wanted["logprobs"] = max(1, sampling.top_logprobs or 0)
+        arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
     schema = output_schema(sampling)
     if schema is not None:
         if request.emitted:
@@ -89,12 +89,12 @@ def sampling_params(
                 f"The schema uses {ignored!r}, which this engine cannot follow.",
                 param="text.format",
             )
-        wanted["structured_outputs"] = StructuredOutputsParams(json=schema)
+        arguments["structured_outputs"] = StructuredOutputsParams(json=schema)
     if transfer:
-        wanted["extra_args"] = {"kv_transfer_params": transfer}
+        arguments["extra_args"] = {"kv_transfer_params": transfer}
     if special_tags:
-        wanted |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
-    return SamplingParams(output_kind=RequestOutputKind.DELTA, **wanted)
+        arguments |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+    return SamplingParams(output_kind=RequestOutputKind.DELTA, **arguments)
 
 
 def _ignored(schema: Json) -> str | None:

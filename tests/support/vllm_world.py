@@ -132,6 +132,6 @@ async def start(world: VllmWorld, **options: Any) -> VllmEngine:
 
 async def settled(engine: VllmEngine) -> None:
     """Everything that ran is in the tiers' hands, and they have copied it down."""
-    assert engine._spill is not None
-    await engine._spill.settled()
-    await engine._spill.tiers._settle()
+    assert engine._offload is not None
+    await engine._offload.settled()
+    await engine._offload.tiers.host.settle()

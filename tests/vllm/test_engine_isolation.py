@@ -87,8 +87,8 @@ async def test_sessions_never_see_each_other_under_eviction_preemption_aborts_an
     assert counters["restores"] > 20
     refused = {name: count for name, count in counters.items() if name.startswith("refused_") and count}
     assert set(refused) <= {"refused_unreadable"}  # deleted between its plan and its load
-    tiers = engine._spill.tiers
-    assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers.host)  # nothing leaked
+    tiers = engine._offload.tiers
+    assert tiers.host.bytes == sum(snapshot.bytes for snapshot in tiers.host)  # nothing leaked
 
 
 async def test_preempted_answers_are_what_they_would_have_been(world: VllmWorld) -> None:

@@ -109,7 +109,7 @@ async def test_blocks_of_another_size_than_ours_are_not_spilled(
 ) -> None:
     monkeypatch.setattr(VllmCore, "block_tokens", 64)
     engine = await start(world)
-    assert engine._spill is None and '"block_size": 64' in caplog.text
+    assert engine._offload is None and '"block_size": 64' in caplog.text
     assert (await ask(engine, key("a"), await prompt_of(engine, "Hello."), max_tokens=2)).tokens
 
 
