@@ -8,21 +8,16 @@ import errno
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from inference.kv import staging as staging_module
 from inference.kv.disk import DiskSnapshot, DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
-from inference.kv.staging import StagingFolder, remove_abandoned
 from inference.kv.tiers import Tiers
-from inference.llama.engine import _staged
-from inference.llama.options import LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.types import OPENINGS, SessionKey
 from sessions.ports import DataKey
 from tests.support.kv import IDENTITY, key, make_tiers, payload_of
@@ -458,69 +453,3 @@ async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path
     found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, HostSnapshot)
     await again.close(0.0)
-
-
-# -- the folder ----------------------------------------------------------------------------------------
-
-
-def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
-    folder = StagingFolder(tmp_path)
-    assert folder.path.stat().st_mode & 0o077 == 0
-    (folder.path / "kv").write_bytes(b"secret")
-    assert remove_abandoned(tmp_path) == 0  # its owner lives
-    other = StagingFolder(tmp_path)
-    assert folder.path.exists() and other.path != folder.path
-    other.close()
-    folder.close()
-    folder.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
-    dead = tmp_path / "sessile-kv-dead"
-    dead.mkdir()
-    (dead / "owner.lock").touch()
-    (dead / "x.slot").write_bytes(b"left behind by kill -9")
-    unrelated = tmp_path / "sessile-kv-unrelated"
-    unrelated.mkdir()  # no lock in it: not (yet) one of ours
-    folder = StagingFolder(tmp_path)
-    assert not dead.exists() and unrelated.exists()
-    folder.close()
-
-
-def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
-    assert staging_module.create_staging_folder(None) is None
-    assert "without spilled KV" in caplog.text and "--shm-size" in caplog.text and "--kv-staging" in caplog.text
-    assert not (tmp_path / "shm").exists()
-    named = staging_module.create_staging_folder(tmp_path / "named")
-    assert named is not None and named.path.parent == tmp_path / "named"
-    named.close()
-    (tmp_path / "file").touch()
-    with pytest.raises(BadInput) as refused:
-        staging_module.create_staging_folder(tmp_path / "file")
-    assert refused.value.code == "bad_kv_folder" and str(tmp_path / "file") in refused.value.public_message
-
-
-def test_llama_without_memory_for_it_keeps_kv_in_its_slots_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
-    wanted = LlamaOptions(model_path=tmp_path / "m.gguf", disk_folder=tmp_path / "kv", redis_url="redis://r")
-    options, folder = _staged(wanted)
-    folder.close()
-    assert (options.host_bytes_max, options.disk_folder, options.redis_url) == (0, None, "")
-
-
-def test_too_little_memory_is_said_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = StagingFolder(tmp_path)
-    monkeypatch.setattr(staging_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
-    assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
-    assert folder.bound_bytes(4 << 30) == 51_200_000
-    folder.close()
-    assert "51 MB" in caplog.text and "4294 MB" in caplog.text and "--shm-size" in caplog.text
-    assert "--kv-host-mb" in caplog.text
