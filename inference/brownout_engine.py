@@ -27,7 +27,7 @@ from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, Ge
 from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Engine, Tokenizer
 
-__all__ = ["BrownoutEngine", "check_model", "make_brownout_engine"]
+__all__ = ["BrownoutEngine", "make_brownout_engine"]
 
 
 class BrownoutEngine:
@@ -173,12 +173,6 @@ class CombinedHoldings:
 def make_brownout_engine(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> BrownoutEngine:
     """One engine of two, neither of which has started."""
     return (QuotaBrownoutEngine if isinstance(main, HoldsKV) else BrownoutEngine)(main, smaller)
-
-
-def check_model(info: EngineInfo, model: str) -> None:
-    """For an engine of one model. Raises BadInput when a request is for another."""
-    if model and model != info.model:
-        raise BadInput("model_not_found", f"This engine runs {info.model!r} and no {model!r}.", param="model")
 
 
 async def _start_smaller(engine: Engine) -> None:

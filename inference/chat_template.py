@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
+from sessions.turn.tool_call_parser import CLOSE, OPEN
 
 CHATML: Final = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
@@ -190,6 +191,15 @@ class ChatTemplate:
                 built += s.answer_opening
                 if self.render(messages, answer=True) != built:
                     raise _NotSeparable(f"its text of {turns} turns is not the sum of its parts")
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A tool call as Hermes-style models write it."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        value = arguments
+    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
 
 
 class _NotSeparable(Exception):

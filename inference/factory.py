@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import structlog
 
@@ -122,17 +122,24 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
             threads=_threads(settings),
             block_tokens=block_tokens,
             adapter=Path(settings.vllm_adapter) if settings.vllm_adapter else None,
-            chat_template=None if settings.chat_template == "model" else settings.chat_template,
-            staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
-            host_bytes_max=settings.kv_host_mb * 1_000_000 or 4 << 30,
-            disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
-            disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-            redis_url=settings.kv_redis,
-            redis_bytes_max=settings.kv_redis_mb * 1_000_000,
             engine_args=engine_args,
+            **_shared_options(settings, host_bytes_max=4 << 30),
         ),
         keys,
     )
+
+
+def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:
+    """What the options of llama.cpp and vLLM have in common, but for the default of host memory."""
+    return {
+        "chat_template": None if settings.chat_template == "model" else settings.chat_template,
+        "staging_folder": Path(settings.kv_staging) if settings.kv_staging else None,
+        "host_bytes_max": settings.kv_host_mb * 1_000_000 or host_bytes_max,
+        "disk_folder": Path(settings.data) / "kv" if settings.kv_disk_mb else None,
+        "disk_bytes_max": settings.kv_disk_mb * 1_000_000,
+        "redis_url": settings.kv_redis,
+        "redis_bytes_max": settings.kv_redis_mb * 1_000_000,
+    }
 
 
 def _threads(settings: EngineSettings) -> int:
@@ -178,13 +185,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         slots=settings.slots,
         context_window=settings.context or 1 << 20,  # cut to what the model was trained for
         threads=max(1, threads - smaller_threads),
-        chat_template=None if settings.chat_template == "model" else settings.chat_template,
-        staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
-        host_bytes_max=settings.kv_host_mb * 1_000_000 or 1 << 30,
-        disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
-        disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-        redis_url=settings.kv_redis,
-        redis_bytes_max=settings.kv_redis_mb * 1_000_000,
+        **_shared_options(settings, host_bytes_max=1 << 30),
     )
     main = LlamaEngine(options, keys)
     if not settings.brownout_model:

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inference.brownout_engine import check_model
 from inference.chat_template import BUILT_IN, ChatTemplate
 from inference.forecast import LoadForecast
 from inference.kv.catalog import make_catalog
@@ -35,7 +34,7 @@ from inference.llama.gguf import GgufModel, read_model
 from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
-from inference.llama.sampling import HONOURED, completion_parameters
+from inference.llama.sampling import completion_parameters
 from inference.llama.scheduling import EngineRun, Scheduler, continuation_of
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
@@ -44,6 +43,8 @@ from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
+from inference.request_checks import check_model, check_prompt
+from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, SessileError, Unavailable
@@ -241,7 +242,8 @@ class LlamaEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self._load.arrived(request.response_id)
         prompt = as_tokens(request.prompt)
-        self._check(prompt, request.max_tokens)
+        self._check_alive()
+        check_prompt(len(prompt), request.max_tokens, self.info.context_window)
         check_model(self.info, request.model)
         vocabulary_size, prefill, eager_saver = self._up.vocabulary_size, self._up.prefill, self._up.eager_saver
         parameters = completion_parameters(request, vocabulary_size)
@@ -336,17 +338,6 @@ class LlamaEngine:
     def _check_alive(self) -> None:
         if self._unavailable is not None:
             raise self._unavailable
-
-    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
-        self._check_alive()
-        if not prompt:
-            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
-        if len(prompt) + bool(max_tokens) > self.info.context_window:
-            raise BadInput(
-                "context_length_exceeded",
-                f"The prompt has {len(prompt)} tokens; this model takes {self.info.context_window} together with"
-                " the answer.",
-            )
 
     def _enter(self, slot: Slot, key: SessionKey, run: EngineRun) -> SlotRun:
         slot_run = SlotRun(slot, run)

@@ -21,7 +21,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from inference.brownout_engine import check_model
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.forecast import LoadForecast
 from inference.kv.envelope import (
@@ -32,6 +31,7 @@ from inference.kv.envelope import (
     encode_header,
     make_manifest,
 )
+from inference.request_checks import check_model, check_prompt
 from inference.simulated.kv import DeviceMemory, longest_shared
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
@@ -45,7 +45,7 @@ from inference.simulated.vocabulary import (
 )
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.limits import Forecast, Share
-from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.model.errors import Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
@@ -344,14 +344,7 @@ class SimulatedEngine:
     def _submit(self, stream: SimulatedStream) -> None:
         if self._unavailable is not None:
             raise self._unavailable
-        if not stream.tokens:
-            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
-        if stream.prompt_tokens + bool(stream.max_tokens) > self.options.context_window:
-            raise BadInput(
-                "context_length_exceeded",
-                f"The prompt has {stream.prompt_tokens} tokens; this model takes {self.options.context_window}"
-                " together with the answer.",
-            )
+        check_prompt(stream.prompt_tokens, stream.max_tokens, self.options.context_window)
         busy = len(self._running) >= self.options.slots or self._waiting
         if busy and self._queue.is_full(stream.key.tenant):
             self._counters["sheds"] += 1

@@ -24,7 +24,6 @@ from typing import Any, Final
 import msgspec
 from vllm import SamplingParams
 
-from inference.brownout_engine import check_model
 from inference.chat_template import BUILT_IN, ChatTemplate
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
@@ -35,6 +34,8 @@ from inference.kv.staging import StagingFolder, create_staging_folder
 from inference.kv.stats import tier_stats
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
+from inference.request_checks import check_model, check_prompt
+from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
@@ -44,7 +45,7 @@ from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
+from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit, all_ready
@@ -301,7 +302,9 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         prompt = as_tokens(request.prompt)
-        self._check(prompt, request.max_tokens)
+        if (refused := self._supervisor.refusal) is not None:
+            raise refused
+        check_prompt(len(prompt), request.max_tokens, self._info.context_window)
         check_model(self._info, request.model)
         max_tokens = min(request.max_tokens, self._info.context_window - len(prompt))
         params = sampling_params(
@@ -401,18 +404,6 @@ class VllmEngine:
         return await self._offload.tiers.import_(key, chunks) if self._offload is not None else 0
 
     # -- inside ------------------------------------------------------------------------------------------
-
-    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
-        if (refused := self._supervisor.refusal) is not None:
-            raise refused
-        if not prompt:
-            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
-        if len(prompt) + bool(max_tokens) > self._info.context_window:
-            raise BadInput(
-                "context_length_exceeded",
-                f"The prompt has {len(prompt)} tokens; this model takes {self._info.context_window} together with"
-                " the answer.",
-            )
 
     def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Run:
         run = _Run(key, secrets.token_hex(8), prompt)

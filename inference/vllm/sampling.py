@@ -14,28 +14,10 @@ from typing import Any, Final
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.structured_output import output_schema
+from inference.sampling import output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
-
-HONOURED: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repeat_penalty",
-        "seed",
-        "max_output_tokens",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "text",
-    }
-)
 
 _IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
@@ -73,15 +55,11 @@ def sampling_params(
         if value is not None:
             arguments[theirs] = value
     if sampling.logit_bias:
-        arguments["logit_bias"] = _logit_bias(sampling.logit_bias, vocabulary_size)
+        arguments["logit_bias"] = dict(token_biases(sampling.logit_bias, vocabulary_size))
     if sampling.logprobs or sampling.top_logprobs:
         arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
-    schema = output_schema(sampling)
+    schema = output_schema(request)
     if schema is not None:
-        if request.emitted:
-            raise BadInput(
-                "recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning."
-            )
         ignored = _ignored(schema)
         if ignored is not None:
             raise BadInput(
@@ -120,16 +98,6 @@ def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
     )
-
-
-def _logit_bias(biases: dict[str, float], vocabulary_size: int) -> dict[int, float]:
-    pairs: dict[int, float] = {}
-    for name, bias in biases.items():
-        token = int(name) if name.isascii() and name.isdigit() else vocabulary_size
-        if token >= vocabulary_size:
-            raise BadInput("invalid_logit_bias", f"{name!r} is no token id of this model.", param="logit_bias")
-        pairs[token] = bias
-    return pairs
 
 
 def public_logprobs(tokens: tuple[int, ...], positions: Any, top: int) -> tuple[Json, ...]:
