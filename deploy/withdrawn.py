@@ -1,4 +1,4 @@
-"""Holds every lock against the package index: no locked release may have been withdrawn by its makers (PEP 592).
+"""Checks every lock for releases that their makers have withdrawn from the package index (PEP 592).
 
     .venv/bin/python -m deploy.withdrawn [LOCK ...]
 

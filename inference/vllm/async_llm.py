@@ -26,7 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
-from inference.vllm.worker_events import WorkerReady
+from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
 
@@ -54,19 +54,19 @@ class VllmCore:
 
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
-        self.adapter: Adapter | None = None  # of every run; set before `start`
         self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
         self.dead = False  # a run learned that its processes had ended by themselves
+        self._adapter: Adapter | None = None  # of every run
         self._llm: AsyncLLM | None = None
 
     @property
     def is_known_version(self) -> bool:
         return BUILD.removeprefix("vllm/").startswith(CONNECTOR_KNOWS)
 
-    async def start(self, context_window: int, connector_folder: str | None) -> None:
+    async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
         self._prepare()
-        self.dead, self.kv_shape = False, None
+        self.dead, self.kv_shape, self._adapter = False, None, adapter
         arguments = self._arguments(context_window, connector_folder)
         try:
             llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
@@ -82,6 +82,12 @@ class VllmCore:
                 " usual reason: give it less KV memory (--vllm-args '{\"kv_cache_memory_bytes\": BYTES}') or a smaller"
                 " model.",
             ) from exc
+
+    async def wait_workers(self, reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
+        """What the workers report of their KV, or why it cannot be moved."""
+        if self.kv_shape is None:
+            self.kv_shape = await all_ready(reports)
+        return self.kv_shape
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
@@ -161,10 +167,10 @@ class VllmCore:
 
     @property
     def _lora(self) -> LoRARequest | None:
-        return None if self.adapter is None else LoRARequest(self.adapter.path.name, 1, str(self.adapter.path))
+        return None if self._adapter is None else LoRARequest(self._adapter.path.name, 1, str(self._adapter.path))
 
     async def _load_adapter(self, llm: AsyncLLM) -> None:
-        if self.adapter is None:
+        if self._adapter is None:
             return
         try:
             await llm.add_lora(self._lora)
@@ -173,7 +179,7 @@ class VllmCore:
         except Exception as exc:  # what its worker raises comes as a plain one
             raise BadInput(
                 "bad_model_file",
-                f"vLLM cannot use the adapter {self.adapter.path}: {exc}. It must be LoRA for the model served.",
+                f"vLLM cannot use the adapter {self._adapter.path}: {exc}. It must be LoRA for the model served.",
                 param="vllm_adapter",
             ) from exc
 
@@ -220,8 +226,8 @@ class VllmCore:
             arguments["kv_cache_memory_bytes"] = kv_bytes
         if options.device_blocks:
             arguments["num_gpu_blocks_override"] = options.device_blocks
-        if self.adapter is not None:
-            rank = next(most for most in _RANKS if most >= self.adapter.rank)
+        if self._adapter is not None:
+            rank = next(most for most in _RANKS if most >= self._adapter.rank)
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs

@@ -48,7 +48,7 @@ from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
-from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit, all_ready
+from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
@@ -202,11 +202,10 @@ class VllmEngine:
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
-        self._core.adapter = model.adapter
         staging = await self._staging()
         if staging is None:
             undo.push_async_callback(self._core.close)
-            await self._core.start(window, None)
+            await self._core.start(window, None, model.adapter)
             self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
             return None
         undo.push_async_callback(asyncio.to_thread, staging.close)
@@ -220,9 +219,9 @@ class VllmEngine:
 
         undo.callback(WorkerEventListener(staging.path, on_report).close)
         undo.push_async_callback(self._core.close)
-        await self._core.start(window, str(staging.path))
+        await self._core.start(window, str(staging.path), model.adapter)
         self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
-        ready = self._core.kv_shape = self._core.kv_shape or await all_ready(reports)
+        ready = await self._core.wait_workers(reports)
         if isinstance(ready, str):
             log.warning("this engine runs without spilled KV: %s", ready)
             return None

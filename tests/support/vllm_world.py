@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
+from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
 from tests.support.engines import SLOTS, WINDOW, AlwaysRestores, World
@@ -76,7 +77,7 @@ class LentCore(VllmCore):
         self._idle = cores.idle.setdefault(make, [])
         self._link: Path | None = None
 
-    async def start(self, context_window: int, connector_folder: str | None) -> None:
+    async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
         if self._idle:
             self._llm, self._link, self.kv_shape = self._idle.pop()
@@ -90,7 +91,7 @@ class LentCore(VllmCore):
             if connector_folder is not None:
                 self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
                 self._link.symlink_to(connector_folder)
-            await super().start(context_window, None if self._link is None else str(self._link))
+            await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
