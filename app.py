@@ -26,27 +26,27 @@ from actors.cluster.compatibility import fingerprint_of
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
-from actors.hosting.standalone import keep_announced, lone_member
-from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from actors.hosting.standalone import announce_periodically, standalone_member
+from actors.maintenance.sweeps import SweepLimits, Sweeps
 from actors.peer.client import Connector
-from actors.peer.server import PeerHost
+from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
-from persistence import JournalStore, KeyStore, api_keys_of, audit_of, open_journal, open_keys, opened_journal
-from persistence.end_users import personal_of
+from persistence import AnyJournal, KeyStore, api_keys_of, audit_of, connect_journal, open_journal, open_key_store
+from persistence.end_users import end_users_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
-from persistence.usage_stream.relay import Relay, sink_of
+from persistence.usage_stream.relay import UsageRelay, open_usage_sink
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.reconcile import reconcile
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, Journal, Member, Sessions
-from sessions.turn.generation_task import TurnLimits
-from transport.auth.api_key_cache import KeyRing
-from transport.auth.credentials import Credentials, credentials
+from sessions.turn.generation_task import GenerationLimits
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.credentials import Credentials, open_credentials
 from transport.cli import audit, logs, users
 from transport.cli.arguments import check_role, parser, taken_sessions
 from transport.cli.audit import AuditAsked, taken_audit
@@ -59,20 +59,20 @@ from transport.cli.retention import RetentionFile
 from transport.cli.security import peer_security, tls_of
 from transport.cli.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
 from transport.cli.users import UsersAsked, taken_users
-from transport.end_user_data import People
+from transport.end_user_data import EndUserStores
 from transport.gateway import Gateway, GatewayLimits
-from transport.gateway_store.open_store import sharing
+from transport.gateway_store.open_store import open_gateway_stores
 from transport.http.routes.health import Readiness
 from transport.http.server import Server
-from transport.limits_setup import Limiting, admission_of, limiting, shares, told
-from transport.openai.model_catalog import Catalog, Models, card_of
-from transport.ops.metric_sources import of_engine, of_router, of_runtime
-from transport.ops.metrics_server import measured, traced
-from transport.ops.operator_api import ClusterDesk, local_desk
-from transport.ops.process_tuning import settled_in
-from transport.ops.prometheus import Exposition
+from transport.limits_setup import LimitServices, admission_of, open_limits, settlement_listener, share_function
+from transport.openai.model_catalog import ModelCatalog, Models, card_of
+from transport.ops.metric_sources import register_engine_metrics, register_router_metrics, register_runtime_metrics
+from transport.ops.metrics_server import exporting_traces, serving_metrics
+from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
+from transport.ops.process_tuning import tune_process
+from transport.ops.prometheus import MetricsExposition
 from transport.peer import GrpcDialer, PeerServer
-from transport.tasks import beside
+from transport.tasks import background_tasks
 
 if TYPE_CHECKING:
     from transport.grpc_api import GrpcServer
@@ -144,7 +144,7 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
-def limits(settings: Settings, limited: Limiting | None, engine: Engine, measures: Measures) -> RuntimeLimits:
+def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -153,15 +153,15 @@ def limits(settings: Settings, limited: Limiting | None, engine: Engine, measure
         actor=ActorLimits(
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
-            turn=TurnLimits(rollup_s=settings.rollup_ms / 1000),
-            share=shares(limited),
+            turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
+            share=share_function(limited),
             admission=admission_of(limited, engine, measures),
         ),
     )
 
 
-def credentials_of(settings: Settings, journal: JournalStore) -> AbstractAsyncContextManager[Credentials]:
-    return credentials(
+def credentials_of(settings: Settings, journal: AnyJournal) -> AbstractAsyncContextManager[Credentials]:
+    return open_credentials(
         api_keys_of(journal),
         keys=read_keys(settings.keys) if settings.keys else {},
         demand_keys=settings.auth == "keys",
@@ -175,9 +175,9 @@ def credentials_of(settings: Settings, journal: JournalStore) -> AbstractAsyncCo
 def gateway_of(
     sessions: Sessions,
     journal: Journal,
-    measures: Measures,
+    measures: Metrics,
     admitted: Credentials,
-    limits: Limiting | None,
+    limits: LimitServices | None,
     models: Models = tuple,
 ) -> Gateway:
     return Gateway(
@@ -197,18 +197,18 @@ def gateway_of(
     )
 
 
-def people_of(journal: JournalStore, erase: Callable[[], Awaitable[int]] | None = None) -> People:
-    return People(personal_of(journal), journal, usage_of(journal), audit_of(journal), erase)
+def people_of(journal: AnyJournal, erase: Callable[[], Awaitable[int]] | None = None) -> EndUserStores:
+    return EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), erase)
 
 
-def retention_of(settings: Settings, journal: JournalStore) -> RetentionFile:
+def retention_of(settings: Settings, journal: AnyJournal) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
     return RetentionFile(settings.retention, **days, audit=audit_of(journal), now_ms=now_ms)
 
 
 def doors_of(
-    settings: Settings, gateway: Gateway, exposition: Exposition, readiness: Readiness = lambda: None
+    settings: Settings, gateway: Gateway, exposition: MetricsExposition, readiness: Readiness = lambda: None
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
     tls, host, port = tls_of(settings), settings.host, settings.port
@@ -252,15 +252,15 @@ async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
     journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
+    keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
-    measures, prices = Measures(), PriceFile(settings.prices)
-    exposition = Exposition(measures, version=VERSION, role="serve")
+    measures, prices = Metrics(), PriceFile(settings.prices)
+    exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
         running(journal, keys, engine),
-        limiting(settings.limits, "", journal) as limited,
+        open_limits(settings.limits, "", journal) as limited,
         Runtime(
             replica=ReplicaId("local"),
             incarnation=new_id(),
@@ -274,31 +274,31 @@ async def serve(settings: Settings) -> int:
             measures=measures,
             prices=prices.book,
         ) as runtime,
-        measured(exposition, settings.metrics_host, settings.metrics_port),
-        traced(settings.otlp, measures, role="serve", name="local", version=VERSION),
+        serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
+        exporting_traces(settings.otlp, measures, role="serve", name="local", version=VERSION),
         credentials_of(settings, journal) as admitted,
     ):
-        runtime.told = told(limited)
-        of_engine(measures, engine)
-        of_runtime(measures, runtime)
+        runtime.told = settlement_listener(limited)
+        register_engine_metrics(measures, engine)
+        register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, journal)
         started_at = now_ms() // 1000
         gateway = gateway_of(
             runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
         )
-        member = lone_member(runtime, engine, fingerprint_of(engine))
-        gateway.desk = local_desk(lambda: member, runtime, engine)
+        member = standalone_member(runtime, engine, fingerprint_of(engine))
+        gateway.operator_api = local_operator_api(lambda: member, runtime, engine)
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
-        upkeep = Upkeep(
+        upkeep = Sweeps(
             runtime,
             journal=journal,
             directory=directory,
             engine=engine,
-            limits=UpkeepLimits(),
+            limits=SweepLimits(),
             now_ms=now_ms,
             keys=keys,
             reviews=reviews_of(journal),
-            personal=personal_of(journal),
+            personal=end_users_of(journal),
             retention=retention.now,
             audit=audit_of(journal),
         )
@@ -307,14 +307,14 @@ async def serve(settings: Settings) -> int:
         await directory.open()
         await audit_policies(filters, audit_of(journal), now_ms)
         async with asyncio.TaskGroup() as tasks:
-            lease = tasks.create_task(keep_announced(directory, member))
+            lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(upkeep.run())
             others = [
                 tasks.create_task(work)
                 for work in (*relays(settings, journal, measures), prices.run(), retention.run())
             ]
             await start_doors(server, grpc)
-            settled_in()
+            tune_process()
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
             log.info("stopping")
@@ -327,12 +327,12 @@ async def serve(settings: Settings) -> int:
     return 0
 
 
-def relays(settings: Settings, journal: Journal, measures: Measures) -> list[Coroutine[Any, Any, None]]:
+def relays(settings: Settings, journal: Journal, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
     """What passes usage rows on, where they are wanted. Raises BadInput."""
     if not settings.usage_stream:
         return []
-    sink = sink_of(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
-    return [Relay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
+    sink = open_usage_sink(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
+    return [UsageRelay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
 
 
 # -- a cluster -----------------------------------------------------------------------------------------------------
@@ -351,20 +351,20 @@ async def replica_role(settings: Settings) -> int:
     stop = stop_signal()
     security = peer_security(settings)
     journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    keys = open_keys(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
+    keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
-    measures = Measures()
+    measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         filters = await stack.enter_async_context(open_filters(settings, measures))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(journal, keys, engine))
-        limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
         await audit_policies(filters, audit_of(journal), now_ms)
 
-        async def listen(host: PeerHost) -> str:
+        async def listen(host: PeerEndpoint) -> str:
             server = PeerServer(host.accept, security=security)
             port = await server.start(settings.peer_host, settings.peer_port)
             stack.push_async_callback(server.stop, 0)
@@ -372,9 +372,11 @@ async def replica_role(settings: Settings) -> int:
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, journal)
-        exposition = Exposition(measures, version=VERSION, role="replica")
-        await stack.enter_async_context(traced(settings.otlp, measures, role="replica", name=name, version=VERSION))
-        await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
+        exposition = MetricsExposition(measures, version=VERSION, role="replica")
+        await stack.enter_async_context(
+            exporting_traces(settings.otlp, measures, role="replica", name=name, version=VERSION)
+        )
+        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -398,16 +400,18 @@ async def replica_role(settings: Settings) -> int:
                 reviews=reviews_of(journal),
                 measures=measures,
                 prices=prices.book,
-                personal=personal_of(journal),
+                personal=end_users_of(journal),
                 retention=retention.now,
                 audit=audit_of(journal),
             )
         )
-        await stack.enter_async_context(beside(*relays(settings, journal, measures), prices.run(), retention.run()))
-        of_engine(measures, engine)
-        of_runtime(measures, replica.runtime)
-        settled_in()
-        replica.runtime.told = told(limited)
+        await stack.enter_async_context(
+            background_tasks(*relays(settings, journal, measures), prices.run(), retention.run())
+        )
+        register_engine_metrics(measures, engine)
+        register_runtime_metrics(measures, replica.runtime)
+        tune_process()
+        replica.runtime.told = settlement_listener(limited)
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -437,23 +441,25 @@ async def gateway_role(settings: Settings) -> int:
                 rng=random.Random(),
             )
         )
-        models = Catalog(
+        models = ModelCatalog(
             lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(limiting(settings.limits, settings.directory, journal))
-        measures = Measures()
-        exposition = Exposition(measures, version=VERSION, role="gateway")
-        await stack.enter_async_context(traced(settings.otlp, measures, role="gateway", name=name, version=VERSION))
-        await stack.enter_async_context(measured(exposition, settings.metrics_host, settings.metrics_port))
-        of_router(measures, router)
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
+        measures = Metrics()
+        exposition = MetricsExposition(measures, version=VERSION, role="gateway")
+        await stack.enter_async_context(
+            exporting_traces(settings.otlp, measures, role="gateway", name=name, version=VERSION)
+        )
+        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        register_router_metrics(measures, router)
         admitted = await stack.enter_async_context(credentials_of(settings, journal))
         gateway = gateway_of(router, journal, measures, admitted, limited, models)
-        gateway.share(await stack.enter_async_context(sharing(settings.directory)))
+        gateway.use_stores(await stack.enter_async_context(open_gateway_stores(settings.directory)))
         gateway.people = people_of(journal)
-        gateway.desk = ClusterDesk(lambda: router.whereabouts.view, security, gateway.tasks)
+        gateway.operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
-        settled_in()
+        tune_process()
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
         await stop_doors(server, grpc)
@@ -462,7 +468,7 @@ async def gateway_role(settings: Settings) -> int:
 
 async def reconcile_usage(settings: Settings, tenant: str, *, as_json: bool) -> int:
     """Holds the usage rows against the logs and says what differs."""
-    async with opened_journal(settings) as journal:
+    async with connect_journal(settings) as journal:
         found = await reconcile(journal, usage_of(journal), tenant=TenantId(tenant) if tenant else None)
     print(msgspec.json.encode(found).decode() if as_json else reconciled_text(found))
     return 1 if found.num_differences else 0
@@ -473,23 +479,23 @@ async def administer(settings: Settings, asked: Administering) -> int:
     if isinstance(asked, UsersAsked):
         if asked.url:
             return await asyncio.to_thread(users.on_server, asked, settings.api_key)
-        async with opened_journal(settings) as journal:
+        async with connect_journal(settings) as journal:
             return await users.on_journal(people_of(journal), asked, now_ms, wait="://" in settings.journal)
     if isinstance(asked, AuditAsked):
         if asked.url:
             rows = await audit.on_server(asked, settings.api_key)
         else:
-            async with opened_journal(settings) as journal:
+            async with connect_journal(settings) as journal:
                 rows = await audit.on_log(audit_of(journal), asked)
         print(audit.printed(asked, rows))
         return 1 if audit.broken(asked, rows) else 0
     if asked.url:
-        told = await on_server(asked, settings.api_key, now_ms())
+        outcome = await on_server(asked, settings.api_key, now_ms())
     else:
-        async with opened_journal(settings) as journal:
-            ring = KeyRing(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
-            told = await on_ring(ring, asked, now_ms())
-    print(printed(told, as_json=asked.as_json))
+        async with connect_journal(settings) as journal:
+            ring = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
+            outcome = await on_ring(ring, asked, now_ms())
+    print(printed(outcome, as_json=asked.as_json))
     return 0
 
 

@@ -18,31 +18,31 @@ from typing import Any
 import msgspec
 import structlog
 
-from actors.cluster.compatibility import check_kinship
+from actors.cluster.compatibility import check_compatibility
 from actors.cluster.membership import Change, Membership
 from actors.cluster.placement import BoundedRendezvous
-from actors.cluster.previous_owner import Keepers
+from actors.cluster.previous_owner import PreviousOwnerQuery
 from actors.directory import Leases, partition_of
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits, Report
-from actors.handoff.engine_failover import Evacuation
-from actors.handoff.operator_handoff import Moving
+from actors.handoff.engine_failover import EngineFailover
+from actors.handoff.operator_handoff import OperatorHandoff
 from actors.handoff.rebalance import RebalanceLimits, Rebalancer
-from actors.handoff.source import HandoffLimits, Migration
-from actors.handoff.target import Reception
+from actors.handoff.source import HandoffLimits, HandoffSource
+from actors.handoff.target import HandoffTarget
 from actors.hosting.runtime import Runtime, RuntimeLimits
-from actors.maintenance.introspection import Surveyor
-from actors.maintenance.kv_cleanup import tell_deleted
-from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from actors.maintenance.introspection import SessionSurvey
+from actors.maintenance.kv_cleanup import announce_deletion
+from actors.maintenance.sweeps import SweepLimits, Sweeps
 from actors.peer.frames import PEER_PROTOCOL
 from actors.peer.links import Connect, LinkLimits, Links
-from actors.peer.server import PeerHost
+from actors.peer.server import PeerEndpoint
 from sessions.billing.prices import PriceBook
-from sessions.governance.end_user_data import PersonalData
+from sessions.governance.end_user_data import EndUserStore
 from sessions.governance.retention import Retention
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.audit import AuditLog
 from sessions.model.errors import SessileError
-from sessions.model.reviews import ReviewBooks
+from sessions.model.reviews import ReviewStore
 from sessions.model.types import SessionKey, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Keys, Member
 
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 class ReplicaLimits(msgspec.Struct, frozen=True):
     runtime: RuntimeLimits = RuntimeLimits()
-    upkeep: UpkeepLimits = UpkeepLimits()
+    upkeep: SweepLimits = SweepLimits()
     links: LinkLimits = LinkLimits()
     handoff: HandoffLimits = HandoffLimits()
     drain: DrainLimits = DrainLimits()
@@ -60,7 +60,9 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     renew_s: float = 2.0
 
 
-Listen = Callable[[PeerHost], Awaitable[str]]  # begins to accept peers for the host; returns the address to announce
+Listen = Callable[
+    [PeerEndpoint], Awaitable[str]
+]  # begins to accept peers for the host; returns the address to announce
 
 
 class Replica:
@@ -81,10 +83,10 @@ class Replica:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         keys: Keys | None = None,
-        reviews: ReviewBooks | None = None,
-        measures: Measures | None = None,
+        reviews: ReviewStore | None = None,
+        measures: Metrics | None = None,
         prices: PriceBook | None = None,
-        personal: PersonalData | None = None,
+        personal: EndUserStore | None = None,
         retention: Callable[[], Retention] = Retention,
         audit: AuditLog | None = None,
     ) -> None:
@@ -113,10 +115,10 @@ class Replica:
             holder=lambda key, head: self.keepers.holder(key, head),
         )
         self.links = Links(connect, spawn=self._spawn, limits=limits.links)
-        self.keepers = Keepers(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
-        self.links.tell(self.keepers)
-        self.runtime.tell_deleted = self._tell_deleted
-        self.migration = Migration(self.runtime, engine, self.links, limits=limits.handoff)
+        self.keepers = PreviousOwnerQuery(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
+        self.links.add_listener(self.keepers)
+        self.runtime.announce_deletion = self._announce_deletion
+        self.migration = HandoffSource(self.runtime, engine, self.links, limits=limits.handoff)
         self._drain = Drain(
             self.runtime,
             engine,
@@ -136,9 +138,9 @@ class Replica:
             load=self.load,
             limits=limits.rebalance,
         )
-        moving = Moving(self.runtime, engine, self.membership, self.migration, placement)
-        self.evacuation = Evacuation(self.runtime, engine, self.membership, moving)
-        self.upkeep = Upkeep(
+        moving = OperatorHandoff(self.runtime, engine, self.membership, self.migration, placement)
+        self.evacuation = EngineFailover(self.runtime, engine, self.membership, moving)
+        self.upkeep = Sweeps(
             self.runtime,
             journal=journal,
             directory=directory,
@@ -151,14 +153,14 @@ class Replica:
             retention=retention,
             audit=audit,
         )
-        self.host = PeerHost(
+        self.host = PeerEndpoint(
             self.runtime,
             fingerprint=member.fingerprint,
-            reception=Reception(self.runtime, engine),
+            reception=HandoffTarget(self.runtime, engine),
             drainer=self._drain,
             mover=moving,
             leftovers=self.upkeep.leftovers,
-            surveyor=Surveyor(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
+            surveyor=SessionSurvey(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
             limits=limits.links,
         )
         self._listen = listen
@@ -173,7 +175,7 @@ class Replica:
 
     async def __aenter__(self) -> Replica:
         """Raises BadInput for a replica that is not like those that are there (`actors.cluster.compatibility`)."""
-        check_kinship(self._member, await self._directory.view())
+        check_compatibility(self._member, await self._directory.view())
         await self.runtime.__aenter__()
         try:
             self.membership.change(address=await self._listen(self.host))
@@ -217,21 +219,21 @@ class Replica:
                 log.warning("lease_not_given_back", error=failure.code)
             await self.runtime.__aexit__(None, None, None)
 
-    async def _tell_deleted(self, key: SessionKey) -> None:
+    async def _announce_deletion(self, key: SessionKey) -> None:
         mine = self._member
         others = [
             member
             for member in self.membership.view.members
             if member.replica != mine.replica and member.fingerprint == mine.fingerprint  # others never had its KV
         ]
-        await tell_deleted(key, others, self.links)
+        await announce_deletion(key, others, self.links)
 
     def _changed(self, change: Change) -> None:
         self.keepers.update(change.view)
         if change.lapsed:
             self.runtime.doubt("lease_lapsed")
         if change.rejoined:
-            self.keepers.forgot()
+            self.keepers.directory_lost()
             self._spawn(self._reclaim(change.rejoined))
 
     async def _reclaim(self, partitions: frozenset[int]) -> None:

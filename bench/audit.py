@@ -27,8 +27,8 @@ from sessions.model.audit import Audited
 from sessions.model.journal_types import Append
 from sessions.model.types import UnixMs
 from sessions.model.verdicts import Finding
-from tests.contract.journals import ACME, NOW, a_command, delta, grant, key, patch
-from tests.contract.postgres_server import PostgresServer
+from tests.support.journals import ACME, NOW, a_command, delta, grant, key, patch
+from tests.support.postgres_server import PostgresServer
 
 SESSIONS = 16
 FOUND = Finding(

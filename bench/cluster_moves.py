@@ -33,7 +33,7 @@ from sessions.model import commands as cm
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine
-from tests.integration.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
+from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}
 ANSWER_TOKENS = 4000

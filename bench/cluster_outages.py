@@ -16,9 +16,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from bench.support import percentile, report
-from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
-from tests.chaos.load import Load, load
-from tests.chaos.proxy import GOOD, Flow, Proxy
+from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
+from tests.support.chaos.load import Load, load
+from tests.support.chaos.proxy import GOOD, Flow, Proxy
 
 Outage = Callable[[ChaosCluster, Load, float], Awaitable[None]]
 

@@ -25,8 +25,8 @@ from inference.simulated import SimulatedOptions
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import ReplicaId, SessionId, SessionKey
 from sessions.ports import Member, Published
-from tests.integration.cluster.harness import cluster
-from tests.integration.cluster.real import ALICE, Story, create, say
+from tests.support.cluster.harness import cluster
+from tests.support.cluster.real import ALICE, Story, create, say
 from tests.support.virtual_time import run
 
 TOKENS = 100

@@ -18,9 +18,9 @@ import time
 from urllib.parse import urlsplit
 
 from bench.support import percentile, report
-from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
-from tests.chaos.device import Device
-from tests.chaos.load import Load, load
+from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
+from tests.support.chaos.device import Device
+from tests.support.chaos.load import Load, load
 
 
 def errors(devices: list[Device], since: float) -> list[str]:

@@ -28,8 +28,8 @@ from actors.routing.router import Router
 from bench.support import percentile, report
 from sessions.model import commands as cm
 from sessions.model.types import CommandId, SessionKey
-from tests.integration.cluster.processes import processes
-from tests.integration.cluster.real import ALICE, create, new_id
+from tests.support.cluster.processes import processes
+from tests.support.cluster.real import ALICE, create, new_id
 
 NOTES = "SESSILE_BENCH_NOTES"
 
@@ -39,7 +39,7 @@ Noted = dict[str, float]
 def replica(arguments: list[str]) -> None:
     """A replica that notes how long each command was inside its runtime, and writes that down when it ends."""
     from actors.hosting.runtime import Runtime
-    from tests.integration.cluster import node
+    from tests.support.cluster import node
 
     inside: Noted = {}
     execute = Runtime.execute

@@ -15,8 +15,8 @@ import time
 
 from actors.directory.valkey import ValkeyDirectory
 from bench.support import percentile, report
-from tests.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
-from tests.chaos.device import Device, device
+from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
+from tests.support.chaos.device import Device, device
 from transport.cli.operator import Wanted, sessions_of
 from transport.peer import PeerSecurity
 

@@ -30,13 +30,13 @@ from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
 from bench.support import filler, percentile, report
-from inference.brownout_engine import switching
+from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.limits import BrownoutStep, Limits, Target
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.events import (
@@ -48,7 +48,7 @@ from sessions.model.events import (
 )
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.ports import Engine, Member, Published
-from sessions.turn.generation_task import TurnLimits
+from sessions.turn.generation_task import GenerationLimits
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.virtual_time import run as run_virtual
 
@@ -72,7 +72,7 @@ class Sharing(SimulatedEngine):
 def paired() -> Engine:
     one, other = Sharing(GPU), Sharing(SMALLER)
     one.beside, other.beside = other, one
-    return switching(one, lambda _: other)
+    return make_brownout_engine(one, lambda _: other)
 
 
 class Case(NamedTuple):
@@ -171,11 +171,12 @@ async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
         engine=engine,
         filters=KeywordFilterSet(),
         limits=RuntimeLimits(
-            actor=ActorLimits(admission=admission, turn=TurnLimits(rollup_s=1.0, rollup_bytes=1 << 20)), idle_s=20.0
+            actor=ActorLimits(admission=admission, turn=GenerationLimits(rollup_s=1.0, rollup_bytes=1 << 20)),
+            idle_s=20.0,
         ),
         now_ms=lambda: UnixMs(round(loop.time() * 1000)),
         new_id=lambda: f"id{next(ids)}",
-        measures=Measures(),
+        measures=Metrics(),
     ) as runtime:
         chance = random.Random(7)
         begun, at = loop.time(), 0.0

@@ -10,7 +10,7 @@ server; each session is somewhere in a turn when the clock starts, as people are
 server of its own from its wheel.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
 share of the time, as a server's other work does. The interpreter is set as it is in a server
-(`transport.ops.process_tuning.settled_in`).
+(`transport.ops.process_tuning.tune_process`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
-from tests.contract.postgres_server import PostgresServer
-from transport.ops.process_tuning import settled_in
+from tests.support.postgres_server import PostgresServer
+from transport.ops.process_tuning import tune_process
 
 EVENTS_PER_TURN = 64
 
@@ -179,7 +179,7 @@ class Load:
 
 async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load, float]:
     await journal.open()
-    settled_in()
+    tune_process()
     try:
         load = Load(journal, arguments)
         return load, await load.run(arguments.seconds)

@@ -26,11 +26,11 @@ import structlog
 from bench.support import percentile, report
 from persistence import api_keys_of
 from persistence.postgres.journal import PostgresJournal
-from sessions.model.api_keys import Wanted
+from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
-from tests.contract.postgres_server import PostgresServer
-from transport.auth.api_key_cache import POLL_S, KeyRing
-from transport.auth.authenticator import Access, wall_ms
+from tests.support.postgres_server import PostgresServer
+from transport.auth.api_key_cache import POLL_S, ApiKeyCache
+from transport.auth.authenticator import Authenticator, wall_ms
 
 BAR_S = POLL_S + 0.1
 
@@ -44,16 +44,16 @@ async def measure(rounds: int) -> dict[str, Any]:
         journals = [PostgresJournal(server.dsn, marker_folder=Path(folder) / name) for name in ("one", "two")]
         for journal in journals:
             await journal.open()
-            ring = KeyRing(
+            ring = ApiKeyCache(
                 api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=lambda j=journal: j.incarnation
             )
             await ring.refresh()
             rings.append(ring)
-        here, there = (Access({}, clock=clock, ring=ring) for ring in rings)
+        here, there = (Authenticator({}, clock=clock, ring=ring) for ring in rings)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(ring.run()) for ring in rings]
             for _ in range(rounds):
-                key, written = await rings[0].create(Wanted(tenant="acme"), created_by="")
+                key, written = await rings[0].create(ApiKeyRequest(tenant="acme"), created_by="")
                 while not known(there, written):  # noqa: ASYNC110 - as a client finds it out
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(rng.random() * POLL_S)  # or every round would begin with a poll that has just been
@@ -84,7 +84,7 @@ async def measure(rounds: int) -> dict[str, Any]:
     }
 
 
-def known(access: Access, written: str) -> bool:
+def known(access: Authenticator, written: str) -> bool:
     try:
         access.authenticate(written)
     except Unauthorized:

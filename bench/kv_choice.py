@@ -26,14 +26,14 @@ from pathlib import Path
 import inference.kv.disk
 from bench.engine_kv import MODEL
 from bench.support import percentile, report
-from inference.kv.cold_tier import ColdSnapshot, Progress
-from inference.kv.cost import Choice, CostModel
-from inference.kv.envelope import Refused
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress
+from inference.kv.cost import CostModel, RestoreChoice
+from inference.kv.envelope import SnapshotRefused
 from inference.kv.promotion import Promotions
 from inference.kv.tiers import HostSnapshot
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.tokens import as_tokens
-from persistence.keys import MemoryKeys
+from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
@@ -43,10 +43,10 @@ class Forced(CostModel):
 
     restore: bool | None = None
 
-    def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> Choice:
+    def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> RestoreChoice:
         if self.restore is None:
             return super().choose(tiers, num_bytes, begin, end, now_s)
-        return Choice(self.restore, 0.0, 1.0, 600.0)
+        return RestoreChoice(self.restore, 0.0, 1.0, 600.0)
 
     def prefilled(self, begin: int, end: int, seconds: float) -> None:
         if self.restore is None:
@@ -81,8 +81,8 @@ class SlowFile(io.RawIOBase):
         time.sleep(max(0.0, self._due_s - time.monotonic()))
 
 
-class Throttled(inference.kv.disk.Watched):
-    def __init__(self, file: io.RawIOBase, progress: Progress) -> None:
+class Throttled(inference.kv.disk.ProgressReader):
+    def __init__(self, file: io.RawIOBase, progress: FetchProgress) -> None:
         super().__init__(SlowFile(file), progress)
 
 
@@ -94,11 +94,11 @@ class Waits:
         self._wait = promotions.wait
         promotions.wait = self.wait  # type: ignore[method-assign]
 
-    async def wait(self, snapshot: ColdSnapshot, choice: Choice | None) -> HostSnapshot:
+    async def wait(self, snapshot: ColdSnapshot, choice: RestoreChoice | None) -> HostSnapshot:
         begun_s = time.perf_counter()
         try:
             return await self._wait(snapshot, choice)
-        except Refused:
+        except SnapshotRefused:
             self.lost_s += time.perf_counter() - begun_s
             raise
 
@@ -144,12 +144,12 @@ async def main(arguments: argparse.Namespace) -> None:
     by_the_clock: list[float] = []
     wander: list[float] = []
     restores = 0
-    inference.kv.disk.Watched = Throttled  # type: ignore[misc]
+    inference.kv.disk.ProgressReader = Throttled  # type: ignore[misc]
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         options = LlamaOptions(
             model_path=MODEL, slots=2, context_window=4096, threads=1, disk_folder=Path(folder), save_idle_s=3600.0
         )
-        engine = LlamaEngine(options, MemoryKeys(), cost=cost)
+        engine = LlamaEngine(options, MemoryKeyStore(), cost=cost)
         await engine.start()
         residency = engine._residency
         waits = Waits(residency.tiers._promotions)

@@ -3,8 +3,8 @@
     python -m bench.kv_ranking --snapshots 20000
 
 Both are done between two tokens of everybody's answers. The victim is looked for among a few drawn at random
-(`inference.kv.index.least`), and of the silences that go on a sample is learned from; the peer in each pair takes all
-of them. `victims_place` is where the victim stands among all, 0 for the least valuable: what the draw costs.
+(`inference.kv.index.lowest_ranked`), and of the silences that go on a sample is learned from; the peer in each pair
+takes all of them. `victims_place` is where the victim stands among all, 0 for the least valuable: what the draw costs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TypeVar
 
 from bench.support import percentile, report
 from inference.kv.disk import DiskEntry
-from inference.kv.envelope import Identity
-from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, Returns
-from inference.kv.index import Shelf, least
+from inference.kv.envelope import KvIdentity
+from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
+from inference.kv.index import SnapshotIndex, lowest_ranked
 from inference.kv.tiers import Tiers
 from sessions.model.types import SessionId, SessionKey, TenantId
 
@@ -58,9 +58,9 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 def main(arguments: argparse.Namespace) -> None:
     chance, clock, model = random.Random(7), Clock(), Timed()
-    returns = Returns(clock, sessions_max=arguments.snapshots, fit_every=FIT_EVERY, model=model)
-    tiers = Tiers(Identity("bench", "bench", "bf16", "blocks"), Path("unused"), 1 << 40, None, returns=returns)
-    shelf = Shelf[DiskEntry]()
+    returns = ReturnTracker(clock, sessions_max=arguments.snapshots, fit_every=FIT_EVERY, model=model)
+    tiers = Tiers(KvIdentity("bench", "bench", "bf16", "blocks"), Path("unused"), 1 << 40, None, returns=returns)
+    shelf = SnapshotIndex[DiskEntry]()
     for number in range(arguments.snapshots):
         key = SessionKey(TenantId(f"tenant-{number % 100}"), SessionId(f"session-{number}"))
         clock.now += chance.expovariate(50.0)
@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> None:
     sampled, ranked_all, places = list[float](), list[float](), list[float]()
     for _ in range(arguments.pairs):
         returns.turn(chance.choice(keys), 2_000)
-        seconds, victim = timed(lambda: least(shelf, tiers.worth))
+        seconds, victim = timed(lambda: lowest_ranked(shelf, tiers.worth))
         sampled.append(seconds)
         seconds, order = timed(lambda: sorted((tiers.worth(each), number) for number, each in enumerate(shelf)))
         seconds, _ = timed(lambda: min(list(shelf), key=tiers.worth))

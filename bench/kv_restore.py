@@ -18,17 +18,17 @@ from pathlib import Path
 from bench.engine_kv import MODEL, Talk
 from bench.support import percentile, report
 from inference.llama import LlamaEngine, LlamaOptions
-from persistence.keys import MemoryKeys
+from persistence.keys import MemoryKeyStore
 
 
-def engine_on(folder: Path, keys: MemoryKeys, context: int) -> LlamaEngine:
+def engine_on(folder: Path, keys: MemoryKeyStore, context: int) -> LlamaEngine:
     return LlamaEngine(
         LlamaOptions(model_path=MODEL, slots=2, context_window=context + 1024, threads=1, disk_folder=folder), keys
     )
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    keys = MemoryKeys()
+    keys = MemoryKeyStore()
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as scratch:
         folder = Path(scratch) / "kv"
         engine = engine_on(folder, keys, arguments.context)

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from bench.support import report
-from inference.kv.eviction_rank import Kind, ReturnModel, kind_of
+from inference.kv.eviction_rank import ReturnModel, SilenceKind, silence_kind
 
 BLOCK_TOKENS = 512
 RESORT_S = 5.0
@@ -47,7 +47,7 @@ class Lineage:
     """Which request goes on with which, from what came before it only."""
 
     def __init__(self, requests: list[Request]) -> None:
-        self.kinds: list[Kind] = []
+        self.kinds: list[SilenceKind] = []
         self.before: list[int | None] = []
         turns: list[int] = []
         owner: dict[int, int] = {}
@@ -67,7 +67,7 @@ class Lineage:
                 pace_s = None
                 turns.append(0)
                 self.before.append(None)
-            self.kinds.append(kind_of(turns[-1], request.input_length, pace_s))
+            self.kinds.append(silence_kind(turns[-1], request.input_length, pace_s))
             for block in request.hash_ids:
                 owner[block] = number
 

@@ -29,7 +29,7 @@ import httpx
 import msgspec
 
 from bench.support import percentile, report
-from tests.chaos.cluster import chaos_cluster
+from tests.support.chaos.cluster import chaos_cluster
 
 REQUESTS, TOKENS, TURNS = 400, 20_000, 24
 ANSWER = 48

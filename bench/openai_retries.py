@@ -24,7 +24,7 @@ import structlog
 
 from bench.support import report
 from inference.simulated import SimulatedOptions
-from tests.integration.openai.server import SIMULATED, Serving, serving
+from tests.support.openai_server import SIMULATED, Serving, serving
 
 ATTEMPTS_MAX: Final = 5
 AT_ONCE: Final = 8

@@ -24,7 +24,7 @@ import structlog
 
 from bench.support import Server, report
 from inference.simulated import SimulatedOptions
-from tests.integration.openai.server import SIMULATED, serving
+from tests.support.openai_server import SIMULATED, serving
 
 OPTIONS = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
 USERS = ("ann", "bob")

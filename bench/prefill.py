@@ -20,7 +20,7 @@ from bench.support import filler, report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling
-from tests.contract.engines import key, prompt_of, request
+from tests.support.engines import key, prompt_of, request
 
 SLOTS = 4
 GOES_ON = Sampling(temperature=0.0, logit_bias={"0": -100.0, "2": -100.0})  # the small model's ends are never said

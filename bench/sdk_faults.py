@@ -3,9 +3,9 @@
     python -m bench.sdk_faults --rounds 1000 --seed 1     a server in this process, so that its heartbeat can be short
     python -m bench.sdk_faults --kills 30 --seed 1        `app.py serve` as a process, killed with SIGKILL in mid-answer
 
-A round is one client behind a proxy of its own (`tests.chaos.proxy`) that has a conversation of two turns while the
-proxy does its worst; one in eight uses the client without async. What the program was shown is then held against the
-log, which is read past the client: from the journal itself, or from offset 0 over a connection without faults.
+A round is one client behind a proxy of its own (`tests.support.chaos.proxy`) that has a conversation of two turns while
+the proxy does its worst; one in eight uses the client without async. What the program was shown is then held against
+the log, which is read past the client: from the journal itself, or from offset 0 over a connection without faults.
 
 Wrong is: a text that differs from the log's, an offset that was shown twice, never or out of order, a message that
 stands in the log more than once, a turn that does not end.
@@ -30,18 +30,18 @@ import structlog
 from bench.support import ROOT, Server, connected, percentile, report
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.chaos.proxy import Flow, Proxy
-from tests.integration.transport.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled
+from tests.support.chaos.proxy import Flow, Proxy
 from transport.http.server import ServerLimits
-from transport.protocol.connection import Limits as ConnectionLimits
-from transport.protocol.connection import Timing
+from transport.protocol.connection import ConnectionLimits as ConnectionLimits
+from transport.protocol.connection import ConnectionTiming
 
 sys.path.insert(0, str(ROOT / "clients" / "python"))
 from sessile_client import Client, Event, Limits, Lost, Session, sync
 
 TURNS = 2
 QUICK = Limits(backoff_first_s=0.02, backoff_max_s=0.2, dial_timeout_s=1.0, ready_timeout_s=1.0, command_timeout_s=None)
-SHORT = ServerLimits(connection=ConnectionLimits(timing=Timing(heartbeat_s=0.4, silence_s=0.6)))
+SHORT = ServerLimits(connection=ConnectionLimits(timing=ConnectionTiming(heartbeat_s=0.4, silence_s=0.6)))
 ENGINE = SimulatedOptions(step_base_s=0.004, answer_tokens_mean=40)
 ROUND_S = 60.0
 FAULTS = ("cut", "cut", "cut", "delay", "hole_up", "hole_down", "half_open", "reset", "stall", "rate")

@@ -57,7 +57,7 @@ from bench.vllm_support import (
 )
 from inference.tokens import as_tokens
 from inference.vllm.engine import VllmEngine
-from persistence.keys import MemoryKeys
+from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import SessionId, SessionKey, TenantId
 
@@ -116,7 +116,7 @@ async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
 
 
 async def fresh(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
-    chance, keys = random.Random(4), MemoryKeys()
+    chance, keys = random.Random(4), MemoryKeyStore()
     async with running(options(folder, dtype), keys) as engine:
         later, resident = await second_turn(engine, chance, tokens)
     cold: list[Turn] = []
@@ -150,7 +150,7 @@ async def fresh(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
 
 
 async def edit(folder: Path, tokens: int, dtype: str) -> None:
-    chance, keys = random.Random(8), MemoryKeys()
+    chance, keys = random.Random(8), MemoryKeyStore()
     turns, answer, fork, each = 10, 40, 0, 0
     prompts: list[list[int]] = []
     figures: dict[str, Any] = {"dtype": dtype, "turns": turns}

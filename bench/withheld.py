@@ -4,7 +4,7 @@
     python -m bench.withheld --streams 500 --seed 7
 
 An engine in this process says what each stream plans: words, a planted span (each kind that a policy knows, see
-`tests/unit/inference/test_moderation_answers.py`), more words; in two pieces cut at a boundary of the span, or in
+`tests/unit/inference/moderation/test_output_filter.py`), more words; in two pieces cut at a boundary of the span, or in
 random pieces, as text or inside a tool call's arguments or name. Tenants have policies that block or redact in
 `window`, block in `strict`, and retract in `async`. A stream's reader is a WebSocket, chat/completions or responses
 (streamed and not) or gRPC.
@@ -44,8 +44,8 @@ from sessions.machine.state import replay
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, SessionKey, TenantId, unpack_tokens
-from tests.integration.openai.server import ScriptedEngine, Serving, serving
-from tests.unit.inference.test_moderation_answers import AROUND, SPANS
+from tests.support.openai_server import ScriptedEngine, Serving, serving
+from tests.unit.inference.moderation.test_output_filter import AROUND, SPANS
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb

@@ -40,7 +40,7 @@ def valkey(folder: Path, stack: contextlib.ExitStack) -> str:
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    stack.callback(ended, process)
+    stack.callback(stop_process, process)
     return f"redis://127.0.0.1:{port}"
 
 
@@ -53,7 +53,7 @@ def postgres(folder: Path, stack: contextlib.ExitStack) -> str:
     return str(server.get_uri())
 
 
-def ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+def stop_process(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """Asks a process to stop, and waits until it has."""
     process.terminate()
     try:
@@ -63,11 +63,11 @@ def ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def member(stack: contextlib.ExitStack, role: str, name: str, flags: list[str]) -> None:
+def start_member(stack: contextlib.ExitStack, role: str, name: str, flags: list[str]) -> None:
     """Starts a gateway or a replica and waits for its line."""
     command = [sys.executable, "app.py", role, "--name", name, *flags]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    stack.callback(ended, process)
+    stack.callback(stop_process, process)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(READY):
@@ -76,12 +76,12 @@ def member(stack: contextlib.ExitStack, role: str, name: str, flags: list[str]) 
     raise SystemExit(f"{name} ended before it was ready")
 
 
-def interrupted(_: int, __: FrameType | None) -> None:
+def raise_interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
 def main(arguments: argparse.Namespace) -> None:
-    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGTERM, raise_interrupt)
     data = Path(arguments.data)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         print("starting Valkey and PostgreSQL", flush=True)
@@ -92,10 +92,10 @@ def main(arguments: argparse.Namespace) -> None:
         shared += arguments.flags
         for number in range(1, arguments.replicas + 1):
             name = f"replica-{number}"
-            member(stack, "replica", name, [*shared, "--data", str(data / name)])
+            start_member(stack, "replica", name, [*shared, "--data", str(data / name)])
         for number in range(1, arguments.gateways + 1):
             port = arguments.port + number - 1 if arguments.port else 0
-            member(stack, "gateway", f"gateway-{number}", [*shared, "--port", str(port)])
+            start_member(stack, "gateway", f"gateway-{number}", [*shared, "--port", str(port)])
         print(f"look: {sys.executable} app.py sessions --directory {directory} --peer-token {token}", flush=True)
         print("The cluster is ready. Ctrl-C stops it.", flush=True)
         signal.pause()

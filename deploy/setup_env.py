@@ -53,7 +53,7 @@ class SetupError(Exception):
     """Setting up failed; the message says what to do."""
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"[setup] {text}", flush=True)
 
 
@@ -100,7 +100,7 @@ def uv_environment(settings: Mapping[str, str], environ: Mapping[str, str]) -> d
 
 
 @contextlib.contextmanager
-def only_one(venv: Path) -> Iterator[None]:
+def hold_lock(venv: Path) -> Iterator[None]:
     """Hold the environment for this process; a second caller waits until the first is done."""
     lock_path = ROOT / ".cache" / f"setup-{venv.name}.lock"
     lock_path.parent.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def only_one(venv: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another setup is at work on {venv.name}; waiting for it")
+            log(f"another setup is at work on {venv.name}; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -120,8 +120,8 @@ def ensure_venv(venv: Path) -> Path:
     if works and importable(python, "pip"):
         return python
     if venv.exists() and not works:
-        say(f"{venv.name} does not work (its Python is gone): making it anew")
-    say(f"creating {venv.name} with Python {sys.version.split()[0]}")
+        log(f"{venv.name} does not work (its Python is gone): making it anew")
+    log(f"creating {venv.name} with Python {sys.version.split()[0]}")
     # Without --clear an environment that merely lacks pip is completed and keeps its packages.
     if not run(sys.executable, "-m", "venv", *([] if works else ["--clear"]), venv):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -147,11 +147,11 @@ def ensure_uv(venv: Path, python: Path) -> Path | None:
     stamp = venv / ".installed-bootstrap"
     if uv.exists() and stamp.exists() and stamp.read_text() == stamp_of(lock):
         return uv
-    say("fetching the installer (uv)")
+    log("fetching the installer (uv)")
     if run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", lock):
         stamp.write_text(stamp_of(lock))
         return uv
-    say("uv cannot be had here: going on with pip alone, which takes longer")
+    log("uv cannot be had here: going on with pip alone, which takes longer")
     return None
 
 
@@ -169,7 +169,7 @@ def install(venv: Path, groups: list[str]) -> None:
     if (venv / "bin" / "python").exists() and all(is_done(group) for group in groups):
         return
     started = time.monotonic()
-    with only_one(venv):
+    with hold_lock(venv):
         python = ensure_venv(venv)
         pending = [group for group in groups if not is_done(group)]
         if not pending:
@@ -178,7 +178,7 @@ def install(venv: Path, groups: list[str]) -> None:
         for group in pending:
             lock = locks[group]
             count = sum("==" in line for line in lock.read_text().splitlines())
-            say(f"installing {group} ({count} packages from requirements/{lock.name})")
+            log(f"installing {group} ({count} packages from requirements/{lock.name})")
             if uv is not None:
                 env = uv_environment(pip_settings(pip_config(python)), os.environ)
                 done = run(
@@ -192,7 +192,7 @@ def install(venv: Path, groups: list[str]) -> None:
                     " done: run the same command again once the cause is gone"
                 )
             stamps[group].write_text(stamp_of(lock))
-    say(f"{', '.join(groups)} ready in {time.monotonic() - started:.0f} s")
+    log(f"{', '.join(groups)} ready in {time.monotonic() - started:.0f} s")
 
 
 def known_groups() -> list[str]:
@@ -201,7 +201,7 @@ def known_groups() -> list[str]:
 
 def main() -> int:
     if sys.version_info < PYTHON_MIN:
-        say(f"Python {'.'.join(map(str, PYTHON_MIN))} or newer is needed; this is {sys.version.split()[0]}")
+        log(f"Python {'.'.join(map(str, PYTHON_MIN))} or newer is needed; this is {sys.version.split()[0]}")
         return 1
     parser = argparse.ArgumentParser(description="Create the environment and install locked dependencies.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="environment folder (.venv)")
@@ -210,7 +210,7 @@ def main() -> int:
     try:
         install(arguments.venv.resolve(), arguments.groups)
     except (SetupError, OSError, subprocess.CalledProcessError) as error:
-        say(str(error))
+        log(str(error))
         return 1
     return 0
 

@@ -21,7 +21,7 @@ from deploy.setup_env import REQUIREMENTS, pip_config, pip_settings, uv_environm
 MARK = " is yanked"
 
 
-def withdrawn(lock: Path, uv: Path, env: Mapping[str, str]) -> list[str]:
+def withdrawn_pins(lock: Path, uv: Path, env: Mapping[str, str]) -> list[str]:
     """What uv says of the lock's withdrawn releases, a line each. Raises RuntimeError where it cannot tell."""
     with tempfile.TemporaryDirectory() as nowhere:
         asked = ["--dry-run", "--no-deps", "--require-hashes", "--target", nowhere, "-r", str(lock)]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     env = uv_environment(pip_settings(pip_config(Path(sys.executable))), os.environ)
     locks = [Path(each) for each in arguments] or sorted(REQUIREMENTS.glob("*.lock"))
     try:
-        found = [line for lock in locks for line in withdrawn(lock, uv, env)]
+        found = [line for lock in locks for line in withdrawn_pins(lock, uv, env)]
     except RuntimeError as error:
         found = [str(error)]
     print("\n".join(found) or f"{len(locks)} locks, no release withdrawn")

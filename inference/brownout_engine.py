@@ -27,11 +27,11 @@ from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, Ge
 from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Engine, Tokenizer
 
-__all__ = ["SwitchingEngine", "check_model", "switching"]
+__all__ = ["BrownoutEngine", "check_model", "make_brownout_engine"]
 
 
-class SwitchingEngine:
-    """Implements `Engine`. Made by `switching`."""
+class BrownoutEngine:
+    """Implements `Engine`. Made by `make_brownout_engine`."""
 
     def __init__(self, main: Engine, smaller: Callable[[EngineInfo], Engine]) -> None:
         """`smaller` makes the smaller one, when it is known what the other is."""
@@ -73,7 +73,7 @@ class SwitchingEngine:
             smaller = self._make_smaller(self.main.info)
             await _start_smaller(smaller)
             try:
-                check_pair(self.main, smaller)
+                check_compatible(self.main, smaller)
             except BaseException:
                 await smaller.close()
                 raise
@@ -129,7 +129,7 @@ class SwitchingEngine:
         return (self.smaller, self.main) if model == self._info.smaller_model else (self.main, self.smaller)
 
 
-class SwitchingHolder(SwitchingEngine):
+class QuotaBrownoutEngine(BrownoutEngine):
     """Of engines that bound what each tenant's KV takes: together they hold no more than one may."""
 
     @property
@@ -139,10 +139,10 @@ class SwitchingHolder(SwitchingEngine):
     async def start(self) -> None:
         await super().start()
         assert isinstance(self.main, HoldsKV) and isinstance(self.smaller, HoldsKV)
-        self._holdings = HeldTogether(self.main.holdings, self.smaller.holdings)
+        self._holdings = CombinedHoldings(self.main.holdings, self.smaller.holdings)
 
 
-class HeldTogether:
+class CombinedHoldings:
     """Implements `Holdings` for two. Whoever takes something in makes room among its own."""
 
     def __init__(self, main: Holdings, smaller: Holdings) -> None:
@@ -170,9 +170,9 @@ class HeldTogether:
         return sum(each.bytes_of(tenant) for each in self._each)
 
 
-def switching(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> SwitchingEngine:
+def make_brownout_engine(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> BrownoutEngine:
     """One engine of two, neither of which has started."""
-    return (SwitchingHolder if isinstance(main, HoldsKV) else SwitchingEngine)(main, smaller)
+    return (QuotaBrownoutEngine if isinstance(main, HoldsKV) else BrownoutEngine)(main, smaller)
 
 
 def check_model(info: EngineInfo, model: str) -> None:
@@ -192,7 +192,7 @@ async def _start_smaller(engine: Engine) -> None:
         raise BadInput("bad_brownout_model", text, param="brownout_model") from error
 
 
-def check_pair(main: Engine, smaller: Engine) -> None:
+def check_compatible(main: Engine, smaller: Engine) -> None:
     """Raises BadInput, naming both and what to do, where a session's ledger would not be good for both."""
     one, other = main.info, smaller.info
     if one.model_fingerprint == other.model_fingerprint:

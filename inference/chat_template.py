@@ -49,7 +49,7 @@ _SYSTEM, _USER, _ANSWER = "Sqsystemq", "Uquserq", "Aqanswerq"
 _BREAK: Final = "\ue000"  # cuts a special token's spelling inside a client's own text
 
 
-class Around(msgspec.Struct, frozen=True):
+class MessageScaffold(msgspec.Struct, frozen=True):
     """The scaffold before and after a message's text."""
 
     before: str
@@ -59,7 +59,7 @@ class Around(msgspec.Struct, frozen=True):
 class Scaffold(msgspec.Struct, frozen=True):
     """A template taken apart. `roles` has every role of `ChatMessage`; `tools` says whether it renders tools."""
 
-    roles: dict[str, Around]
+    roles: dict[str, MessageScaffold]
     answer_opening: str
     answer_closing: str
     tools: bool
@@ -80,7 +80,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             self.scaffold = self._take_apart()
             self._verify()
-        except _Indivisible as exc:
+        except _NotSeparable as exc:
             raise _refused(str(exc)) from exc
         except jinja2.TemplateError as exc:
             raise _refused(f"it fails: {exc}") from exc
@@ -145,17 +145,17 @@ class ChatTemplate:
         answer_opening = _without_start(asked.partition(users[2])[2], after_user)
         before_user = _without_start(_between(asked, answers[0], users[1]), after_answer)
         if _between(asked, users[0], answers[0]) != after_user + answer_opening:
-            raise _Indivisible("an answer in the history begins differently from a new one")
+            raise _NotSeparable("an answer in the history begins differently from a new one")
         if not answer_opening or not after_answer:
-            raise _Indivisible("nothing marks where an answer begins or ends")
-        user = Around(before_user, after_user)
-        roles = {"user": user, "assistant": Around(answer_opening, after_answer)}
+            raise _NotSeparable("nothing marks where an answer begins or ends")
+        user = MessageScaffold(before_user, after_user)
+        roles = {"user": user, "assistant": MessageScaffold(answer_opening, after_answer)}
         roles["system"] = self._role("system", talk, user) or user
         roles["developer"] = self._role("developer", talk, user) or roles["system"]
         roles["tool"] = self._role("tool", talk, user) or user
         return Scaffold(roles, answer_opening, after_answer, self._renders_tools())
 
-    def _role(self, role: str, talk: list[dict[str, Json]], user: Around) -> Around | None:
+    def _role(self, role: str, talk: list[dict[str, Json]], user: MessageScaffold) -> MessageScaffold | None:
         """What stands around a message of a role in mid-conversation; None where the template has no such thing."""
         probe = f"R{role}q"
         try:
@@ -163,9 +163,9 @@ class ChatTemplate:
             answer_closing = self.render(talk[:2], answer=False).partition(talk[1]["content"])[2]
             before = _without_start(_between(text, talk[1]["content"], probe), answer_closing)
             after = _without_end(_between(text, probe, talk[2]["content"]), user.before)
-        except (jinja2.TemplateError, _Indivisible):
+        except (jinja2.TemplateError, _NotSeparable):
             return None
-        return Around(before, after) if before else None
+        return MessageScaffold(before, after) if before else None
 
     def _renders_tools(self) -> bool:
         tool = {"type": "function", "function": {"name": "Fqfunctionq", "description": "d", "parameters": {}}}
@@ -189,10 +189,10 @@ class ChatTemplate:
                         built += f"{s.answer_opening}{_ANSWER}{turn}{s.answer_closing}"
                 built += s.answer_opening
                 if self.render(messages, answer=True) != built:
-                    raise _Indivisible(f"its text of {turns} turns is not the sum of its parts")
+                    raise _NotSeparable(f"its text of {turns} turns is not the sum of its parts")
 
 
-class _Indivisible(Exception):
+class _NotSeparable(Exception):
     """The template is no sum of parts."""
 
 
@@ -212,20 +212,20 @@ def _message(role: str, text: str) -> dict[str, Json]:
 def _between(text: str, left: str, right: str) -> str:
     found, _, rest = text.partition(left)[2].partition(right) if left else text.partition(right)
     if right not in text or (left and left not in text):
-        raise _Indivisible("it drops or changes a message")
+        raise _NotSeparable("it drops or changes a message")
     del rest
     return found
 
 
 def _without_start(text: str, start: str) -> str:
     if not text.startswith(start):
-        raise _Indivisible("what stands between two messages depends on what follows")
+        raise _NotSeparable("what stands between two messages depends on what follows")
     return text[len(start) :]
 
 
 def _without_end(text: str, end: str) -> str:
     if not text.endswith(end):
-        raise _Indivisible("what stands before a message depends on what came before it")
+        raise _NotSeparable("what stands before a message depends on what came before it")
     return text[: len(text) - len(end)]
 
 

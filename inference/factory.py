@@ -13,8 +13,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import structlog
 
-from inference.brownout_engine import switching
-from sessions.metrics import Measures
+from inference.brownout_engine import make_brownout_engine
+from sessions.metrics import Metrics
 from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import Json, UnixMs
@@ -163,7 +163,7 @@ def _simulated(settings: EngineSettings) -> Engine:
     if not settings.brownout_model:
         return SimulatedEngine(options)
     smaller = options.smaller(settings.brownout_model, settings.sim_brownout_speed, smaller_slots(settings))
-    return switching(SimulatedEngine(options), lambda _: SimulatedEngine(smaller))
+    return make_brownout_engine(SimulatedEngine(options), lambda _: SimulatedEngine(smaller))
 
 
 def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
@@ -193,7 +193,9 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         raise _bad_brownout_model(f"{path} is no file. Name a GGUF file with --brownout-model, or leave it out")
     if options.model_path.exists() and path.samefile(options.model_path):
         raise _bad_brownout_model(f"{path} is the model itself. Name a smaller one of its family, or none")
-    return switching(main, lambda info: LlamaEngine(options.smaller(path, slots, smaller_threads, info.context_window)))
+    return make_brownout_engine(
+        main, lambda info: LlamaEngine(options.smaller(path, slots, smaller_threads, info.context_window))
+    )
 
 
 class FilterSettings(Protocol):
@@ -206,7 +208,7 @@ class FilterSettings(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def open_filters(settings: FilterSettings, measures: Measures) -> AsyncIterator[FilterSet]:
+async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIterator[FilterSet]:
     """What messages and answers pass through: a policy's file, read again on SIGHUP, or phrases. Raises BadInput."""
     if not settings.policy:
         yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
@@ -218,14 +220,14 @@ async def open_filters(settings: FilterSettings, measures: Measures) -> AsyncIte
     filters = PolicyFilterSet(settings.policy, measures)
     await filters.open()
     try:
-        with filters.read_again_on_hangup():
+        with filters.reload_on_sighup():
             yield filters
     finally:
         await filters.close()
 
 
 @runtime_checkable
-class _Announcing(Protocol):
+class _VersionedFilters(Protocol):
     announce: Callable[[Action, dict[str, Json]], Awaitable[None]] | None
 
     @property
@@ -235,7 +237,7 @@ class _Announcing(Protocol):
 async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
     """Writes down which policies are in force, and from now on each file that is loaded or refused. Raises
     Unavailable; later a journal that is away keeps no policy from taking effect, and the log says so."""
-    if not isinstance(filters, _Announcing):
+    if not isinstance(filters, _VersionedFilters):
         return
 
     async def write(action: Action, detail: dict[str, Json]) -> None:

@@ -52,7 +52,7 @@ TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgo
 T = TypeVar("T")
 
 
-class Claim(Generic[T]):
+class SlotClaim(Generic[T]):
     """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
 
     __slots__ = (
@@ -88,7 +88,7 @@ class _Tenant:
         self.num_waiting = 0
         self.priority = 0  # of the claim that came last
         self.left_at = 0.0  # what everybody had been served when the last of its claims left
-        self.waiting: dict[int, list[Claim[object]]] = {}  # by priority, oldest first
+        self.waiting: dict[int, list[SlotClaim[object]]] = {}  # by priority, oldest first
         self.running = 0
 
 
@@ -102,7 +102,7 @@ class FairQueue(Generic[T]):
         self.credit = max(CREDIT, SLOT_CREDIT * slots)
         self._tenants: dict[TenantId, _Tenant] = {}  # with claims
         self._idle: OrderedDict[TenantId, _Tenant] = OrderedDict()  # the others, longest idle first
-        self._running: dict[Claim[T], None] = {}
+        self._running: dict[SlotClaim[T], None] = {}
         self._num_waiting = 0
         self._ticks = 0
         self._floor = 0.0  # the counter of who was served last: where a newcomer to an empty engine begins
@@ -115,7 +115,7 @@ class FairQueue(Generic[T]):
         return self._num_waiting
 
     @property
-    def running(self) -> Iterator[Claim[T]]:
+    def running(self) -> Iterator[SlotClaim[T]]:
         return iter(self._running)
 
     @property
@@ -123,7 +123,7 @@ class FairQueue(Generic[T]):
         return len(self._running)
 
     @property
-    def waiting(self) -> list[Claim[T]]:
+    def waiting(self) -> list[SlotClaim[T]]:
         """In no order that matters."""
         found = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
         return found  # type: ignore[return-value]
@@ -178,7 +178,7 @@ class FairQueue(Generic[T]):
 
     # -- coming and going -------------------------------------------------------------------------------------
 
-    def join(self, claim: Claim[T]) -> None:
+    def join(self, claim: SlotClaim[T]) -> None:
         """The claim waits. Its tenant's weight is the one that came last."""
         self._ticks += 1
         claim.arrival = self._ticks
@@ -192,7 +192,7 @@ class FairQueue(Generic[T]):
         tenant.priority = claim.priority
         self._wait(tenant, claim)
 
-    def _wait(self, tenant: _Tenant, claim: Claim[T]) -> None:
+    def _wait(self, tenant: _Tenant, claim: SlotClaim[T]) -> None:
         line = tenant.waiting.setdefault(claim.priority, [])
         at = len(line)
         while at and line[at - 1].arrival > claim.arrival:
@@ -201,10 +201,10 @@ class FairQueue(Generic[T]):
         tenant.num_waiting += 1
         self._num_waiting += 1
 
-    def first(self, ready: Callable[[Claim[T]], bool] = lambda claim: True) -> Claim[T] | None:
+    def first(self, ready: Callable[[SlotClaim[T]], bool] = lambda claim: True) -> SlotClaim[T] | None:
         """Who is next, of those that are ready."""
         best: tuple[int, float, int] | None = None
-        found: Claim[T] | None = None
+        found: SlotClaim[T] | None = None
         for tenant in self._tenants.values():
             counter = self._rank(tenant)
             for priority, line in tenant.waiting.items():
@@ -218,7 +218,7 @@ class FairQueue(Generic[T]):
                     best, found = rank, candidate  # type: ignore[assignment]
         return found
 
-    def start(self, claim: Claim[T]) -> None:
+    def start(self, claim: SlotClaim[T]) -> None:
         """The claim that waited has a slot, and its tenant is charged for the prompt."""
         tenant = self._tenants[claim.tenant]
         self._unwait(tenant, claim)
@@ -231,7 +231,7 @@ class FairQueue(Generic[T]):
             claim.charged = True
             self._charge(tenant, PROMPT_COST * claim.prompt_tokens)
 
-    def served(self, claim: Claim[T], tokens: int) -> None:
+    def served(self, claim: SlotClaim[T], tokens: int) -> None:
         """So many tokens of an answer were decoded."""
         self._charge(self._tenants[claim.tenant], ANSWER_COST * tokens)
 
@@ -239,7 +239,7 @@ class FairQueue(Generic[T]):
         tenant.counter += cost / tenant.weight
         self._served += cost
 
-    def leave(self, claim: Claim[T]) -> None:
+    def leave(self, claim: SlotClaim[T]) -> None:
         """The run has ended, or whoever waited has given up. The claim holds its holder no longer."""
         tenant = self._tenants[claim.tenant]
         if claim in self._running:
@@ -255,18 +255,18 @@ class FairQueue(Generic[T]):
                 self._idle.popitem(last=False)
         del claim.holder
 
-    def make_room(self, claim: Claim[T]) -> None:
+    def make_room(self, claim: SlotClaim[T]) -> None:
         """A running claim waits again, where it stood in its tenant's line."""
         tenant = self._tenants[claim.tenant]
         self._stop(tenant, claim)
         self._wait(tenant, claim)
 
-    def _stop(self, tenant: _Tenant, claim: Claim[T]) -> None:
+    def _stop(self, tenant: _Tenant, claim: SlotClaim[T]) -> None:
         del self._running[claim]
         claim.started = 0
         tenant.running -= 1
 
-    def _unwait(self, tenant: _Tenant, claim: Claim[T]) -> None:
+    def _unwait(self, tenant: _Tenant, claim: SlotClaim[T]) -> None:
         line = tenant.waiting[claim.priority]
         line.remove(claim)  # type: ignore[arg-type]
         if not line:
@@ -276,7 +276,7 @@ class FairQueue(Generic[T]):
 
     # -- making room ------------------------------------------------------------------------------------------
 
-    def victim(self, claim: Claim[T]) -> Claim[T] | None:
+    def victim(self, claim: SlotClaim[T]) -> SlotClaim[T] | None:
         """The running claim that gives way to `claim`, which waits; None: it waits on."""
         worst = max(
             (other for other in self._running if other.may_yield and other.priority > claim.priority),
@@ -320,7 +320,7 @@ class FairQueue(Generic[T]):
                 return max(0, idle - self.reserve)
         return max(0, idle)
 
-    def keeper(self) -> Claim[T] | None:
+    def keeper(self) -> SlotClaim[T] | None:
         """The running claim that makes room so that the reserve is idle; None: it is, or nobody has to."""
         if not self.reserve or self.slots - len(self._running) >= self.reserve:
             return None
@@ -337,7 +337,7 @@ class FairQueue(Generic[T]):
         )
         return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
-    def gives_way(self, claim: Claim[T]) -> bool:
+    def gives_way(self, claim: SlotClaim[T]) -> bool:
         """Whether somebody else is around who would go before it: then its prompt is computed in pieces."""
         mine = self._tenants[claim.tenant]
         return any(
@@ -346,11 +346,11 @@ class FairQueue(Generic[T]):
             if other is not mine
         )
 
-    def order(self, claim: Claim[T]) -> tuple[int, float]:
+    def order(self, claim: SlotClaim[T]) -> tuple[int, float]:
         """Of a claim that has not left: the smaller goes first."""
         return claim.priority, self._rank(self._tenants[claim.tenant])
 
-    def is_before(self, claim: Claim[T], other: Claim[T]) -> bool:
+    def is_before(self, claim: SlotClaim[T], other: SlotClaim[T]) -> bool:
         """Whether `claim` is of another tenant, and that goes first."""
         return claim.tenant != other.tenant and self.order(claim) < self.order(other)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from inference.fair_queue import Claim, FairQueue
+from inference.fair_queue import FairQueue, SlotClaim
 from sessions.limits import Forecast, Share
 from sessions.model.types import ResponseId, TenantId
 
@@ -25,7 +25,7 @@ EXPECTED_S: Final = 2.0
 FORGETS: Final = 0.05  # what one more answer weighs in a mean
 
 
-class Mean:
+class DecayingMean:
     """A mean that forgets. None before there is anything."""
 
     __slots__ = ("value",)
@@ -41,18 +41,18 @@ class Mean:
         return self.value or 0.0
 
 
-class Load:
+class LoadForecast:
     """One engine's. Its engine tells it of every run: `arrived`, `started`, `spoke`, `paused`, `ended`."""
 
     def __init__(self, queue: FairQueue[Any], clock: Callable[[], float]) -> None:
         self._queue = queue
         self._clock = clock
         self._expected: dict[ResponseId, tuple[TenantId, float]] = {}
-        self._started: dict[Claim[Any], tuple[float, int]] = {}
-        self._spoke: dict[Claim[Any], float] = {}
-        self.slot_s = Mean()
-        self.prompt_token_s = Mean()
-        self.token_s = Mean()
+        self._started: dict[SlotClaim[Any], tuple[float, int]] = {}
+        self._spoke: dict[SlotClaim[Any], float] = {}
+        self.slot_s = DecayingMean()
+        self.prompt_token_s = DecayingMean()
+        self.token_s = DecayingMean()
 
     def expect(self, response_id: ResponseId, tenant: TenantId) -> None:
         """A turn was let in and will arrive."""
@@ -61,11 +61,11 @@ class Load:
     def arrived(self, response_id: ResponseId) -> None:
         self._expected.pop(response_id, None)
 
-    def started(self, claim: Claim[Any], new_tokens: int) -> None:
+    def started(self, claim: SlotClaim[Any], new_tokens: int) -> None:
         """A run has its first slot, and so many tokens of its prompt are to be computed."""
         self._started[claim] = (self._clock(), new_tokens)
 
-    def spoke(self, claim: Claim[Any]) -> None:
+    def on_output(self, claim: SlotClaim[Any]) -> None:
         """A run's first token is there."""
         begun = self._started.get(claim)
         if begun is not None:
@@ -73,12 +73,12 @@ class Load:
             self._spoke[claim] = now
             self.prompt_token_s.add((now - begun[0]) / max(1, begun[1]))
 
-    def paused(self, claim: Claim[Any]) -> None:
+    def paused(self, claim: SlotClaim[Any]) -> None:
         """A run made room: what it takes from now on says nothing of the engine's pace."""
         self._started.pop(claim, None)
         self._spoke.pop(claim, None)
 
-    def ended(self, claim: Claim[Any], tokens: int) -> None:
+    def ended(self, claim: SlotClaim[Any], tokens: int) -> None:
         """A run is over, having said so many tokens; one that never had a slot may be told of too."""
         begun, spoke = self._started.pop(claim, None), self._spoke.pop(claim, None)
         if begun is None or spoke is None:

@@ -17,7 +17,7 @@ from sessions.model.types import SessionKey, TenantId, pack_tokens
 KNOWN_MAX: Final = 10_000
 
 
-class Beginnings:
+class SharedPrefixes:
     def __init__(self) -> None:
         self._first: OrderedDict[tuple[TenantId, bytes], SessionKey] = OrderedDict()
 

@@ -2,16 +2,16 @@
 they keep."""
 
 from persistence.audit import audit_of
-from persistence.end_users import personal_of
-from persistence.open_store import JournalStore, KeyStore, api_keys_of, open_journal, open_keys, opened_journal
+from persistence.end_users import end_users_of
+from persistence.open_store import AnyJournal, KeyStore, api_keys_of, connect_journal, open_journal, open_key_store
 
 __all__ = [
-    "JournalStore",
+    "AnyJournal",
     "KeyStore",
     "api_keys_of",
     "audit_of",
+    "connect_journal",
+    "end_users_of",
     "open_journal",
-    "open_keys",
-    "opened_journal",
-    "personal_of",
+    "open_key_store",
 ]

@@ -1,5 +1,5 @@
 """API keys in the journal's database: in memory, in SQLite, in PostgreSQL. The port is
-`sessions.model.api_keys.ApiKeys`.
+`sessions.model.api_keys.ApiKeyStore`.
 
 Versions count changes to the one table. In SQLite there is one writer; in PostgreSQL a change locks the table against
 other changes (not against reads) until it commits, so that versions become visible in their order. Keys change seldom.
@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from persistence.memory.journal import MemoryJournal
-from persistence.postgres.audit_rows import chain_locked
+from persistence.postgres.audit_rows import chain_entries
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.audit_rows import chain
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
-from sessions.model.api_keys import KEPT_MS, KEYS_MAX, ApiKey, taken, too_many
+from sessions.model.api_keys import KEPT_MS, KEYS_MAX, ApiKey, key_id_conflict, too_many_keys
 from sessions.model.audit import Audited
 from sessions.model.errors import SessileError
 from sessions.model.types import TenantId, UnixMs
@@ -72,14 +72,14 @@ class MemoryApiKeys:
 
     async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         if key.id in self._rows:
-            raise taken()
+            raise key_id_conflict()
         newest = self._newest()
         for old in list(self._rows.values()):
             ended = old.expires_at if old.revoked_at is None else old.revoked_at
             if ended is not None and ended < key.created_at - KEPT_MS and old.version < newest:
                 del self._rows[old.id]
         if len(self._rows) >= KEYS_MAX:
-            raise too_many()
+            raise too_many_keys()
         self._rows[key.id] = stored = msgspec.structs.replace(key, version=newest + 1)
         self._note(key, audit)
         return stored
@@ -116,9 +116,9 @@ class SqliteApiKeys:
             connection.execute(_FORGET.format("?"), (key.created_at - KEPT_MS,))
             ((count, same),) = connection.execute("SELECT count(*), sum(id = ?) FROM api_keys", (key.id,))
             if same:
-                return taken()
+                return key_id_conflict()
             if count >= KEYS_MAX:
-                return too_many()
+                return too_many_keys()
             marks = ", ".join("?" * (len(COLUMNS) - 1))
             (row,) = connection.execute(
                 f"INSERT INTO api_keys ({_ALL}) VALUES ({_NEXT}, {marks}) RETURNING {_ALL}", _row(key)
@@ -167,9 +167,9 @@ class PostgresApiKeys:
             await connection.execute(_FORGET.format("$1"), key.created_at - KEPT_MS)
             count = await connection.fetchval("SELECT count(*) FROM api_keys")
             if await connection.fetchval("SELECT true FROM api_keys WHERE id = $1", key.id):
-                raise taken()
+                raise key_id_conflict()
             if count >= KEYS_MAX:
-                raise too_many()
+                raise too_many_keys()
             marks = ", ".join(f"${number}" for number in range(1, len(COLUMNS)))
             row = await connection.fetchrow(
                 f"INSERT INTO api_keys ({_ALL}) VALUES ({_NEXT}, {marks}) RETURNING {_ALL}", *_row(key)
@@ -195,7 +195,7 @@ class PostgresApiKeys:
     async def _note(self, connection: Any, tenant: TenantId, audit: Audited | None) -> None:
         if audit is not None:
             sealer = self._journal.sealer
-            await chain_locked(connection, sealer, [sealer.entry(tenant, audit)])
+            await chain_entries(connection, sealer, [sealer.entry(tenant, audit)])
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
         rows = await self._journal.rows(

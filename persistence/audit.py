@@ -22,11 +22,11 @@ from persistence.postgres.audit_rows import (
     RECORD,
     TRIES,
     chain_columns,
-    chain_locked,
+    chain_entries,
     columns,
     heads_of,
     lock_chain,
-    overtaken_too_often,
+    too_much_contention,
 )
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.audit_rows import chain
@@ -45,11 +45,11 @@ MOVE_FLOOR: Final = (
     f"INSERT INTO audit_floors ({FLOOR_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant) DO UPDATE SET"
     " seq = excluded.seq, mac = excluded.mac, until = excluded.until, key_id = excluded.key_id, seal = excluded.seal"
 )
-TAKE_AWAY: Final = "DELETE FROM audit WHERE tenant = $1 AND seq <= $2"
+DELETE_THROUGH: Final = "DELETE FROM audit WHERE tenant = $1 AND seq <= $2"
 HEAD: Final = "SELECT seq, mac, seal FROM audit_heads WHERE tenant = $1 AND seq > 0"
 
 
-def rows_about(num_names: int) -> str:
+def rows_about_statement(num_names: int) -> str:
     names = ", ".join(f"${4 + n}" for n in range(num_names))
     return (
         f"SELECT {AUDIT_COLUMNS} FROM audit WHERE tenant = $1 AND seq > $2 AND about <> '' AND about IN ({names})"
@@ -72,7 +72,7 @@ def _sqlite(statement: str) -> str:
     return re.sub(r"\$(\d+)", r"?\1", statement)
 
 
-class _InDatabase:
+class _SqlAudit:
     """What both databases are asked in the same words."""
 
     async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -82,7 +82,7 @@ class _InDatabase:
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
     ) -> list[AuditRow]:
         check_text(tenant, *(about or ()))
-        statement, names = (ROWS, ()) if about is None else (rows_about(len(about)), tuple(about))
+        statement, names = (ROWS, ()) if about is None else (rows_about_statement(len(about)), tuple(about))
         return [row_of(row) for row in await self._rows(statement, (tenant, after, limit, *names))]
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
@@ -99,7 +99,7 @@ class _InDatabase:
         return [TenantId(tenant) for (tenant,) in await self._rows(TENANTS, ())]
 
 
-class SqliteAudit(_InDatabase):
+class SqliteAudit(_SqlAudit):
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
 
@@ -126,13 +126,13 @@ class SqliteAudit(_InDatabase):
                 return False
             connection.execute(_sqlite(MOVE_FLOOR), (tenant, *floor))
             chain(connection, self.sealer, [entry])
-            connection.execute(_sqlite(TAKE_AWAY), (tenant, floor.seq))
+            connection.execute(_sqlite(DELETE_THROUGH), (tenant, floor.seq))
             return True
 
         return bool(await self._journal.job(step))
 
 
-class PostgresAudit(_InDatabase):
+class PostgresAudit(_SqlAudit):
     def __init__(self, journal: PostgresJournal) -> None:
         self._journal = journal
 
@@ -154,7 +154,7 @@ class PostgresAudit(_InDatabase):
                 chained = (*chain_columns(tenant, head, behind), *columns(rows, len(AUDIT_TYPES)))
                 if await connection.fetchval(RECORD, *chained):
                     return
-        raise overtaken_too_often()
+        raise too_much_contention()
 
     async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
         async with self._journal.transaction() as connection:
@@ -162,8 +162,8 @@ class PostgresAudit(_InDatabase):
             if _floor_of(await connection.fetch(FLOOR, tenant)) != expected:
                 return False
             await connection.execute(MOVE_FLOOR, tenant, *floor)
-            await connection.execute(TAKE_AWAY, tenant, floor.seq)
-            await chain_locked(connection, self.sealer, [self.sealer.entry(tenant, audited)])
+            await connection.execute(DELETE_THROUGH, tenant, floor.seq)
+            await chain_entries(connection, self.sealer, [self.sealer.entry(tenant, audited)])
             return True
 
 

@@ -58,7 +58,7 @@ class PlainCodec:
         return stored
 
 
-class About(msgspec.Struct, frozen=True):
+class HeadBody(msgspec.Struct, frozen=True):
     """The part of a head that people wrote, kept as a body so that it is encrypted with the rest."""
 
     title: str | None = None
@@ -67,11 +67,11 @@ class About(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record_1 = msgspec.msgpack.Decoder(tuple[UnixMs, AnyEvent, Private | None]).decode
-_decode_about_1 = msgspec.msgpack.Decoder(About).decode
+_decode_head_body_1 = msgspec.msgpack.Decoder(HeadBody).decode
 _decode_ok_1 = msgspec.msgpack.Decoder(Ok).decode
 
 RECORD_VERSIONS: Final = {1: _decode_record_1}
-ABOUT_VERSIONS: Final = {1: _decode_about_1}
+HEAD_BODY_VERSIONS: Final = {1: _decode_head_body_1}
 OK_VERSIONS: Final = {1: _decode_ok_1}
 
 
@@ -96,13 +96,13 @@ def decode_record(offset: int, plain: bytes) -> Record:
     return Record(offset, at, event, private)
 
 
-def encode_about(about: About) -> bytes:
+def encode_head_body(about: HeadBody) -> bytes:
     return _VERSION_BYTE + _encode(about)
 
 
-def decode_about(plain: bytes) -> About:
+def decode_head_body(plain: bytes) -> HeadBody:
     try:
-        return ABOUT_VERSIONS[plain[0]](memoryview(plain)[1:])
+        return HEAD_BODY_VERSIONS[plain[0]](memoryview(plain)[1:])
     except (KeyError, IndexError, msgspec.DecodeError) as exc:
         raise unreadable("head", exc) from exc
 

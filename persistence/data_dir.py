@@ -40,7 +40,7 @@ MARKER_BYTES: Final = 256  # one sector at most: written in place, so that a ful
 TOUCHED_AFTER_S: Final = 1.0
 
 
-def unusable_folder(folder: Path, exc: OSError) -> Unavailable:
+def unusable_data_dir(folder: Path, exc: OSError) -> Unavailable:
     return Unavailable(
         "journal_folder_unusable",
         f"The data folder {folder} cannot be written ({exc.strerror or exc}). Make it a folder that this "
@@ -63,7 +63,7 @@ class FolderLock:
             self._folder.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise unusable_folder(self._folder, exc) from exc
+            raise unusable_data_dir(self._folder, exc) from exc
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
@@ -79,7 +79,7 @@ class FolderLock:
             ) from exc
         except OSError as exc:
             os.close(fd)
-            raise unusable_folder(self._folder, exc) from exc
+            raise unusable_data_dir(self._folder, exc) from exc
         self._fd = fd
 
     def release(self) -> None:
@@ -88,7 +88,7 @@ class FolderLock:
             self._fd = None
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class MarkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in a marker file."""
 
     incarnation: str
@@ -107,11 +107,11 @@ class Marker:
         self._last: tuple[str, int, str] | None = None
         self.synced_at: float = 0.0
 
-    def open(self) -> Mark | None:
+    def open(self) -> MarkerRecord | None:
         """What the marker says, if it can be trusted. Raises OSError where the file cannot be made or written."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            mark = msgspec.json.decode(os.pread(self._fd, MARKER_BYTES, 0), type=Mark)
+            mark = msgspec.json.decode(os.pread(self._fd, MARKER_BYTES, 0), type=MarkerRecord)
         except msgspec.DecodeError:
             return None
         touched = os.fstat(self._fd).st_ctime > mark.written_at + TOUCHED_AFTER_S
@@ -120,7 +120,7 @@ class Marker:
     def write(self, incarnation: str, position: int, writer: str = "") -> None:
         """Puts the position down, without waiting for the disk. Raises OSError."""
         assert self._fd is not None
-        mark = Mark(incarnation=incarnation, position=position, written_at=self._now(), writer=writer)
+        mark = MarkerRecord(incarnation=incarnation, position=position, written_at=self._now(), writer=writer)
         os.pwrite(self._fd, msgspec.json.encode(mark).ljust(MARKER_BYTES), 0)
         self._last = (incarnation, position, writer)
 

@@ -1,5 +1,5 @@
 """End users in the journal's database: in memory, in SQLite, in PostgreSQL. The port is
-`sessions.governance.end_user_data.PersonalData`.
+`sessions.governance.end_user_data.EndUserStore`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import msgspec
 
 from persistence.memory.journal import MemoryJournal
 from persistence.postgres import statements as postgres_statements
-from persistence.postgres.audit_rows import chain_locked
+from persistence.postgres.audit_rows import chain_entries
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite import statements as sqlite_statements
 from persistence.sqlite.audit_rows import chain
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
 from persistence.validation import FIRST_KEY, check_text
-from sessions.governance.end_user_data import Erasure, PersonalData
+from sessions.governance.end_user_data import EndUserStore, Erasure
 from sessions.model.audit import Audited, Sealer
 from sessions.model.errors import BadInput
 from sessions.model.journal_types import Head
@@ -49,7 +49,7 @@ _NAMELESS_KEY: Final = (
 )
 
 
-def _found(user_names: int) -> str:
+def _find_statement(user_names: int) -> str:
     names = ", ".join(f"${2 + n}" for n in range(user_names))
     return f"SELECT {_COLUMNS} FROM erasures WHERE tenant = $1 AND end_user IN ({names}) ORDER BY asked_at DESC LIMIT 1"
 
@@ -70,11 +70,11 @@ def _erasure(row: Any) -> Erasure:
     )
 
 
-def _names(sealer: Sealer, tenant: TenantId, user: str) -> list[str]:
+def _stored_names(sealer: Sealer, tenant: TenantId, user: str) -> list[str]:
     return [user, *sealer.pseudonyms(tenant, user)]
 
 
-class SqlitePersonal:
+class SqliteEndUsers:
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
 
@@ -84,7 +84,7 @@ class SqlitePersonal:
         ((text,),) = await self._journal.rows(sqlite_statements.HEADS_OF_USER, (tenant, user, session, limit))
         return sqlite_statements.heads_of(self._journal.codec, text)
 
-    async def ask(self, erasure: Erasure, audited: Audited) -> Erasure:
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)
 
         def step(connection: sqlite3.Connection) -> Erasure:
@@ -99,8 +99,8 @@ class SqlitePersonal:
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
         check_text(tenant, user)
-        names = _names(self._journal.sealer, tenant, user)
-        for row in await self._journal.rows(_sqlite(_found(len(names))), (tenant, *names)):
+        names = _stored_names(self._journal.sealer, tenant, user)
+        for row in await self._journal.rows(_sqlite(_find_statement(len(names))), (tenant, *names)):
             return _erasure(row)
         return None
 
@@ -110,7 +110,7 @@ class SqlitePersonal:
     async def released(self, erasure: Erasure, replica: str) -> Erasure:
         def step(connection: sqlite3.Connection) -> Erasure:
             for row in connection.execute(_sqlite(_UNDER_WAY), (erasure.tenant, erasure.user)).fetchall():
-                told = _with(_erasure(row), replica)
+                told = _with_replica(_erasure(row), replica)
                 connection.execute(_sqlite(_RELEASED), _released_values(told))
                 return told
             return erasure
@@ -134,7 +134,7 @@ class SqlitePersonal:
         await self._journal.job(step)
 
 
-class PostgresPersonal:
+class PostgresEndUsers:
     def __init__(self, journal: PostgresJournal) -> None:
         self._journal = journal
 
@@ -144,7 +144,7 @@ class PostgresPersonal:
         rows = await self._journal.rows(postgres_statements.HEADS_OF_USER, tenant, user, session, limit)
         return [postgres_statements.head_of(self._journal.codec, row) for row in rows]
 
-    async def ask(self, erasure: Erasure, audited: Audited) -> Erasure:
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)
         sealer = self._journal.sealer
         async with self._journal.transaction() as connection:
@@ -153,13 +153,13 @@ class PostgresPersonal:
             if row is not None:
                 return _erasure(row)
             await connection.execute(_INSERT, erasure.tenant, erasure.user, erasure.asked_at, erasure.asked_by)
-            await chain_locked(connection, sealer, [sealer.entry(erasure.tenant, audited)])
+            await chain_entries(connection, sealer, [sealer.entry(erasure.tenant, audited)])
             return erasure
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
         check_text(tenant, user)
-        names = _names(self._journal.sealer, tenant, user)
-        for row in await self._journal.rows(_found(len(names)), tenant, *names):
+        names = _stored_names(self._journal.sealer, tenant, user)
+        for row in await self._journal.rows(_find_statement(len(names)), tenant, *names):
             return _erasure(row)
         return None
 
@@ -171,7 +171,7 @@ class PostgresPersonal:
             row = await connection.fetchrow(_UNDER_WAY + " FOR UPDATE", erasure.tenant, erasure.user)
             if row is None:
                 return erasure
-            told = _with(_erasure(row), replica)
+            told = _with_replica(_erasure(row), replica)
             await connection.execute(_RELEASED, *_released_values(told))
             return told
 
@@ -189,10 +189,10 @@ class PostgresPersonal:
                 return
             for row in await connection.fetch(_KEYS, *whose):
                 await connection.execute(_NAMELESS_KEY, row["id"], name, audited.at)
-            await chain_locked(connection, sealer, [sealer.entry(erasure.tenant, audited)])
+            await chain_entries(connection, sealer, [sealer.entry(erasure.tenant, audited)])
 
 
-def _with(erasure: Erasure, replica: str) -> Erasure:
+def _with_replica(erasure: Erasure, replica: str) -> Erasure:
     names = tuple(dict.fromkeys((*erasure.released, replica)))
     return msgspec.structs.replace(erasure, released=names)
 
@@ -201,7 +201,7 @@ def _released_values(erasure: Erasure) -> Sequence[Any]:
     return erasure.tenant, erasure.user, erasure.asked_at, "\n".join(erasure.released)
 
 
-class MemoryPersonal:
+class MemoryEndUsers:
     """Gone with the journal that it belongs to."""
 
     def __init__(self, journal: MemoryJournal) -> None:
@@ -213,7 +213,7 @@ class MemoryPersonal:
         heads = [self._store.head(key) for key in sorted(stored) if key.session > behind.session]
         return [head for head in heads if head is not None and head.user == user][:limit]
 
-    async def ask(self, erasure: Erasure, audited: Audited) -> Erasure:
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         for found in self._store.erasures:
             if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
                 return found
@@ -222,7 +222,7 @@ class MemoryPersonal:
         return erasure
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
-        names = _names(self._store.sealer, tenant, user)
+        names = _stored_names(self._store.sealer, tenant, user)
         mine = [each for each in self._store.erasures if each.tenant == tenant and each.user in names]
         return max(mine, key=lambda each: each.asked_at, default=None)
 
@@ -233,7 +233,7 @@ class MemoryPersonal:
         told = erasure
         for place, found in enumerate(self._store.erasures):
             if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
-                told = self._store.erasures[place] = _with(found, replica)
+                told = self._store.erasures[place] = _with_replica(found, replica)
         return told
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
@@ -258,14 +258,14 @@ class MemoryPersonal:
             store.chain([store.sealer.entry(erasure.tenant, audited)])
 
 
-def personal_of(journal: object) -> PersonalData:
+def end_users_of(journal: object) -> EndUserStore:
     """The end users of a journal's database; good for as long as the journal is open."""
     match journal:
         case SqliteJournal():
-            return SqlitePersonal(journal)
+            return SqliteEndUsers(journal)
         case PostgresJournal():
-            return PostgresPersonal(journal)
+            return PostgresEndUsers(journal)
         case MemoryJournal():
-            return MemoryPersonal(journal)
+            return MemoryEndUsers(journal)
         case _:
             raise BadInput("unknown_journal", "This journal knows no end users.", param="journal")

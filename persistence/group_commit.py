@@ -111,8 +111,8 @@ class GroupCommit:
             await self._commit_batches()
         finally:  # reached with writes in hand only when the event loop is being torn down
             self._open = False
-            answer(self._batch, [unknown(None)] * len(self._batch))
-            answer(self._pending, [closed()] * len(self._pending))
+            resolve_writes(self._batch, [outcome_unknown(None)] * len(self._batch))
+            resolve_writes(self._pending, [closed()] * len(self._pending))
 
     async def _commit_batches(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,8 +135,8 @@ class GroupCommit:
                 outcomes: Outcomes = await self._commit(batch)
             except Exception as exc:
                 log.exception("journal.commit_bug", writes=len(batch))
-                outcomes = [unknown(exc)] * len(batch)
-            answer(batch, outcomes)
+                outcomes = [outcome_unknown(exc)] * len(batch)
+            resolve_writes(batch, outcomes)
             self._batch = []
             several = len(batch) > 1
             if len(batch) >= limits.pace_from_writes and self._open:
@@ -172,7 +172,7 @@ class GroupCommit:
         return batch
 
 
-def answer(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
+def resolve_writes(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
     """Hands each write's caller its outcome; callers that were cancelled hear nothing."""
     for write, outcome in zip(writes, outcomes, strict=True):
         future = write.future
@@ -184,7 +184,7 @@ def answer(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
             future.set_result(outcome)
 
 
-def unknown(cause: BaseException | None) -> OutcomeUnknown:
+def outcome_unknown(cause: BaseException | None) -> OutcomeUnknown:
     error = OutcomeUnknown("journal_outcome_unknown", "The store failed in an unforeseen way.")
     error.__cause__ = cause
     return error

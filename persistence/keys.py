@@ -41,32 +41,32 @@ CREATE TABLE IF NOT EXISTS data_keys (
 )"""
 
 
-def _away(exc: BaseException) -> Unavailable:
+def _unavailable(exc: BaseException) -> Unavailable:
     return Unavailable("keys_unavailable", f"The key store does not answer ({type(exc).__name__}).")
 
 
-class _Wrapped(msgspec.Struct, frozen=True):
+class _WrappedKey(msgspec.Struct, frozen=True):
     id: str
     wrapped: bytes
 
 
-def _new(master: MasterKey, key: SessionKey) -> _Wrapped:
+def _new_key(master: MasterKey, key: SessionKey) -> _WrappedKey:
     name = uuid4().hex
-    return _Wrapped(name, master.wrap(os.urandom(KEY_BYTES), _about(key, name)))
+    return _WrappedKey(name, master.wrap(os.urandom(KEY_BYTES), _associated_data(key, name)))
 
 
-def _opened(master: MasterKey, key: SessionKey, row: _Wrapped | None) -> DataKey | None:
+def _unwrap(master: MasterKey, key: SessionKey, row: _WrappedKey | None) -> DataKey | None:
     if row is None:
         return None
-    secret = master.unwrap(row.wrapped, _about(key, row.id))
+    secret = master.unwrap(row.wrapped, _associated_data(key, row.id))
     return None if secret is None else DataKey(row.id, secret)
 
 
-def _about(key: SessionKey, name: str) -> bytes:
+def _associated_data(key: SessionKey, name: str) -> bytes:
     return msgspec.msgpack.encode((key.tenant, key.session, name))
 
 
-class MemoryKeys:
+class MemoryKeyStore:
     """For a journal in memory and for tests: gone with the process, and so is what it encrypted."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class MemoryKeys:
         self._keys.pop(key, None)
 
 
-class SqliteKeys:
+class SqliteKeyStore:
     """A file beside the journal's, of one process. Calls run one after the other in threads and are never cut short."""
 
     def __init__(self, path: Path, master: MasterKey) -> None:
@@ -124,7 +124,7 @@ class SqliteKeys:
         try:
             return await asyncio.shield(locked())
         except sqlite3.Error as exc:
-            raise _away(exc) from exc
+            raise _unavailable(exc) from exc
 
     # -- in a thread, one at a time ------------------------------------------------------------------
 
@@ -154,12 +154,12 @@ class SqliteKeys:
             key.session,
             self._master.id,
         ).fetchone()
-        return _opened(self._master, key, _Wrapped(*row) if row else None)
+        return _unwrap(self._master, key, _WrappedKey(*row) if row else None)
 
     def _current(self, key: SessionKey) -> DataKey:
         found = self._find(key)
         if found is None:  # none yet, or one that was tampered with
-            new = _new(self._master, key)
+            new = _new_key(self._master, key)
             self._do(
                 "INSERT OR REPLACE INTO data_keys VALUES (?, ?, ?, ?, ?)",
                 key.tenant,
@@ -168,7 +168,7 @@ class SqliteKeys:
                 new.id,
                 new.wrapped,
             )
-            found = _opened(self._master, key, new)
+            found = _unwrap(self._master, key, new)
             assert found is not None
         return found
 
@@ -176,7 +176,7 @@ class SqliteKeys:
         self._do("DELETE FROM data_keys WHERE tenant = ? AND session = ?", key.tenant, key.session)
 
 
-class PostgresKeys:
+class PostgresKeyStore:
     """For a cluster: replicas with the same master read what any of them encrypted."""
 
     def __init__(self, dsn: str, master: MasterKey, *, schema: str = "sessile_keys", timeout_s: float = 10.0) -> None:
@@ -200,7 +200,7 @@ class PostgresKeys:
                 )
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
             await self.close()
-            raise _away(exc) from exc
+            raise _unavailable(exc) from exc
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -210,7 +210,7 @@ class PostgresKeys:
     async def current(self, key: SessionKey) -> DataKey:
         found = await self._find(key)
         while found is None:
-            new = _new(self._master, key)
+            new = _new_key(self._master, key)
             # A row that this master cannot unwrap was tampered with: it is replaced. One that somebody else has just
             # made stays, and is what everybody uses.
             await self._do(
@@ -243,7 +243,7 @@ class PostgresKeys:
             key.session,
             self._master.id,
         )
-        return _opened(self._master, key, _Wrapped(*rows[0]) if rows else None)
+        return _unwrap(self._master, key, _WrappedKey(*rows[0]) if rows else None)
 
     async def _do(self, statement: str, *values: object) -> list[Any]:
         if self._pool is None:
@@ -252,4 +252,4 @@ class PostgresKeys:
             rows: list[Any] = await self._pool.fetch(statement, *values)
             return rows
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
-            raise _away(exc) from exc
+            raise _unavailable(exc) from exc

@@ -49,7 +49,7 @@ def read_master_key(path: Path, *, make: bool = False) -> MasterKey:
     Raises BadInput that says what to do."""
     if make:
         with contextlib.suppress(FileExistsError):
-            _make(path)
+            _create(path)
     return MasterKey(read_secret(path, "master_key"))
 
 
@@ -60,21 +60,23 @@ def read_secret(path: Path, setting: str) -> bytes:
         text = path.read_text("ascii").strip()
         secret = bytes.fromhex(text)
     except OSError as exc:
-        raise _bad(
+        raise _invalid_file(
             path, setting, f"cannot be read ({exc.strerror})", "Make it readable for this user, or name another"
         ) from exc
     except ValueError as exc:
-        raise _bad(
+        raise _invalid_file(
             path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them"
         ) from exc
     if mode & 0o077:
-        raise _bad(path, setting, f"may be read by others (mode {mode:04o})", f"Run `chmod 600 {path}`")
+        raise _invalid_file(path, setting, f"may be read by others (mode {mode:04o})", f"Run `chmod 600 {path}`")
     if len(secret) != KEY_BYTES:
-        raise _bad(path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them")
+        raise _invalid_file(
+            path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them"
+        )
     return secret
 
 
-def _make(path: Path) -> None:
+def _create(path: Path) -> None:
     """Appears whole or not at all: a crash in between must not leave a file that is no key."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,10 +94,10 @@ def _make(path: Path) -> None:
     except FileExistsError:
         raise
     except OSError as exc:
-        raise _bad(
+        raise _invalid_file(
             path, "master_key", f"cannot be made ({exc.strerror})", "Make its folder writable, or name another"
         ) from exc
 
 
-def _bad(path: Path, setting: str, what: str, advice: str) -> BadInput:
+def _invalid_file(path: Path, setting: str, what: str, advice: str) -> BadInput:
     return BadInput("bad_master_key", f"The {setting.replace('_', ' ')} file {path} {what}. {advice}.", param=setting)

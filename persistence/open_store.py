@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Protocol
 
 from persistence.api_keys import MemoryApiKeys, PostgresApiKeys, SqliteApiKeys
-from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
+from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import read_master_key, read_secret
 from persistence.memory.journal import MemoryJournal
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.journal import SqliteJournal
-from sessions.model.api_keys import ApiKeys
+from sessions.model.api_keys import ApiKeyStore
 from sessions.model.errors import BadInput
 
-JournalStore = MemoryJournal | SqliteJournal | PostgresJournal
-KeyStore = MemoryKeys | SqliteKeys | PostgresKeys
+AnyJournal = MemoryJournal | SqliteJournal | PostgresJournal
+KeyStore = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
 
 
-def open_journal(where: str, *, folder: Path | None, audit_key: str = "") -> JournalStore:
+def open_journal(where: str, *, folder: Path | None, audit_key: str = "") -> AnyJournal:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     `folder` belongs to one process. With PostgreSQL it holds the marker that tells a restored database from the one
@@ -51,7 +51,7 @@ class JournalSettings(Protocol):
 
 
 @asynccontextmanager
-async def opened_journal(settings: JournalSettings) -> AsyncIterator[JournalStore]:
+async def connect_journal(settings: JournalSettings) -> AsyncIterator[AnyJournal]:
     """The journal of the settings for a command: with SQLite no server may have it open."""
     folder = Path(settings.data) if settings.journal == "sqlite" else None
     journal = open_journal(settings.journal, folder=folder, audit_key=settings.audit_key)
@@ -62,7 +62,7 @@ async def opened_journal(settings: JournalSettings) -> AsyncIterator[JournalStor
         await journal.close()
 
 
-def api_keys_of(journal: JournalStore) -> ApiKeys:
+def api_keys_of(journal: AnyJournal) -> ApiKeyStore:
     """The API keys that lie in a journal's database; good for as long as the journal is open."""
     match journal:
         case SqliteJournal():
@@ -75,14 +75,14 @@ def api_keys_of(journal: JournalStore) -> ApiKeys:
             raise BadInput("unknown_journal", "This journal keeps no API keys.", param="journal")
 
 
-def open_keys(where: str, *, folder: Path, master_key: str) -> KeyStore:
+def open_key_store(where: str, *, folder: Path, master_key: str) -> KeyStore:
     """The key store that goes with a journal: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
 
     `master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read each
     other's KV are given the same one. Raises BadInput. Blocking."""
     if where == "memory":
-        return MemoryKeys()
+        return MemoryKeyStore()
     master = read_master_key(Path(master_key) if master_key else folder / "master.key", make=not master_key)
     if where == "sqlite":
-        return SqliteKeys(folder / "keys.db", master)
-    return PostgresKeys(where, master)
+        return SqliteKeyStore(folder / "keys.db", master)
+    return PostgresKeyStore(where, master)

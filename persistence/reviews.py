@@ -1,4 +1,4 @@
-"""Review cases in memory, in SQLite, in PostgreSQL. The port is `sessions.model.reviews.ReviewBooks`; cases are written
+"""Review cases in memory, in SQLite, in PostgreSQL. The port is `sessions.model.reviews.ReviewStore`; cases are written
 by the appends that open them, and go with their session when it is purged.
 
 Both databases are asked the same statements, with `$n` for parameters (SQLite's `?n`). A transition is one UPDATE whose
@@ -30,14 +30,14 @@ from sessions.model.reviews import (
     OPEN_MS,
     Case,
     Outcome,
-    Place,
-    Query,
-    ReviewBooks,
     ReviewId,
+    ReviewPosition,
+    ReviewQuery,
+    ReviewStore,
     Tidied,
     check_claimable,
     check_decidable,
-    repeated,
+    repeated_decision,
 )
 from sessions.model.types import ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
@@ -63,8 +63,8 @@ DECIDE: Final = (
     " told = CASE WHEN action = 'flag' AND appealed_at IS NULL THEN 1 ELSE 0 END"
     " WHERE id = $1 AND state = 'claimed' AND claimed_by = $2 AND claimed_until > $5"
 )
-UNTOLD: Final = f"SELECT {_ALL} FROM reviews WHERE told = 0 AND state = 'decided' ORDER BY decided_at LIMIT $1"
-MARK_TOLD: Final = "UPDATE reviews SET told = 1 WHERE id = $1 AND decisions = $2"
+UNDELIVERED: Final = f"SELECT {_ALL} FROM reviews WHERE told = 0 AND state = 'decided' ORDER BY decided_at LIMIT $1"
+MARK_DELIVERED: Final = "UPDATE reviews SET told = 1 WHERE id = $1 AND decisions = $2"
 # (decided before, opened before, limit)
 AGED: Final = (
     "DELETE FROM reviews WHERE (tenant, id) IN (SELECT tenant, id FROM reviews"
@@ -80,7 +80,7 @@ CROWDED: Final = (
 )
 
 
-def list_statement(query: Query, after: Place | None, limit: int) -> tuple[str, list[Any]]:
+def list_statement(query: ReviewQuery, after: ReviewPosition | None, limit: int) -> tuple[str, list[Any]]:
     values: list[Any] = []
 
     def put(value: Any) -> str:
@@ -156,32 +156,32 @@ def case_of(row: Any, codec: Codec | None) -> Case:
     )
 
 
-def claimed_before(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+def check_claim(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
     """The answer to a claim that is repeated; None: it may be claimed. Raises what stands in the way."""
-    return _settled(
+    return _check_transition(
         case, review_id, command, case.claim_command if case else "", partial(check_claimable, by=by, now=now)
     )
 
 
-def decided_before(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
     """Likewise of a decision."""
-    return _settled(
+    return _check_transition(
         case, review_id, command, case.decide_command if case else "", partial(check_decidable, by=by, now=now)
     )
 
 
-def _settled(
+def _check_transition(
     case: Case | None, review_id: ReviewId, command: str, last: str, check: Callable[[Case], None]
 ) -> Case | None:
     """`last` is the command that made this transition before."""
-    if done := repeated(case, review_id, command, last):
+    if done := repeated_decision(case, review_id, command, last):
         return done
     assert case is not None
     check(case)
     return None
 
 
-class _InDatabase:
+class _SqlReviews:
     """What both databases are asked in the same words."""
 
     _codec: Codec
@@ -198,14 +198,14 @@ class _InDatabase:
         rows = await self._rows(FIND, (review_id,))
         return case_of(rows[0], self._codec) if rows else None
 
-    async def page(self, query: Query, *, after: Place | None, limit: int) -> list[Case]:
+    async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
         check_text(query.tenant, query.category, after.id if after else None)
         return [case_of(row, None) for row in await self._rows(*list_statement(query, after, limit))]
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         check_text(review_id, by)
         values = (review_id, by, now + CLAIM_MS, command, now)
-        return await self._change(review_id, CLAIM, values, partial(claimed_before, review_id, by, now, command))
+        return await self._change(review_id, CLAIM, values, partial(check_claim, review_id, by, now, command))
 
     async def decide(
         self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
@@ -214,7 +214,7 @@ class _InDatabase:
         case = await self.find(review_id)
         stored = sealed(self._codec, case.key, remark) if case is not None else b""
         values = (review_id, by, outcome, stored, now, command)
-        return await self._change(review_id, DECIDE, values, partial(decided_before, review_id, by, now, command))
+        return await self._change(review_id, DECIDE, values, partial(check_decision, review_id, by, now, command))
 
     async def _change(
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
@@ -230,11 +230,11 @@ class _InDatabase:
                 return case_of(changed[0], self._codec)
         raise Conflict("review_claimed", "Others are at this case.", param="review_id", retryable=True)
 
-    async def untold(self, *, limit: int) -> list[Case]:
-        return [case_of(row, None) for row in await self._rows(UNTOLD, (limit,))]
+    async def undelivered(self, *, limit: int) -> list[Case]:
+        return [case_of(row, None) for row in await self._rows(UNDELIVERED, (limit,))]
 
-    async def mark_told(self, review_id: ReviewId, *, decision: int) -> None:
-        await self._write((MARK_TOLD, (review_id, decision)))
+    async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None:
+        await self._write((MARK_DELIVERED, (review_id, decision)))
 
     async def tidy(self, *, now: UnixMs) -> Tidied:
         aged = crowded = 0
@@ -252,7 +252,7 @@ class _InDatabase:
         return Tidied(aged, crowded)
 
 
-class SqliteReviews(_InDatabase):
+class SqliteReviews(_SqlReviews):
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
         self._codec = journal.codec
@@ -267,7 +267,7 @@ class SqliteReviews(_InDatabase):
         return cast(list[list[Any]], await self._journal.job(step))
 
 
-class PostgresReviews(_InDatabase):
+class PostgresReviews(_SqlReviews):
     def __init__(self, journal: PostgresJournal) -> None:
         self._journal = journal
         self._codec = journal.codec
@@ -289,7 +289,7 @@ class MemoryReviews:
     async def find(self, review_id: ReviewId) -> Case | None:
         return self._store.reviews.get(review_id)
 
-    async def page(self, query: Query, *, after: Place | None, limit: int) -> list[Case]:
+    async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
         found = [
             msgspec.structs.replace(case, kept="", note="", remark="")
             for case in self._store.reviews.values()
@@ -304,7 +304,7 @@ class MemoryReviews:
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         case = self._store.reviews.get(review_id)
-        if done := claimed_before(review_id, by, now, command, case):
+        if done := check_claim(review_id, by, now, command, case):
             return done
         assert case is not None
         return self._put(
@@ -315,7 +315,7 @@ class MemoryReviews:
         self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
     ) -> Case:
         case = self._store.reviews.get(review_id)
-        if done := decided_before(review_id, by, now, command, case):
+        if done := check_decision(review_id, by, now, command, case):
             return done
         assert case is not None
         return self._put(
@@ -336,11 +336,11 @@ class MemoryReviews:
         self._store.reviews[case.id] = changed = msgspec.structs.replace(case, **changes)
         return changed
 
-    async def untold(self, *, limit: int) -> list[Case]:
+    async def undelivered(self, *, limit: int) -> list[Case]:
         found = [case for case in self._store.reviews.values() if not case.told and case.state == "decided"]
         return sorted(found, key=lambda case: case.decided_at or 0)[:limit]
 
-    async def mark_told(self, review_id: ReviewId, *, decision: int) -> None:
+    async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None:
         case = self._store.reviews.get(review_id)
         if case is not None and case.decisions == decision:
             self._put(case, told=True)
@@ -375,7 +375,7 @@ def _question_marks(statement: str) -> str:
     return re.sub(r"\$(\d+)", r"?\1", statement)
 
 
-def reviews_of(journal: object) -> ReviewBooks:
+def reviews_of(journal: object) -> ReviewStore:
     """The review cases that lie in a journal's database; good for as long as the journal is open."""
     match journal:
         case SqliteJournal():

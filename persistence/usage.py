@@ -1,5 +1,5 @@
 """Usage rows as they are asked for: sums, pages, the outbox, in memory, in SQLite, in PostgreSQL. The port is
-`sessions.billing.metering.UsageBooks`; rows are written by the appends that end responses, and only `relayed_at` ever
+`sessions.billing.metering.UsageStore`; rows are written by the appends that end responses, and only `relayed_at` ever
 changes.
 
 Both databases are asked the same statements, with `$n` for parameters (SQLite's `?n`). Money is summed in two halves,
@@ -20,7 +20,7 @@ from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
 from persistence.validation import FIRST_KEY, check_key, check_text
-from sessions.billing.metering import DAY_MS, UsageBooks, UsageEntry, UsageGroup, UsageQuery, UsageTotal
+from sessions.billing.metering import DAY_MS, UsageEntry, UsageGroup, UsageQuery, UsageStore, UsageTotal
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
 
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
     " cost"
 )
 
-OF_SESSION: Final = f"SELECT {_COLUMNS} FROM usage WHERE tenant = $1 AND session = $2 ORDER BY seq"
+USAGE_OF_SESSION: Final = f"SELECT {_COLUMNS} FROM usage WHERE tenant = $1 AND session = $2 ORDER BY seq"
 UNRELAYED: Final = f"SELECT {_COLUMNS} FROM usage WHERE relayed_at IS NULL ORDER BY seq LIMIT $1"
 SESSION_KEYS: Final = (
     "SELECT tenant, session FROM heads WHERE (tenant, session) > ($1, $2) AND tenant <> ''"
@@ -134,7 +134,7 @@ def total_of(row: Any) -> UsageTotal:
     )
 
 
-class _InDatabase:
+class _SqlUsage:
     """What both databases are asked in the same words."""
 
     async def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -150,7 +150,7 @@ class _InDatabase:
 
     async def of_session(self, key: SessionKey) -> list[UsageEntry]:
         check_key(key)
-        return [entry_of(row) for row in await self._rows(OF_SESSION, key)]
+        return [entry_of(row) for row in await self._rows(USAGE_OF_SESSION, key)]
 
     async def session_keys(self, *, after: SessionKey | None, limit: int) -> list[SessionKey]:
         rows = await self._rows(SESSION_KEYS, (*(after or FIRST_KEY), limit))
@@ -164,7 +164,7 @@ class _InDatabase:
         return [entry_of(row) for row in await self._rows(UNRELAYED, (limit,))]
 
 
-class SqliteUsage(_InDatabase):
+class SqliteUsage(_SqlUsage):
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
 
@@ -184,7 +184,7 @@ class SqliteUsage(_InDatabase):
         await self._journal.job(step)
 
 
-class PostgresUsage(_InDatabase):
+class PostgresUsage(_SqlUsage):
     def __init__(self, journal: PostgresJournal) -> None:
         self._journal = journal
 
@@ -209,7 +209,7 @@ class MemoryUsage:
             UsageEntry(seq, key, row) for seq, ((key, _), row) in enumerate(self._store.usage_rows.items(), start=1)
         ]
 
-    def _fitting(self, query: UsageQuery) -> list[UsageEntry]:
+    def _matching(self, query: UsageQuery) -> list[UsageEntry]:
         return [
             entry
             for entry in self._all()
@@ -221,7 +221,7 @@ class MemoryUsage:
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
         groups: defaultdict[UsageGroup, list[UsageRow]] = defaultdict(list)
-        for entry in self._fitting(query):
+        for entry in self._matching(query):
             row = entry.row
             group = UsageGroup(
                 row.at // DAY_MS if "day" in query.by else -1,
@@ -247,7 +247,7 @@ class MemoryUsage:
         ][:limit]
 
     async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
-        return [entry for entry in self._fitting(query) if entry.seq > after][:limit]
+        return [entry for entry in self._matching(query) if entry.seq > after][:limit]
 
     async def of_session(self, key: SessionKey) -> list[UsageEntry]:
         return [entry for entry in self._all() if entry.key == key]
@@ -267,7 +267,7 @@ class MemoryUsage:
             self._store.relayed.setdefault(seq, at)
 
 
-def usage_of(journal: object) -> UsageBooks:
+def usage_of(journal: object) -> UsageStore:
     """The usage rows that lie in a journal's database; good for as long as the journal is open."""
     match journal:
         case SqliteJournal():

@@ -11,7 +11,7 @@ from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 
 COMMANDS_KEPT_MS: Final = 24 * 3600 * 1000
 
-FENCES_OF_AN_INCARNATION: Final = 2**32
+FENCES_PER_INCARNATION: Final = 2**32
 """A new incarnation raises every fence by this, so that none of the lost continuity can match again."""
 
 FIRST_KEY: Final = SessionKey(TenantId(""), SessionId(""))
@@ -31,7 +31,7 @@ def purged_row(key: SessionKey, user: str | None, reason: str, at: UnixMs) -> Au
     return Audited(action="session.purged", at=at, user=user, session=key.session, detail={"reason": reason})
 
 
-def unknown_place() -> NotFound:
+def unknown_cursor() -> NotFound:
     return NotFound("session_not_found", "The session to list after is unknown.", param="after")
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from persistence.codec import About, Codec, encode_about, encode_ok, encode_record, unreadable
+from persistence.codec import Codec, HeadBody, encode_head_body, encode_ok, encode_record, unreadable
 from persistence.group_commit import Write
 from persistence.validation import check_append, check_key, check_text
-from sessions.model.audit import Entry, Sealer
+from sessions.model.audit import AuditEntry, Sealer
 from sessions.model.errors import TooLarge
 from sessions.model.events import ResponseCreated, ResponseQueued
 from sessions.model.journal_types import Append, UsageRow
@@ -69,7 +69,7 @@ class AppendWrite(Write):
             size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[16]) + len(row[17]) for row in self.reviews)
         if append.head is not None or append.commands or append.usage or append.snapshot is not None:
             size += self._beside(encode)
-        self.audit: list[Entry] = []
+        self.audit: list[AuditEntry] = []
         if append.audit:
             self.audit = [sealer.entry(tenant, each) for each in append.audit]
             size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
@@ -83,7 +83,7 @@ class AppendWrite(Write):
         size = 0
         if append.head is not None:
             head = append.head
-            key_id, about = encode(key, encode_about(About(head.title, head.metadata)))
+            key_id, about = encode(key, encode_head_body(HeadBody(head.title, head.metadata)))
             state = (head.open, head.user, head.model, key_id, about, head.listed, head.deleted_at, append.at)
             self.patch = (*key, *state)
             size += ROW_OVERHEAD_BYTES + len(about)
@@ -158,7 +158,7 @@ class GrantWrite(Write):
         self.owner = owner
         self.new_epoch = new_epoch
         self.now_ms = now_ms
-        self.key_id, self.about = codec.encode(key, encode_about(About()))
+        self.key_id, self.about = codec.encode(key, encode_head_body(HeadBody()))
 
 
 class JobWrite(Write):

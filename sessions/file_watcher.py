@@ -28,7 +28,7 @@ Mark = tuple[int, int, int]
 log = structlog.get_logger(__name__)
 
 
-class Watched(Generic[T]):
+class FileWatcher(Generic[T]):
     def __init__(
         self,
         path: str | Path,

@@ -147,7 +147,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     hold_ms: int
 
 
-class Gauge(msgspec.Struct, frozen=True):
+class BucketLevel(msgspec.Struct, frozen=True):
     """Where a bucket stands: what is left of `limit`, and when it is full again."""
 
     limit: int
@@ -155,14 +155,14 @@ class Gauge(msgspec.Struct, frozen=True):
     reset_ms: int
 
 
-class Standing(msgspec.Struct, frozen=True):
+class RateLimitStatus(msgspec.Struct, frozen=True):
     """The buckets nearest to their ends, of the tenant's and the user's; None where nothing is limited."""
 
-    requests: Gauge | None = None
-    tokens: Gauge | None = None
+    requests: BucketLevel | None = None
+    tokens: BucketLevel | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class LimitRefusal(msgspec.Struct, frozen=True):
     what: What
     scope: Literal["tenant", "user"]
     limit: int
@@ -172,8 +172,8 @@ class Refusal(msgspec.Struct, frozen=True):
 class Grant(msgspec.Struct, frozen=True):
     """The answer: granted where there is no `refusal`."""
 
-    standing: Standing
-    refusal: Refusal | None = None
+    standing: RateLimitStatus
+    refusal: LimitRefusal | None = None
 
 
 # -- buckets ----------------------------------------------------------------------------------------------------------
@@ -205,12 +205,12 @@ class Bucket:
         self.level = min(self.level - amount, float(self.ceiling))
 
     @property
-    def gauge(self) -> Gauge:
+    def gauge(self) -> BucketLevel:
         reset_ms = -int(-(self.ceiling - self.level) * MINUTE_MS // self.ceiling)
-        return Gauge(self.ceiling, max(0, int(self.level + 1e-6)), max(0, reset_ms))
+        return BucketLevel(self.ceiling, max(0, int(self.level + 1e-6)), max(0, reset_ms))
 
 
-def nearest(gauges: list[Gauge | None]) -> Gauge | None:
+def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
     """The one with the least left."""
     return min((gauge for gauge in gauges if gauge is not None), key=lambda gauge: gauge.remaining, default=None)
 

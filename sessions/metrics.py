@@ -1,4 +1,4 @@
-"""Everything that is counted, on one page: a process has one `Measures`; who sees something happen counts it there.
+"""Everything that is counted, on one page: a process has one `Metrics`; who sees something happen counts it there.
 
 Counting is an addition to a number that lies in memory; names, labels and text are made when somebody scrapes
 (`transport.ops.prometheus`). Families that happen once per token or append have no labels, so that nothing is looked up
@@ -133,7 +133,7 @@ class Gauge:
 Family = Counter | Histograms | Gauge
 
 
-class Measures:
+class Metrics:
     """The families of one process."""
 
     def __init__(self) -> None:

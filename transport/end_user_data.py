@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import structlog
 
-from sessions.billing.metering import UsageBooks
-from sessions.governance.end_user_data import PersonalData
+from sessions.billing.metering import UsageStore
+from sessions.governance.end_user_data import EndUserStore
 from sessions.model.audit import AuditLog
 from sessions.model.errors import SessileError
 from sessions.ports import Journal
@@ -16,12 +16,12 @@ from sessions.ports import Journal
 log = structlog.get_logger(__name__)
 
 
-class People(NamedTuple):
+class EndUserStores(NamedTuple):
     """`erase` is the sweep of a replica in the same process; in a cluster replicas sweep by themselves."""
 
-    personal: PersonalData
+    personal: EndUserStore
     journal: Journal
-    usage: UsageBooks
+    usage: UsageStore
     audit: AuditLog
     erase: Callable[[], Awaitable[int]] | None = None
 

@@ -31,77 +31,77 @@ HEARTBEAT: Final = 4412
 RECONNECT_AFTER: Final = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     http: int
     grpc: str
     close: int | None = None  # set where the error ends a connection
 
 
-CODES: Final[dict[str, Row]] = {
+CODES: Final[dict[str, ErrorRow]] = {
     # The request is wrong.
-    "invalid_request": Row(400, "INVALID_ARGUMENT"),
-    "unknown_parameter": Row(400, "INVALID_ARGUMENT"),
-    "missing_required_parameter": Row(400, "INVALID_ARGUMENT"),
-    "unknown_type": Row(400, "UNIMPLEMENTED"),
-    "unsupported_parameter": Row(400, "INVALID_ARGUMENT"),
-    "empty_prompt": Row(400, "INVALID_ARGUMENT"),
-    "context_length_exceeded": Row(400, "INVALID_ARGUMENT"),
-    "content_filter": Row(400, "FAILED_PRECONDITION"),
-    "content_too_large": Row(413, "RESOURCE_EXHAUSTED"),
-    "model_not_found": Row(404, "NOT_FOUND"),
-    "session_not_found": Row(404, "NOT_FOUND"),
-    "item_not_found": Row(404, "NOT_FOUND"),
-    "response_not_found": Row(404, "NOT_FOUND"),
-    "replica_not_found": Row(404, "NOT_FOUND"),
-    "call_not_found": Row(404, "NOT_FOUND"),
-    "key_not_found": Row(404, "NOT_FOUND"),
-    "review_not_found": Row(404, "NOT_FOUND"),
-    "not_found": Row(404, "NOT_FOUND"),
-    "method_not_allowed": Row(405, "UNIMPLEMENTED"),
-    "session_deleted": Row(410, "NOT_FOUND"),
-    "too_large": Row(413, "RESOURCE_EXHAUSTED"),
+    "invalid_request": ErrorRow(400, "INVALID_ARGUMENT"),
+    "unknown_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
+    "missing_required_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
+    "unknown_type": ErrorRow(400, "UNIMPLEMENTED"),
+    "unsupported_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
+    "empty_prompt": ErrorRow(400, "INVALID_ARGUMENT"),
+    "context_length_exceeded": ErrorRow(400, "INVALID_ARGUMENT"),
+    "content_filter": ErrorRow(400, "FAILED_PRECONDITION"),
+    "content_too_large": ErrorRow(413, "RESOURCE_EXHAUSTED"),
+    "model_not_found": ErrorRow(404, "NOT_FOUND"),
+    "session_not_found": ErrorRow(404, "NOT_FOUND"),
+    "item_not_found": ErrorRow(404, "NOT_FOUND"),
+    "response_not_found": ErrorRow(404, "NOT_FOUND"),
+    "replica_not_found": ErrorRow(404, "NOT_FOUND"),
+    "call_not_found": ErrorRow(404, "NOT_FOUND"),
+    "key_not_found": ErrorRow(404, "NOT_FOUND"),
+    "review_not_found": ErrorRow(404, "NOT_FOUND"),
+    "not_found": ErrorRow(404, "NOT_FOUND"),
+    "method_not_allowed": ErrorRow(405, "UNIMPLEMENTED"),
+    "session_deleted": ErrorRow(410, "NOT_FOUND"),
+    "too_large": ErrorRow(413, "RESOURCE_EXHAUSTED"),
     # True of the request, given what is stored.
-    "idempotency_conflict": Row(409, "ALREADY_EXISTS"),
-    "session_exists": Row(409, "ALREADY_EXISTS"),
-    "session_full": Row(409, "FAILED_PRECONDITION"),
-    "session_quarantined": Row(409, "FAILED_PRECONDITION"),
-    "call_answered": Row(409, "ALREADY_EXISTS"),
-    "response_in_progress": Row(409, "ABORTED"),
-    "tools_pending": Row(409, "ABORTED"),
-    "not_withheld": Row(409, "FAILED_PRECONDITION"),
-    "appealed_already": Row(409, "ALREADY_EXISTS"),
-    "review_claimed": Row(409, "ABORTED"),
-    "review_not_claimed": Row(409, "FAILED_PRECONDITION"),
-    "review_decided": Row(409, "FAILED_PRECONDITION"),
-    "session_stays": Row(409, "ABORTED"),
+    "idempotency_conflict": ErrorRow(409, "ALREADY_EXISTS"),
+    "session_exists": ErrorRow(409, "ALREADY_EXISTS"),
+    "session_full": ErrorRow(409, "FAILED_PRECONDITION"),
+    "session_quarantined": ErrorRow(409, "FAILED_PRECONDITION"),
+    "call_answered": ErrorRow(409, "ALREADY_EXISTS"),
+    "response_in_progress": ErrorRow(409, "ABORTED"),
+    "tools_pending": ErrorRow(409, "ABORTED"),
+    "not_withheld": ErrorRow(409, "FAILED_PRECONDITION"),
+    "appealed_already": ErrorRow(409, "ALREADY_EXISTS"),
+    "review_claimed": ErrorRow(409, "ABORTED"),
+    "review_not_claimed": ErrorRow(409, "FAILED_PRECONDITION"),
+    "review_decided": ErrorRow(409, "FAILED_PRECONDITION"),
+    "session_stays": ErrorRow(409, "ABORTED"),
     # Who.
-    "unauthorized": Row(401, "UNAUTHENTICATED", UNAUTHORIZED),
-    "token_expired": Row(401, "UNAUTHENTICATED", TOKEN_EXPIRED),
-    "forbidden": Row(403, "PERMISSION_DENIED", FORBIDDEN),
+    "unauthorized": ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED),
+    "token_expired": ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED),
+    "forbidden": ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN),
     # How much.
-    "rate_limited": Row(429, "RESOURCE_EXHAUSTED"),
-    "quota_exceeded": Row(429, "RESOURCE_EXHAUSTED"),
-    "limits_unavailable": Row(503, "UNAVAILABLE"),
-    "too_many_subscriptions": Row(429, "RESOURCE_EXHAUSTED"),
-    "queue_full": Row(503, "RESOURCE_EXHAUSTED"),
-    "overloaded": Row(503, "UNAVAILABLE", TRY_LATER),
-    "draining": Row(503, "UNAVAILABLE", RESTART),
+    "rate_limited": ErrorRow(429, "RESOURCE_EXHAUSTED"),
+    "quota_exceeded": ErrorRow(429, "RESOURCE_EXHAUSTED"),
+    "limits_unavailable": ErrorRow(503, "UNAVAILABLE"),
+    "too_many_subscriptions": ErrorRow(429, "RESOURCE_EXHAUSTED"),
+    "queue_full": ErrorRow(503, "RESOURCE_EXHAUSTED"),
+    "overloaded": ErrorRow(503, "UNAVAILABLE", TRY_LATER),
+    "draining": ErrorRow(503, "UNAVAILABLE", RESTART),
     # What we need is away, or the fault is ours.
-    "journal_unavailable": Row(503, "UNAVAILABLE", TRY_LATER),
-    "directory_unavailable": Row(503, "UNAVAILABLE"),
-    "engine_unavailable": Row(503, "UNAVAILABLE"),
-    "outcome_unknown": Row(503, "UNAVAILABLE"),
-    "fenced": Row(503, "UNAVAILABLE"),
-    "tool_call_invalid": Row(500, "INTERNAL"),
-    "internal_error": Row(500, "INTERNAL", INTERNAL),
+    "journal_unavailable": ErrorRow(503, "UNAVAILABLE", TRY_LATER),
+    "directory_unavailable": ErrorRow(503, "UNAVAILABLE"),
+    "engine_unavailable": ErrorRow(503, "UNAVAILABLE"),
+    "outcome_unknown": ErrorRow(503, "UNAVAILABLE"),
+    "fenced": ErrorRow(503, "UNAVAILABLE"),
+    "tool_call_invalid": ErrorRow(500, "INTERNAL"),
+    "internal_error": ErrorRow(500, "INTERNAL", INTERNAL),
     # The connection itself.
-    "bad_frame": Row(400, "INVALID_ARGUMENT", BAD_FRAME),
-    "hello_expected": Row(400, "FAILED_PRECONDITION", BAD_FRAME),
-    "hello_repeated": Row(400, "FAILED_PRECONDITION", BAD_FRAME),
-    "hello_timeout": Row(408, "DEADLINE_EXCEEDED", BAD_FRAME),
-    "request_timeout": Row(408, "DEADLINE_EXCEEDED"),
-    "slow_reader": Row(408, "RESOURCE_EXHAUSTED", SLOW_READER),
-    "heartbeat_lost": Row(408, "UNAVAILABLE", HEARTBEAT),
+    "bad_frame": ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME),
+    "hello_expected": ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME),
+    "hello_repeated": ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME),
+    "hello_timeout": ErrorRow(408, "DEADLINE_EXCEEDED", BAD_FRAME),
+    "request_timeout": ErrorRow(408, "DEADLINE_EXCEEDED"),
+    "slow_reader": ErrorRow(408, "RESOURCE_EXHAUSTED", SLOW_READER),
+    "heartbeat_lost": ErrorRow(408, "UNAVAILABLE", HEARTBEAT),
 }
 
 INNER: Final[dict[str, str]] = {
@@ -187,7 +187,7 @@ def public_code(code: str) -> str:
     return INNER.get(code, "internal_error")
 
 
-def row(code: str) -> Row:
+def row(code: str) -> ErrorRow:
     return CODES[public_code(code)]
 
 

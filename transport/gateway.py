@@ -19,27 +19,27 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.billing.metering import UsageBooks
+from sessions.billing.metering import UsageStore
 from sessions.limits import TenantLimits
-from sessions.machine.appeals import telling
-from sessions.metrics import Measures
+from sessions.machine.appeals import decision_notice
+from sessions.metrics import Metrics
 from sessions.model.audit import AuditLog
 from sessions.model.authorization import demand, may_see
 from sessions.model.commands import ActorCommand, Ok, ReviewAppeal
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head, ResponsePlace
-from sessions.model.reviews import Case, ReviewBooks
+from sessions.model.reviews import Case, ReviewStore
 from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Journal, Sessions
-from transport.auth.api_key_cache import KeyRing
-from transport.auth.authenticator import Access
-from transport.end_user_data import People
-from transport.gateway_store.open_store import Shared
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator
+from transport.end_user_data import EndUserStores
+from transport.gateway_store.open_store import GatewayStores
 from transport.openai.history import HistoryIndex, MemoryHistory
 from transport.openai.model_catalog import Models
-from transport.ops.audit_writer import Auditor
-from transport.ops.metric_sources import of_doors
-from transport.ops.operator_api import Desk
+from transport.ops.audit_writer import AuditWriter
+from transport.ops.metric_sources import register_connection_metrics
+from transport.ops.operator_api import OperatorApi
 from transport.protocol.frames import Done, Listed
 from transport.quotas import Quotas
 from transport.reading.feeds import Feeds
@@ -63,16 +63,16 @@ class Gateway:
         *,
         sessions: Sessions,
         journal: Journal,
-        access: Access,
+        access: Authenticator,
         limits: GatewayLimits,
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         models: Models = tuple,
-        keys: KeyRing | None = None,
-        measures: Measures | None = None,
+        keys: ApiKeyCache | None = None,
+        measures: Metrics | None = None,
         quotas: Quotas | None = None,
-        usage: UsageBooks | None = None,
-        reviews: ReviewBooks | None = None,
+        usage: UsageStore | None = None,
+        reviews: ReviewStore | None = None,
         audit: AuditLog | None = None,
     ) -> None:
         """`quotas` None: nothing is limited but what is under way."""
@@ -87,18 +87,18 @@ class Gateway:
         self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
         self.tasks = Tasks()
         self.counters: Counter[str] = Counter()
-        self.measures = measures or Measures()
+        self.measures = measures or Metrics()
         self.usage = usage
         self.reviews = reviews
-        self.auditor: Auditor | None = None
+        self.auditor: AuditWriter | None = None
         if audit is not None:
             clock = asyncio.get_running_loop().time
-            self.auditor = Auditor(audit, now_ms=now_ms, clock=clock, tasks=self.tasks)
+            self.auditor = AuditWriter(audit, now_ms=now_ms, clock=clock, tasks=self.tasks)
             if keys is not None:
                 keys.refused = self.auditor.key_refused
-        self.people: People | None = None  # likewise
-        self.desk: Desk | None = None  # set by whoever wires it, once there is something to show
-        of_doors(self.measures, self.counters)
+        self.people: EndUserStores | None = None  # likewise
+        self.operator_api: OperatorApi | None = None  # set by whoever wires it, once there is something to show
+        register_connection_metrics(self.measures, self.counters)
         self.draining = False
         self._quotas = quotas
         if quotas is not None:
@@ -109,7 +109,7 @@ class Gateway:
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def share(self, shared: Shared) -> None:
+    def use_stores(self, shared: GatewayStores) -> None:
         """From now on tickets and histories are those of all gateways. For whoever wires it, before doors are made."""
         self.access.tickets = shared.tickets
         self.history = shared.history
@@ -142,7 +142,7 @@ class Gateway:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
         self.measures.commands.add()
         if isinstance(command, ReviewAppeal):
-            self.reviews_kept()
+            self.open_reviews()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
@@ -162,18 +162,18 @@ class Gateway:
             self.measures.refused.add(error.code)
             raise
 
-    def reviews_kept(self) -> ReviewBooks:
+    def open_reviews(self) -> ReviewStore:
         """Raises Unavailable where there are none: an appeal that nobody sees would be a lie."""
         if self.reviews is None:
             raise Unavailable("reviews_not_kept", "This server keeps no review cases.", retryable=False)
         return self.reviews
 
-    async def tell(self, case: Case) -> None:
+    async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
         assert self.reviews is not None
         with suppress(NotFound, Gone):  # nobody is left to be told
-            await self._sessions.execute(*telling(case))
-        await self.reviews.mark_told(case.id, decision=case.decisions)
+            await self._sessions.execute(*decision_notice(case))
+        await self.reviews.mark_delivered(case.id, decision=case.decisions)
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
         """A session as it stands. Raises NotFound, Gone, Unavailable."""
@@ -201,7 +201,7 @@ class Gateway:
         key = None if after is None else SessionKey(principal.tenant, after)
         with self._admitted(principal, "read"):
             heads = await self._journal.list_heads(principal.tenant, user=user, limit=limit + 1, after=key)
-        data = tuple(described(head) for head in heads[:limit])
+        data = tuple(session_summary(head) for head in heads[:limit])
         last_id = heads[min(len(heads), limit) - 1].key.session if heads else None
         return Listed(id=command_id, data=data, has_more=len(heads) > limit, last_id=last_id)
 
@@ -224,7 +224,7 @@ class Gateway:
             if not self._under_way[who]:
                 del self._under_way[who]
 
-    def check_pace(self) -> None:
+    def check_connection_rate(self) -> None:
         """Raises Overloaded where too many connect at once."""
         if self._quotas is not None:
             self._quotas.connect()
@@ -235,7 +235,7 @@ class Gateway:
             raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
 
 
-def described(head: Head) -> dict[str, Any]:
+def session_summary(head: Head) -> dict[str, Any]:
     """A session in a list."""
     return {
         "id": head.key.session,

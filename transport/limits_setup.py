@@ -11,27 +11,27 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.limits.fallback import LossTolerant
+from actors.limits.fallback import FallbackLimiter
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
 from sessions.actor.admission import Admission
 from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
-from sessions.metrics import TPOT_TARGET_S, TTFT_TARGET_S, Measures
+from sessions.metrics import TPOT_TARGET_S, TTFT_TARGET_S, Metrics
 from sessions.model.types import Principal
 from sessions.ports import Engine, Published
 from transport.cli.limits import LimitsFile
 from transport.quotas import Quotas
-from transport.tasks import beside
+from transport.tasks import background_tasks
 
 
-class Limiting(NamedTuple):
+class LimitServices(NamedTuple):
     now: LimitsNow
     quotas: Quotas  # for a gateway
     settler: Settler  # for a replica
 
 
 @contextlib.asynccontextmanager
-async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator[Limiting | None]:
+async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncIterator[LimitServices | None]:
     """None without a file. Raises BadSetting, BadInput for a file or an address that is wrong."""
     if not file:
         yield None
@@ -44,24 +44,24 @@ async def limiting(file: str, directory: str, journal: Tallies) -> AsyncIterator
 
             store = ValkeyLimiter(directory)
             stack.push_async_callback(store.close)
-            limiter = LossTolerant(store, limits.now, _clock_ms)
+            limiter = FallbackLimiter(store, limits.now, _clock_ms)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
-        async with beside(limits.file.run(), settler.run()):
-            yield Limiting(limits.now, quotas, settler)
+        async with background_tasks(limits.file.run(), settler.run()):
+            yield LimitServices(limits.now, quotas, settler)
 
 
-def shares(limited: Limiting | None) -> Callable[[Principal], Share]:
+def share_function(limited: LimitServices | None) -> Callable[[Principal], Share]:
     """How tenants stand in an engine's queue: as the file says now, or all alike."""
     return lambda principal: Share() if limited is None else limited.now().share(principal)
 
 
-def told(limited: Limiting | None) -> Callable[[Published], None]:
+def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:
     """Who is to hear of what becomes durable."""
     return (lambda _: None) if limited is None else limited.settler.published
 
 
-def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -> Admission | None:
+def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission | None:
     """Who is let in where the file names targets; and `measures` shows what limits do at a replica."""
     if limited is None:
         return None
@@ -80,7 +80,7 @@ def admission_of(limited: Limiting | None, engine: Engine, measures: Measures) -
 
 
 def targets_s(limits: LimitsNow) -> Callable[[int], tuple[float, float]]:
-    """What answers of a priority are counted against: the file's targets, and those of `Measures` where it has none."""
+    """What answers of a priority are counted against: the file's targets, and those of `Metrics` where it has none."""
 
     def of(priority: int) -> tuple[float, float]:
         target = limits().target(priority)

@@ -9,7 +9,7 @@ the journal is asked whether the command was applied before: its answer is given
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
-`Told` carries where the buckets stand to the answer of the HTTP request that was asked for, refused or not.
+`RateLimitState` carries where the buckets stand to the answer of the HTTP request that was asked for, refused or not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Final
 import structlog
 
 from sessions.limits import (
+    BucketLevel,
     Ceilings,
     Demand,
-    Gauge,
     Limiter,
+    LimitRefusal,
     LimitsNow,
-    Refusal,
-    Standing,
+    RateLimitStatus,
     Tallies,
     TenantLimits,
     user_scope,
@@ -37,7 +37,7 @@ from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
-from transport.websocket.connection_rate import Pace
+from transport.websocket.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message
@@ -58,13 +58,13 @@ Execute = Callable[[Principal, cm.ActorCommand], Awaitable[cm.Ok]]
 log = structlog.get_logger(__name__)
 
 
-class Told:
+class RateLimitState:
     """Where the asker's buckets stand, as far as this request has asked. Mutable: the request's own."""
 
     __slots__ = ("standing",)
 
     def __init__(self) -> None:
-        self.standing: Standing | None = None
+        self.standing: RateLimitStatus | None = None
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -77,7 +77,7 @@ class Told:
         return found
 
 
-TOLD: Final[ContextVar[Told | None]] = ContextVar("told", default=None)
+RATE_LIMIT_STATE: Final[ContextVar[RateLimitState | None]] = ContextVar("told", default=None)
 
 
 class _Tally:
@@ -106,7 +106,7 @@ class Quotas:
         self._limits = limits
         self._tallies = tallies
         self._clock = clock
-        self._pace = Pace()
+        self._pace = ConnectionRate()
         self._tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = OrderedDict()
 
     def table(self, tenant: TenantId) -> TenantLimits:
@@ -130,7 +130,7 @@ class Quotas:
         if demand is None:
             return await execute(principal, command)
         grant = await self._limiter.reserve(demand)
-        told = TOLD.get()
+        told = RATE_LIMIT_STATE.get()
         if told is not None:
             told.standing = grant.standing
         if grant.refusal is not None:
@@ -244,7 +244,7 @@ def _key(principal: Principal, command: cm.ActorCommand) -> SessionKey:
 
 def _lists(command: cm.ActorCommand) -> bool:
     """Whether it makes a session that is listed, where there is none."""
-    settings = cm.making(command)
+    settings = cm.session_settings_of(command)
     return settings is not None and (isinstance(settings, cm.SessionCreate) or settings.listed)
 
 
@@ -290,7 +290,7 @@ def _counts(ceilings: Ceilings) -> bool:
     return any(ceiling is not None for ceiling in rates)
 
 
-def _limited(refusal: Refusal) -> Limited:
+def _limited(refusal: LimitRefusal) -> Limited:
     return Limited(
         "rate_limited",
         f"This {refusal.scope} may have {refusal.limit} {_SAYS[refusal.what]}. Come again in"
@@ -300,7 +300,7 @@ def _limited(refusal: Refusal) -> Limited:
     )
 
 
-def _headers(name: str, gauge: Gauge) -> list[tuple[bytes, bytes]]:
+def _headers(name: str, gauge: BucketLevel) -> list[tuple[bytes, bytes]]:
     values = (("limit", str(gauge.limit)), ("remaining", str(gauge.remaining)), ("reset", duration(gauge.reset_ms)))
     return [(f"x-ratelimit-{what}-{name}".encode(), value.encode()) for what, value in values]
 

@@ -59,7 +59,7 @@ class Tasks:
 
 
 @asynccontextmanager
-async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Runs what only cancellation ends, for as long as the block does."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]

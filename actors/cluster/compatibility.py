@@ -20,7 +20,7 @@ def fingerprint_of(engine: Engine) -> str:
     return own if smaller is None else f"{own}/{smaller.model} {smaller.model_fingerprint}"
 
 
-def check_kinship(joining: Member, view: View) -> None:
+def check_compatibility(joining: Member, view: View) -> None:
     """Raises BadInput when `joining` cannot be a member beside those of `view`. Its own former process is no matter."""
     for other in view.members:
         if other.replica != joining.replica:

@@ -14,7 +14,7 @@ Members that vanish are dialed at once, so that whoever asks later finds them li
 that leaves in order has closed its door before it gives its lease back.
 
 Invariant: nothing here is needed for safety (I1). No answer, within `ask_s`, is as good as a no. Bounds: the members of
-the last views that are linked, and `GONE_MAX` names. Does not know: what the directory forgot before this process
+the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before this process
 joined, unless it was the first to join since.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import structlog
 
-from actors.hosting.ownership import changing_hands, described, last_replica
+from actors.hosting.ownership import last_replica, owner_label, session_moving_error
 from actors.peer.links import LinkDown, Links, PeerLink, Replaced
 from sessions.model.errors import SessileError
 from sessions.model.journal_types import Head
@@ -36,11 +36,11 @@ from sessions.ports import Member, Owner, View
 
 log = structlog.get_logger(__name__)
 
-ASK_S: Final = 1.0
-GONE_MAX: Final = 1024
+QUERY_TIMEOUT_S: Final = 1.0
+DEPARTED_MAX: Final = 1024
 
 
-class Keepers:
+class PreviousOwnerQuery:
     """What one replica knows of the others' lives: `links.tell` names it, so it hears of suspicions."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Keepers:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lease_ttl_s: float,
-        ask_s: float = ASK_S,
+        ask_s: float = QUERY_TIMEOUT_S,
     ) -> None:
         self._replica = replica
         self._links = links
@@ -65,7 +65,7 @@ class Keepers:
     def update(self, view: View) -> None:
         """The directory names these members now. Those that it named before, and does not, are looked for."""
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
-            self.forgot()
+            self.directory_lost()
         members = {member.replica: member for member in view.members}
         gone = {replica: member for replica, member in self._members.items() if replica not in members}
         self._members = members
@@ -76,21 +76,21 @@ class Keepers:
         self._vanished.update({member.replica: member for member in looked_for})
         for member in gone.values():
             if member.replica not in self._vanished:
-                self._is_gone(member)
-        self._tell_links()
+                self._record_departure(member)
+        self._update_links()
         for member in looked_for:
             self._spawn(self._look_for(member))
 
-    def forgot(self) -> None:
+    def directory_lost(self) -> None:
         """The directory has forgotten something, just now: as long as a lease lasts others may not be back in it."""
         self._forgetful_until = asyncio.get_running_loop().time() + self._ttl_s
 
-    def _is_gone(self, member: Member) -> None:
+    def _record_departure(self, member: Member) -> None:
         self._gone[member.replica] = member
-        while len(self._gone) > GONE_MAX:
+        while len(self._gone) > DEPARTED_MAX:
             self._gone.popitem(last=False)
 
-    def _tell_links(self) -> None:
+    def _update_links(self) -> None:
         self._links.update((*self._members.values(), *self._vanished.values()))
 
     async def _look_for(self, member: Member) -> None:
@@ -105,8 +105,8 @@ class Keepers:
         """A member that has vanished does not answer: it is gone."""
         if self._vanished.get(member.replica) == member:
             del self._vanished[member.replica]
-            self._is_gone(member)
-            self._tell_links()
+            self._record_departure(member)
+            self._update_links()
 
     async def holder(self, key: SessionKey, head: Head) -> Owner | None:
         """The owner that the journal names, if its process lives and says that it has the session in memory. Raises
@@ -118,7 +118,7 @@ class Keepers:
         if member is None:
             forgetful = asyncio.get_running_loop().time() < self._forgetful_until
             if replica and forgetful and await self._may_be_back(replica):
-                raise changing_hands()
+                raise session_moving_error()
             return None
         if self._links.suspect(member):
             return None
@@ -128,7 +128,7 @@ class Keepers:
         except (LinkDown, SessileError, TimeoutError) as error:
             log.info("holder_not_asked", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
             return None
-        return owner if owner is not None and described(owner) == head.owner else None
+        return owner if owner is not None and owner_label(owner) == head.owner else None
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
         """Whether a replica that the directory may have forgotten runs, as a process that we have not met."""
@@ -140,7 +140,7 @@ class Keepers:
         except LinkDown as down:
             return isinstance(down, Replaced)
         finally:
-            self._tell_links()
+            self._update_links()
         return True
 
     # -- LinkEvents ------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
         self._closed = False
         self.missed = 0
 
-    def tell(self, key: SessionKey, owner: Owner) -> None:
+    def push(self, key: SessionKey, owner: Owner) -> None:
         if self._closed:
             return
         if len(self._unread) >= UNREAD_MAX:
@@ -109,7 +109,7 @@ class Freshness:
         self._handed_out = 0
         self._news = asyncio.Event()
 
-    def answered(self, version: int) -> None:
+    def record_answer(self, version: int) -> None:
         """Some answer carried this version."""
         self.seen = max(self.seen, version)
         if version > self._handed_out:
@@ -118,7 +118,7 @@ class Freshness:
     def lease_missing(self) -> None:
         self._news.set()
 
-    def handed_out(self, version: int) -> None:
+    def record_returned(self, version: int) -> None:
         """A whole view of this version went to the caller."""
         self.seen = max(self.seen, version)
         self._handed_out = max(self._handed_out, version)

@@ -1,6 +1,6 @@
 """The directory of one process, and of the simulator's cluster under virtual time.
 
-One `MemoryStore` stands for the server, one `MemoryDirectory` per process for the connection to it: each handle has
+One `DirectoryState` stands for the server, one `MemoryDirectory` per process for the connection to it: each handle has
 its own closed flag, its own idea of the newest version, and its own `Faults`. Time is the running loop's `time()`.
 
 Without faults no call suspends, so none can be cancelled half way. With them, a call that is cancelled while
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from actors.directory.common import LEASE_TTL_S, Activations, Announcement, Freshness
-from actors.directory.rules import MemoryStore
+from actors.directory.rules import DirectoryState
 from sessions.model.errors import Unavailable
 from sessions.model.types import ReplicaId, SessionKey
 from sessions.ports import Claim, Member, Owner, View
@@ -37,12 +37,12 @@ class MemoryDirectory:
 
     def __init__(
         self,
-        store: MemoryStore | None = None,
+        store: DirectoryState | None = None,
         *,
         lease_ttl_s: float = LEASE_TTL_S,
         faults: Faults | None = None,
     ) -> None:
-        self._store = MemoryStore() if store is None else store
+        self._store = DirectoryState() if store is None else store
         self._ttl_s = lease_ttl_s
         self._faults = faults
         self._freshness = Freshness()
@@ -74,7 +74,7 @@ class MemoryDirectory:
         finally:
             await self._reply("announce")
         self._generations[identity] = generation
-        self._freshness.handed_out(answer.version)
+        self._freshness.record_returned(answer.version)
         return answer
 
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
@@ -88,7 +88,7 @@ class MemoryDirectory:
         await self._request("view")
         view = self._store.view(seen=self._freshness.seen, now=_now())
         await self._reply("view")
-        self._freshness.handed_out(view.version)
+        self._freshness.record_returned(view.version)
         return view
 
     async def news(self) -> None:
@@ -151,7 +151,7 @@ class MemoryDirectory:
         if self._faults is not None:
             await self._faults.reply(operation)
         if tells_version:
-            self._freshness.answered(version)
+            self._freshness.record_answer(version)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -45,7 +45,7 @@ class NotSent(Exception):
     """The server has not seen the call."""
 
 
-class Lost(Exception):
+class ReplyLost(Exception):
     """The call was written and its answer did not come."""
 
 
@@ -58,7 +58,7 @@ class _Call:
         self.answer = answer
         self.since = since
 
-    def fail(self, kind: type[NotSent] | type[Lost], cause: BaseException | str) -> None:
+    def fail(self, kind: type[NotSent] | type[ReplyLost], cause: BaseException | str) -> None:
         """Each call gets an exception object of its own: shared ones would mix their tracebacks."""
         if self.answer.done():
             return
@@ -78,7 +78,7 @@ class _Call:
             self.answer.set_exception(error)
 
 
-class Lane:
+class PipelinedConnection:
     def __init__(self, make: Callable[[], AbstractConnection], *, timeout_s: float) -> None:
         """`make` gives a new, unconnected connection. Connecting takes at most `timeout_s`, and so does each batch."""
         self._make = make
@@ -126,7 +126,7 @@ class Lane:
                 await self._serve(batch)
         finally:
             for call in batch:
-                call.fail(Lost, "the connection was given up")
+                call.fail(ReplyLost, "the connection was given up")
             self._refuse_waiting("the connection was given up")
 
     async def _serve(self, batch: list[_Call]) -> None:
@@ -156,7 +156,7 @@ class Lane:
                     await self._answer(connection, call)
         except (RedisError, OSError) as error:
             for call in batch:
-                call.fail(Lost, error)
+                call.fail(ReplyLost, error)
             await self._disconnect()
 
     async def _answer(self, connection: AbstractConnection, call: _Call) -> None:

@@ -26,11 +26,11 @@ PAUSE_MAX_S: Final = 2.0
 log = structlog.get_logger(__name__)
 
 
-class Broken(Exception):
+class PubSubBroken(Exception):
     """The connection said something that ends it: a slot that moved away, or no answer."""
 
 
-class Subscription:
+class PubSubListener:
     def __init__(self, servers: Servers, channels: list[str], tell: Callable[[bytes], None], *, quiet_s: float) -> None:
         """`tell` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
         self._servers = servers
@@ -64,7 +64,12 @@ class Subscription:
                 async with asyncio.TaskGroup() as listeners:
                     for make, channels in self._servers.spread(self._channels):
                         listeners.create_task(self._listen(make(), channels))
-            except* (RedisError, OSError, Broken, NotSent) as errors:  # also ResponseError: MOVED, a missing right
+            except* (
+                RedisError,
+                OSError,
+                PubSubBroken,
+                NotSent,
+            ) as errors:  # also ResponseError: MOVED, a missing right
                 if self.live.is_set():
                     pause_s = PAUSE_S
                     log.warning("directory_subscription_lost", error=_first(errors))
@@ -93,7 +98,7 @@ class Subscription:
             answer = await connection.read_response(timeout=self._quiet_s)
             match answer:
                 case None if asked:
-                    raise Broken("the server is silent")
+                    raise PubSubBroken("the server is silent")
                 case None:
                     await send(connection, [("PING",)])
                     asked = True
@@ -105,7 +110,7 @@ class Subscription:
                     if not self._missing:
                         self.live.set()
                 case [b"sunsubscribe", *_]:
-                    raise Broken("a slot has moved away")
+                    raise PubSubBroken("a slot has moved away")
                 case _:
                     pass  # the answer to a PING
             asked = False

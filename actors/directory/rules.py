@@ -56,7 +56,7 @@ class Lease(msgspec.Struct):
         return self.member.replica, self.member.incarnation, self.generation
 
 
-class Entry(msgspec.Struct, frozen=True):
+class DirectoryEntry(msgspec.Struct, frozen=True):
     owner: Owner
     generation: int
 
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True):
         return self.owner.replica, self.owner.incarnation, self.generation
 
 
-class MemoryStore:
+class DirectoryState:
     """The state that all handles of one memory directory share, as a server's would be."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class MemoryStore:
         self.told = 0  # what answers about sessions say of it: the version at the last announcement or withdrawal
         self._leases: dict[ReplicaId, Lease] = {}
         self._visible: set[ReplicaId] = set()  # those in the view of `version`
-        self._entries: dict[SessionKey, Entry] = {}
+        self._entries: dict[SessionKey, DirectoryEntry] = {}
         self._held: dict[tuple[ReplicaId, str, int], set[SessionKey]] = {}
         self._interest: dict[SessionKey, dict[str, float]] = {}
         self._interest_ends: deque[tuple[float, SessionKey, str]] = deque()
@@ -167,7 +167,7 @@ class MemoryStore:
             raise lease_missing(owner.replica)
         if entry is not None:
             self._held[entry.holder].discard(key)
-        claimed = Entry(owner, lease.generation)
+        claimed = DirectoryEntry(owner, lease.generation)
         self._entries[key] = claimed
         self._held.setdefault(claimed.holder, set()).add(key)
         return Claim(won=True, owner=owner)
@@ -178,7 +178,7 @@ class MemoryStore:
             del self._entries[key]
             self._held[entry.holder].discard(key)
 
-    def _counts(self, entry: Entry, now: float) -> bool:
+    def _counts(self, entry: DirectoryEntry, now: float) -> bool:
         lease = self._leases.get(entry.owner.replica)
         return lease is not None and lease.holder == entry.holder and lease.alive(now)
 
@@ -195,7 +195,7 @@ class MemoryStore:
     def activated(self, key: SessionKey, owner: Owner, *, now: float) -> None:
         for gateway in self.watchers(key, now=now):
             for listener in self._listeners.get(gateway, ()):
-                listener.tell(key, owner)
+                listener.push(key, owner)
 
     def listen(self, gateway: str) -> Activations:
         def forget(listener: Activations) -> None:

@@ -1,8 +1,8 @@
 """Which server a partition lives on, and the lane to it: one server (plain, unix, Sentinel) or a cluster.
 
-`Servers.call` sends a command to the server of a key and raises what `Lane.call` raises. On a cluster it follows MOVED
-and ASK, and reads the map of slots again when a node is gone; `NotSent` and `Lost` keep their meaning, because only
-calls that no server has accepted are sent on.
+`Servers.call` sends a command to the server of a key and raises what `PipelinedConnection.call` raises. On a cluster it
+follows MOVED and ASK, and reads the map of slots again when a node is gone; `NotSent` and `Lost` keep their meaning,
+because only calls that no server has accepted are sent on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from actors.directory.pipelined_connection import Lane, NotSent, Word
+from actors.directory.pipelined_connection import NotSent, PipelinedConnection, Word
 
 HOPS_MAX: Final = 5
 TRY_AGAIN_PAUSE_S: Final = 0.05
@@ -52,12 +52,12 @@ class Servers(Protocol):
         ...
 
 
-class OneServer:
+class StandaloneServer:
     together = True
 
     def __init__(self, client: Redis, *, timeout_s: float) -> None:
         self._client = client
-        self._lane = Lane(self._connection, timeout_s=timeout_s)
+        self._lane = PipelinedConnection(self._connection, timeout_s=timeout_s)
 
     def _connection(self) -> AbstractConnection:
         connection: AbstractConnection = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
@@ -80,13 +80,13 @@ class OneServer:
         return [(self._connection, list(keys))]
 
 
-class ManyServers:
+class ClusterServers:
     together = False
 
     def __init__(self, client: RedisCluster, *, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, PipelinedConnection] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -158,13 +158,13 @@ class ManyServers:
         except NotSent:
             return None
 
-    def _lane(self, name: str) -> Lane:
+    def _lane(self, name: str) -> PipelinedConnection:
         lane = self._lanes.get(name)
         if lane is None:
             node = self._client.get_node(node_name=name)
             if node is None:
                 raise NotSent(f"{name} is not a node of the cluster that we know")
-            lane = self._lanes[name] = Lane(lambda: _connection_to(node), timeout_s=self._timeout_s)
+            lane = self._lanes[name] = PipelinedConnection(lambda: _connection_to(node), timeout_s=self._timeout_s)
         return lane
 
     def spread(self, keys: Iterable[str]) -> list[tuple[Callable[[], AbstractConnection], list[str]]]:
@@ -185,5 +185,5 @@ def _maker(node: ClusterNode) -> Callable[[], AbstractConnection]:
 
 def servers_for(client: Redis | RedisCluster, *, timeout_s: float) -> Servers:
     if isinstance(client, RedisCluster):
-        return ManyServers(client, timeout_s=timeout_s)
-    return OneServer(client, timeout_s=timeout_s)
+        return ClusterServers(client, timeout_s=timeout_s)
+    return StandaloneServer(client, timeout_s=timeout_s)

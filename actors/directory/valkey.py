@@ -45,8 +45,8 @@ from actors.directory.common import (
     partition_of,
     session_name,
 )
-from actors.directory.pipelined_connection import Lost, NotSent, Word
-from actors.directory.pubsub import QUIET_S, Subscription
+from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
+from actors.directory.pubsub import QUIET_S, PubSubListener
 from actors.directory.rules import GRACE_TTLS, lease_missing, replaced, stable
 from actors.directory.scripts import Script, script
 from actors.directory.topology import servers_for
@@ -95,7 +95,7 @@ class ValkeyDirectory:
         self._generations: dict[tuple[ReplicaId, str], int] = {}
         self._tidy_next = 0
         self._sweeping: set[int] = set()
-        self._subscriptions: dict[Activations, tuple[str, Subscription]] = {}
+        self._subscriptions: dict[Activations, tuple[str, PubSubListener]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._open = False
 
@@ -106,7 +106,7 @@ class ValkeyDirectory:
         try:
             await self._servers.open()
             info = await self._servers.call(self._key(0, "meta"), "INFO")
-        except (NotSent, Lost) as error:
+        except (NotSent, ReplyLost) as error:
             raise self._not_opened(error) from error
         except RedisError as error:
             raise self._refused(error) from error
@@ -169,13 +169,13 @@ class ValkeyDirectory:
                 msgspec.json.encode(member),
             ],
         )
-        self._freshness.answered(version)
+        self._freshness.record_answer(version)
         if status == b"replaced":
             raise replaced(replica)
         generation, *members = rest
         rejoined = await self._lease(replica, incarnation, generation, version)
         self._generations[replica, incarnation] = generation
-        self._freshness.handed_out(version)
+        self._freshness.record_returned(version)
         return Announcement(version, _members(members), rejoined)
 
     async def _lease(self, replica: ReplicaId, incarnation: str, generation: int, version: int) -> frozenset[int]:
@@ -208,7 +208,7 @@ class ValkeyDirectory:
         # Whoever joins again under this name joins anew: nothing that was claimed before counts for it.
         self._generations.pop((replica, incarnation), None)
         (version,) = await self._run(script("resign"), [self._members, self._members_meta], [replica, incarnation])
-        self._freshness.answered(version)
+        self._freshness.record_answer(version)
         await self._all(
             [
                 self._run(
@@ -224,7 +224,7 @@ class ValkeyDirectory:
         version, *members = await self._run(
             script("view"), [self._members, self._members_meta], [self._freshness.seen, GRACE_TTLS]
         )
-        self._freshness.handed_out(version)
+        self._freshness.record_returned(version)
         return View(version, _members(members))
 
     async def news(self) -> None:
@@ -236,7 +236,7 @@ class ValkeyDirectory:
         version, *owner = await self._run(
             script("locate"), self._partition_keys(partition_of(key)), [session_name(key)]
         )
-        self._freshness.answered(version)
+        self._freshness.record_answer(version)
         return _owner(owner) if owner else None
 
     async def claim(self, key: SessionKey, owner: Owner, *, instead_of: Owner | None = None) -> Claim:
@@ -244,7 +244,7 @@ class ValkeyDirectory:
         if instead_of is not None:
             words += [instead_of.replica, instead_of.incarnation, instead_of.activation]
         won, version, *holder = await self._run(script("claim"), self._partition_keys(partition_of(key)), words)
-        self._freshness.answered(version)
+        self._freshness.record_answer(version)
         if won == NO_LEASE:
             self._freshness.lease_missing()
             raise lease_missing(owner.replica)
@@ -257,7 +257,7 @@ class ValkeyDirectory:
             [owners, meta],
             [session_name(key), owner.replica, owner.incarnation, owner.activation],
         )
-        self._freshness.answered(version)
+        self._freshness.record_answer(version)
 
     # -- readers ------------------------------------------------------------------------------------
 
@@ -299,16 +299,16 @@ class ValkeyDirectory:
 
         stream = Activations(forget)
 
-        def tell(message: bytes) -> None:
+        def push(message: bytes) -> None:
             try:
                 key, owner = msgspec.msgpack.decode(message, type=Told)
             except msgspec.MsgspecError as error:
                 log.warning("directory_message_refused", error=str(error))
             else:
-                stream.tell(key, owner)
+                stream.push(key, owner)
 
         channels = [self._key(partition, f"told:{gateway}") for partition in range(PARTITIONS)]
-        self._subscriptions[stream] = (gateway, Subscription(self._servers, channels, tell, quiet_s=self._quiet_s))
+        self._subscriptions[stream] = (gateway, PubSubListener(self._servers, channels, push, quiet_s=self._quiet_s))
         return stream
 
     # -- keys ---------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class ValkeyDirectory:
                     return await self._servers.call(keys[0], "EVAL", what.text, *arguments)
             except NotSent as error:
                 raise self._unavailable(error) from error
-            except Lost as error:
+            except ReplyLost as error:
                 if what.writes:
                     raise OutcomeUnknown(
                         "directory_outcome_unknown", "The session directory took a request and did not answer."

@@ -19,7 +19,7 @@ import structlog
 
 from actors.cluster.membership import Membership
 from actors.cluster.placement import Placement
-from actors.handoff.source import Migration, StaysHere
+from actors.handoff.source import HandoffAbandoned, HandoffSource
 from actors.hosting.runtime import Runtime
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
@@ -47,7 +47,7 @@ class Drain:
         runtime: Runtime,
         engine: Engine,
         membership: Membership,
-        migration: Migration,
+        migration: HandoffSource,
         placement: Placement,
         *,
         limits: DrainLimits | None = None,
@@ -72,7 +72,7 @@ class Drain:
         what begins is written down before it does. Raises Unavailable, and nothing begins, where that cannot be and
         somebody asked who can ask again; the end of the process (`BY_SIGNAL`) waits for no journal."""
         if self._running is None:
-            await self._written_down(by)
+            await self._audit_drain(by)
         if self._running is None:
             self._runtime.draining = True
             self._membership.change(draining=True)
@@ -83,7 +83,7 @@ class Drain:
         await self._running
         report(self.handed_off, self.parked, 0)
 
-    async def _written_down(self, by: str) -> None:
+    async def _audit_drain(self, by: str) -> None:
         if self._audit is None:
             return
         detail = {"replica": str(self._runtime.replica), "by": by}
@@ -110,15 +110,15 @@ class Drain:
                 while self._runtime.num_present:
                     before = self.handed_off + self.parked
                     patient = loop.time() < deadline - self.limits.drain_s / 2
-                    await asyncio.gather(*(self._leave(key, attempts, patient) for key in self._in_order()))
+                    await asyncio.gather(*(self._leave(key, attempts, patient) for key in self._keys_in_drain_order()))
                     if self.handed_off + self.parked == before:
                         await asyncio.sleep(self.limits.pause_s)
         except TimeoutError:
             log.warning("drained_in_part", left=self._runtime.num_present)
-            await asyncio.gather(*(self._park(key) for key in self._in_order()))
+            await asyncio.gather(*(self._park(key) for key in self._keys_in_drain_order()))
         log.info("drained", handed_off=self.handed_off, parked=self.parked)
 
-    def _in_order(self) -> list[SessionKey]:
+    def _keys_in_drain_order(self) -> list[SessionKey]:
         """Open answers before idle sessions, read ones before others."""
         runtime = self._runtime
         actors = sorted(runtime.actors, key=lambda actor: (not actor.open, not runtime.readers(actor.key)))
@@ -145,7 +145,7 @@ class Drain:
             if self._runtime.actor(key) is actor:
                 await self._migration.hand_off(key, target)
                 self.handed_off += 1
-        except StaysHere as reason:
+        except HandoffAbandoned as reason:
             log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
         except SessileError as error:  # it went by another way
             log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)

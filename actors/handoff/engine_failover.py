@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from actors.cluster.membership import Membership
-from actors.handoff.operator_handoff import Moving
+from actors.handoff.operator_handoff import OperatorHandoff
 from actors.hosting.runtime import Runtime
 from sessions.model.errors import SessileError
 from sessions.model.types import SessionKey
@@ -24,11 +24,11 @@ log = structlog.get_logger(__name__)
 AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
 
 
-class Evacuation:
+class EngineFailover:
     """`run` ends only by cancellation."""
 
     def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, moving: Moving, *, look_s: float = 0.2
+        self, runtime: Runtime, engine: Engine, membership: Membership, moving: OperatorHandoff, *, look_s: float = 0.2
     ) -> None:
         self.moved = 0
         self._runtime = runtime

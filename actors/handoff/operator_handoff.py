@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from actors.cluster.membership import Membership
 from actors.cluster.placement import Placement
-from actors.handoff.source import Migration, StaysHere
+from actors.handoff.source import HandoffAbandoned, HandoffSource
 from actors.hosting.runtime import Runtime
 from sessions.model.authorization import not_found
 from sessions.model.errors import BadInput, Conflict
@@ -16,11 +16,11 @@ from sessions.model.types import SessionKey
 from sessions.ports import Engine, Member, Owner
 
 
-class Moving:
-    """Implements `actors.peer.server.Mover` for one replica."""
+class OperatorHandoff:
+    """Implements `actors.peer.server.SessionMover` for one replica."""
 
     def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, migration: Migration, placement: Placement
+        self, runtime: Runtime, engine: Engine, membership: Membership, migration: HandoffSource, placement: Placement
     ) -> None:
         self._runtime = runtime
         self._engine = engine
@@ -36,7 +36,7 @@ class Moving:
         target = self._target(key, to)
         try:
             return await self._migration.hand_off(key, target)
-        except StaysHere as reason:
+        except HandoffAbandoned as reason:
             raise Conflict("session_stays", f"It stays where it is: {reason}.", retryable=True) from reason
 
     def _target(self, key: SessionKey, to: str) -> Member:

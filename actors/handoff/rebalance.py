@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from actors.cluster.membership import Membership
-from actors.handoff.source import Migration, StaysHere
+from actors.handoff.source import HandoffAbandoned, HandoffSource
 from actors.hosting.runtime import Runtime
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, SessionKey
@@ -29,7 +29,7 @@ from sessions.ports import Engine, Member, View
 log = structlog.get_logger(__name__)
 
 
-class Bounds(Protocol):
+class PlacementLimits(Protocol):
     def limits(self, view: View, *, model: str | None = None) -> Mapping[ReplicaId, float]:
         """The load up to which each member is in its bound (`actors.cluster.placement`)."""
         ...
@@ -51,8 +51,8 @@ class Rebalancer:
         runtime: Runtime,
         engine: Engine,
         membership: Membership,
-        migration: Migration,
-        bounds: Bounds,
+        migration: HandoffSource,
+        bounds: PlacementLimits,
         *,
         load: Callable[[], float],
         limits: RebalanceLimits | None = None,
@@ -108,7 +108,7 @@ class Rebalancer:
         try:
             await self._migration.hand_off(key, target)
             self.moved += 1
-        except StaysHere as reason:
+        except HandoffAbandoned as reason:
             log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
         except SessileError as error:
             log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)

@@ -29,7 +29,7 @@ import structlog
 
 from actors.hosting.runtime import Runtime
 from actors.peer import frames as pf
-from actors.peer.links import LinkDown, Links, PeerLink, Talk
+from actors.peer.links import HandoffChannel, LinkDown, Links, PeerLink
 from sessions.actor.actor import Actor, Phase
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import SessionKey, pack_tokens
@@ -49,11 +49,11 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     at_once: int = 8  # sessions that leave at the same time
 
 
-class StaysHere(Exception):
+class HandoffAbandoned(Exception):
     """The session was not handed off, for this reason, and goes on here."""
 
 
-class Migration:
+class HandoffSource:
     """The hand-offs that leave a replica."""
 
     def __init__(self, runtime: Runtime, engine: Engine, links: Links, *, limits: HandoffLimits | None = None) -> None:
@@ -73,7 +73,7 @@ class Migration:
     async def hand_off(self, key: SessionKey, target: Member) -> Owner:
         """Moves a session. Raises StaysHere, or Unavailable when it was lost to somebody else meanwhile."""
         if key in self._leaving:
-            raise StaysHere("it is leaving already")
+            raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
         outcome, begun_at = "failed", asyncio.get_running_loop().time()
         try:
@@ -83,8 +83,8 @@ class Migration:
             return owner
         except LinkDown as down:
             outcome = "stayed"
-            raise StaysHere(f"{target.replica}: {down}") from down
-        except StaysHere:
+            raise HandoffAbandoned(f"{target.replica}: {down}") from down
+        except HandoffAbandoned:
             outcome = "stayed"
             raise
         finally:
@@ -95,9 +95,9 @@ class Migration:
     async def _hand_off(self, key: SessionKey, target: Member) -> Owner:
         actor = self._runtime.actor(key)
         if actor is None or actor.phase is not Phase.WARM:
-            raise StaysHere("it is not here")
+            raise HandoffAbandoned("it is not here")
         link: PeerLink = await self._links.get(target)
-        with link.talk() as talk:
+        with link.open_handoff() as talk:
             try:
                 await self._reserve(talk, actor)
                 await self._bring_up(talk, actor)
@@ -109,25 +109,25 @@ class Migration:
         await self._engine.park(key)
         return owner
 
-    async def _hear(self, talk: Talk, seconds: float) -> pf.HandoffAnswer:
+    async def _receive(self, talk: HandoffChannel, seconds: float) -> pf.HandoffAnswer:
         """The target's next word. Raises StaysHere when it gives up, or says nothing for so long."""
         try:
             async with asyncio.timeout(seconds):
-                said = await talk.hear()
+                said = await talk.receive()
         except TimeoutError:
-            raise StaysHere("the target says nothing") from None
+            raise HandoffAbandoned("the target says nothing") from None
         if isinstance(said, pf.Abort):
-            raise StaysHere(f"the target does not take it: {said.reason}")
+            raise HandoffAbandoned(f"the target does not take it: {said.reason}")
         return said
 
     # -- before the seal ---------------------------------------------------------------------------------------------
 
-    async def _reserve(self, talk: Talk, actor: Actor) -> None:
+    async def _reserve(self, talk: HandoffChannel, actor: Actor) -> None:
         longest = max((len(ledger) for ledger in await _ledgers(actor)), default=0)
-        talk.say(pf.Reserve(talk.number, actor.key, longest))
-        await self._hear(talk, self.limits.reserve_s)
+        talk.send(pf.Reserve(talk.number, actor.key, longest))
+        await self._receive(talk, self.limits.reserve_s)
 
-    async def _bring_up(self, talk: Talk, actor: Actor) -> None:
+    async def _bring_up(self, talk: HandoffChannel, actor: Actor) -> None:
         """Has the target hold KV for all but a rest of the session's ledgers."""
         told: list[array[int]] = []
         for ledger in await _ledgers(actor):
@@ -136,7 +136,7 @@ class Migration:
         last: array[int] = array("I")
         for _ in range(self.limits.rounds_max):
             ledgers = await _ledgers(actor)
-            rests = [len(ledger) - covered(ledger, told) for ledger in ledgers]
+            rests = [len(ledger) - covered_prefix_length(ledger, told) for ledger in ledgers]
             rest = sum(rests)
             if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
                 return
@@ -146,15 +146,15 @@ class Migration:
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:
-                    keep = common(last, ledger)
-                    talk.say(pf.Prefill(talk.number, keep, pack_tokens(ledger[keep:])))
-                    said = await self._hear(talk, self.limits.kv_s)
-                    told.append(ledger[: said.tokens] if isinstance(said, pf.Ready) else ledger[:0])
+                    keep = common_prefix_length(last, ledger)
+                    talk.send(pf.HandoffPrefill(talk.number, keep, pack_tokens(ledger[keep:])))
+                    said = await self._receive(talk, self.limits.kv_s)
+                    told.append(ledger[: said.tokens] if isinstance(said, pf.HandoffReady) else ledger[:0])
                     last = ledger
             if actor.phase is not Phase.WARM:
-                raise StaysHere("it left by itself")
+                raise HandoffAbandoned("it left by itself")
 
-    async def _copy(self, talk: Talk, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
+    async def _copy(self, talk: HandoffChannel, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
         """Sends what there is of a ledger's KV where that is more than the target was `told`; adds what it has then."""
         try:
             async with asyncio.timeout(self.limits.kv_s):
@@ -165,49 +165,49 @@ class Migration:
         if export is None:
             return
         async with contextlib.aclosing(export.chunks) as chunks:
-            news = common(ledger, export.ledger) - covered(ledger, told)
+            news = common_prefix_length(ledger, export.ledger) - covered_prefix_length(ledger, told)
             if news > 0 and 2 * news >= len(export.ledger):  # else it is another branch's, and most of it of no use
                 tokens = await self._send(talk, key, chunks)
                 told.append(export.ledger[:tokens])
 
-    async def _send(self, talk: Talk, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
+    async def _send(self, talk: HandoffChannel, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
         """Returns how many tokens the target has of it."""
         under_way, sent = 0, False
-        async with contextlib.aclosing(_whole(chunks, key)) as whole:
+        async with contextlib.aclosing(_log_export_errors(chunks, key)) as whole:
             async for chunk in whole:
                 while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
-                    said = await self._hear(talk, self.limits.kv_s)
-                    if isinstance(said, pf.ChunkTaken):
+                    said = await self._receive(talk, self.limits.kv_s)
+                    if isinstance(said, pf.KVSnapshotCredit):
                         under_way -= said.num_bytes
                 if chunk:
-                    talk.say(pf.Chunk(talk.number, chunk))
+                    talk.send(pf.KVSnapshotChunk(talk.number, chunk))
                     under_way, sent = under_way + len(chunk), True
         if not sent:
             return 0
-        talk.say(pf.Chunk(talk.number, b""))
+        talk.send(pf.KVSnapshotChunk(talk.number, b""))
         while True:
-            said = await self._hear(talk, self.limits.kv_s)
-            if isinstance(said, pf.Ready):
+            said = await self._receive(talk, self.limits.kv_s)
+            if isinstance(said, pf.HandoffReady):
                 return said.tokens
 
     # -- the seal and after ------------------------------------------------------------------------------------------
 
-    async def _switch(self, talk: Talk, actor: Actor) -> Owner:
+    async def _switch(self, talk: HandoffChannel, actor: Actor) -> Owner:
         """Seals, and finds out who has the session then. Cancelling leaves it with exactly one owner, too."""
         owner = self._runtime.ownership.owner(actor.key)
         if owner is None:
-            raise StaysHere("it left by itself")
+            raise HandoffAbandoned("it left by itself")
         sealed_at = asyncio.get_running_loop().time()
         try:
             await actor.seal()
             if actor.phase is not Phase.SEALED:
-                raise StaysHere("it left by itself")
-            talk.say(pf.Sealed(talk.number, owner, actor.epoch, actor.top))
-            said = await self._hear(talk, self.limits.take_s)
-            assert isinstance(said, pf.Taken)
+                raise HandoffAbandoned("it left by itself")
+            talk.send(pf.Sealed(talk.number, owner, actor.epoch, actor.top))
+            said = await self._receive(talk, self.limits.take_s)
+            assert isinstance(said, pf.SessionTaken)
         except BaseException as error:
             await asyncio.shield(self._resolve(actor))
-            if isinstance(error, StaysHere | LinkDown) and self._runtime.actor(actor.key) is not actor:
+            if isinstance(error, HandoffAbandoned | LinkDown) and self._runtime.actor(actor.key) is not actor:
                 raise Unavailable("session_moving", "The session went to another replica.") from error
             raise
         self._measures.handoff_s.of("seal").observe(asyncio.get_running_loop().time() - sealed_at)
@@ -228,7 +228,7 @@ class Migration:
             actor.lost()
 
 
-async def _whole(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
+async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
     """What the engine gives; where it fails it ends, and the target refuses what is not whole, and computes it."""
     try:
         async for chunk in chunks:
@@ -245,12 +245,12 @@ async def _ledgers(actor: Actor) -> list[array[int]]:
         return []
 
 
-def covered(ledger: array[int], told: list[array[int]]) -> int:
+def covered_prefix_length(ledger: array[int], told: list[array[int]]) -> int:
     """How many leading tokens of a ledger are among what was told."""
-    return max((common(ledger, each) for each in told), default=0)
+    return max((common_prefix_length(ledger, each) for each in told), default=0)
 
 
-def common(one: array[int], other: array[int]) -> int:
+def common_prefix_length(one: array[int], other: array[int]) -> int:
     """How many leading tokens two ledgers share. Compares slices, halving: ledgers have thousands of tokens."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:

@@ -34,21 +34,21 @@ Post = Callable[[pf.Frame], int]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class Reception:
+class HandoffTarget:
     """What a replica's `PeerHost` asks for hand-offs."""
 
     def __init__(self, runtime: Runtime, engine: Engine, *, arrivals_max: int = 64) -> None:
         self.runtime = runtime
         self.engine = engine
         self.arrivals_max = arrivals_max
-        self.arriving: dict[SessionKey, Arrival] = {}
+        self.arriving: dict[SessionKey, IncomingHandoff] = {}
         self.taken = 0
 
-    def visit(self, post: Post, spawn: Spawn) -> Visit:
-        return Visit(self, post, spawn)
+    def open_session(self, post: Post, spawn: Spawn) -> HandoffTargetSession:
+        return HandoffTargetSession(self, post, spawn)
 
 
-class Arrival:
+class IncomingHandoff:
     """One session on its way here."""
 
     def __init__(self, number: int, key: SessionKey) -> None:
@@ -61,28 +61,28 @@ class Arrival:
         self.work: asyncio.Task[None] | None = None
 
 
-class Visit:
+class HandoffTargetSession:
     """The hand-offs of one link."""
 
-    def __init__(self, reception: Reception, post: Post, spawn: Spawn) -> None:
+    def __init__(self, reception: HandoffTarget, post: Post, spawn: Spawn) -> None:
         self._reception = reception
         self._post = post
         self._spawn = spawn
-        self._arrivals: dict[int, Arrival] = {}
+        self._arrivals: dict[int, IncomingHandoff] = {}
 
-    def arrive(self, frame: pf.Frame) -> None:
+    def receive(self, frame: pf.Frame) -> None:
         """A frame of a hand-off. Raises ValueError for one that is out of place."""
         if isinstance(frame, pf.Reserve):
             self._reserve(frame)
             return
-        assert isinstance(frame, pf.Chunk | pf.Prefill | pf.Sealed | pf.Abort)
+        assert isinstance(frame, pf.KVSnapshotChunk | pf.HandoffPrefill | pf.Sealed | pf.Abort)
         arrival = self._arrivals.get(frame.handoff)
         if arrival is None:
             return  # refused or given up before this came
         match frame:
-            case pf.Chunk():
+            case pf.KVSnapshotChunk():
                 self._chunk(arrival, frame.data)
-            case pf.Prefill():
+            case pf.HandoffPrefill():
                 if frame.keep > len(arrival.ledger):
                     raise ValueError("Prefill: keeps more than there is")
                 arrival.ledger = arrival.ledger[: frame.keep] + unpack_tokens(frame.tokens)
@@ -115,11 +115,11 @@ class Visit:
         if reason is not None:
             self._post(pf.Abort(frame.handoff, reason))
             return
-        arrival = Arrival(frame.handoff, frame.key)
+        arrival = IncomingHandoff(frame.handoff, frame.key)
         self._arrivals[frame.handoff] = reception.arriving[frame.key] = arrival
         self._post(pf.Reserved(frame.handoff))
 
-    def _drop(self, arrival: Arrival) -> None:
+    def _drop(self, arrival: IncomingHandoff) -> None:
         """The session does not come (or has come): its room is free."""
         self._arrivals.pop(arrival.number, None)
         if self._reception.arriving.get(arrival.key) is arrival:
@@ -129,7 +129,7 @@ class Visit:
 
     # -- KV --------------------------------------------------------------------------------------------------------
 
-    def _begin(self, arrival: Arrival, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+    def _begin(self, arrival: IncomingHandoff, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
         if arrival.busy:
             raise ValueError("one question at a time")
         arrival.busy = True
@@ -144,24 +144,24 @@ class Visit:
             except Exception as error:  # noqa: BLE001 - KV is a cache: what an engine does here costs tokens at most
                 log.warning("kv_not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=repr(error))
             arrival.work, arrival.busy = None, False
-            self._post(pf.Ready(arrival.number, tokens))
+            self._post(pf.HandoffReady(arrival.number, tokens))
 
         self._spawn(answer())
 
-    def _chunk(self, arrival: Arrival, data: bytes) -> None:
+    def _chunk(self, arrival: IncomingHandoff, data: bytes) -> None:
         if arrival.chunks is None:
             chunks = arrival.chunks = asyncio.Queue()
             self._begin(arrival, lambda: self._import(arrival, chunks))
         arrival.chunks.put_nowait(data)
 
-    async def _import(self, arrival: Arrival, chunks: asyncio.Queue[bytes]) -> int:
+    async def _import(self, arrival: IncomingHandoff, chunks: asyncio.Queue[bytes]) -> int:
         """Feeds the snapshot to the engine, and whatever the engine does not want to nobody."""
         ended = False
 
         async def arriving() -> AsyncIterator[bytes]:
             nonlocal ended
             while data := await chunks.get():
-                self._post(pf.ChunkTaken(arrival.number, len(data)))
+                self._post(pf.KVSnapshotCredit(arrival.number, len(data)))
                 yield data
             ended = True
 
@@ -172,13 +172,13 @@ class Visit:
             failed = error
         await stream.aclose()  # type: ignore[attr-defined]
         while not ended and (data := await chunks.get()):
-            self._post(pf.ChunkTaken(arrival.number, len(data)))
+            self._post(pf.KVSnapshotCredit(arrival.number, len(data)))
         arrival.chunks = None  # another snapshot may follow
         if failed is not None:
             raise failed
         return tokens
 
-    async def _prefill(self, arrival: Arrival) -> int:
+    async def _prefill(self, arrival: IncomingHandoff) -> int:
         """Computes KV ahead, unless answers wait for the engine: then it could only wait behind them."""
         engine = self._reception.engine
         if engine.stats().waiting == 0:
@@ -187,12 +187,12 @@ class Visit:
 
     # -- the session -------------------------------------------------------------------------------------------------
 
-    async def _take(self, arrival: Arrival, sealed: pf.Sealed) -> None:
+    async def _take(self, arrival: IncomingHandoff, sealed: pf.Sealed) -> None:
         """The source has stopped: the session is claimed, granted, loaded and goes on here."""
         try:
             owner = await self._reception.runtime.adopt(arrival.key, sealed.owner)
             self._reception.taken += 1
-            self._post(pf.Taken(arrival.number, owner))
+            self._post(pf.SessionTaken(arrival.number, owner))
         except Moved as moved:
             self._post(pf.Abort(arrival.number, f"held by {moved.owner}"))
         except SessileError as error:

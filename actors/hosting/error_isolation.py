@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 @contextlib.contextmanager
-def apart(event: str, key: SessionKey) -> Iterator[None]:
+def isolate_errors(event: str, key: SessionKey) -> Iterator[None]:
     """Whatever fails inside is one session's and ends here, as `event` in the log. Cancellation passes."""
     try:
         yield

@@ -13,16 +13,16 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class _UnderWay(NamedTuple, Generic[T]):
+class _InflightCommand(NamedTuple, Generic[T]):
     command: object
     answer: asyncio.Future[T]
 
 
-class Copies(Generic[T]):
+class InflightCommands(Generic[T]):
     def __init__(self) -> None:
-        self._under_way: dict[Hashable, _UnderWay[T]] = {}
+        self._under_way: dict[Hashable, _InflightCommand[T]] = {}
 
-    async def answered(self, name: Hashable, command: object, answer: Callable[[], Awaitable[T]]) -> T:
+    async def execute_once(self, name: Hashable, command: object, answer: Callable[[], Awaitable[T]]) -> T:
         """What `answer` returns or raises, or what it did for an equal command of this name that is under way. A copy
         whose first is cancelled goes on by itself."""
         while (first := self._under_way.get(name)) is not None and first.command == command:
@@ -31,7 +31,7 @@ class Copies(Generic[T]):
                 return first.answer.result()
         if first is not None:  # another command under the same name: for the session to refuse
             return await answer()
-        mine = self._under_way[name] = _UnderWay(command, asyncio.get_running_loop().create_future())
+        mine = self._under_way[name] = _InflightCommand(command, asyncio.get_running_loop().create_future())
         try:
             answered = await answer()
         except Exception as error:

@@ -20,7 +20,7 @@ from sessions.model.types import SessionKey
 PUT_AWAY_MAX: Final = 100_000  # beyond it the oldest goes on though nobody reads it
 
 
-class Orphans:
+class OrphanPolicy:
     """The unread sessions of one replica."""
 
     def __init__(
@@ -77,4 +77,4 @@ class Orphans:
         if actor is not None and not self._read(key):
             if self._limits.orphan_policy == "pause":
                 self._paused.add(key)
-            actor.readers_gone(cancel=self._limits.orphan_policy == "cancel")
+            actor.readers_left(cancel=self._limits.orphan_policy == "cancel")

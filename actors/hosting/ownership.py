@@ -47,7 +47,7 @@ class Moved(Exception):
 Holder = Callable[[SessionKey, Head], Awaitable[Owner | None]]
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ActivatedSession(msgspec.Struct, frozen=True):
     """A session that is ours: the directory's entry, the granted head, its state and what was loaded."""
 
     owner: Owner
@@ -93,7 +93,7 @@ class Ownership:
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
-    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> Taken:
+    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
         """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
 
         The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
@@ -114,7 +114,7 @@ class Ownership:
             raise
         self._held[key] = owner
         self._confirmed[key] = doubts
-        return Taken(owner, granted, state, loaded)
+        return ActivatedSession(owner, granted, state, loaded)
 
     async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
         try:
@@ -132,12 +132,12 @@ class Ownership:
 
     async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
         """Claims in the place of `instead_of`, or of an older activation of ours."""
-        claim = await self._asked(key, owner, instead_of)
+        claim = await self._claim_with_retries(key, owner, instead_of)
         if not claim.won and self.is_ours(claim.owner):
-            claim = await self._asked(key, owner, claim.owner)
+            claim = await self._claim_with_retries(key, owner, claim.owner)
         return claim
 
-    async def _asked(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
+    async def _claim_with_retries(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
         """A claim is idempotent on its owner: one of unknown outcome is asked again. Raises OutcomeUnknown where it may
         stand, and another Unavailable where it does not."""
         unknown: OutcomeUnknown | None = None
@@ -160,13 +160,13 @@ class Ownership:
             return True
         if last_replica(head) == self.replica:
             return True
-        return instead_of is not None and head.owner == described(instead_of)
+        return instead_of is not None and head.owner == owner_label(instead_of)
 
     async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
         """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
         if self._holder is None or head is None or head.top == 0:
             return
-        if instead_of is not None and head.owner == described(instead_of):
+        if instead_of is not None and head.owner == owner_label(instead_of):
             return
         holder = await self._holder(key, head)
         if holder is not None:
@@ -179,22 +179,22 @@ class Ownership:
                 return await self._journal.grant(
                     key,
                     expected_fence=None if head is None else head.fence,
-                    owner=described(owner),
+                    owner=owner_label(owner),
                     new_epoch=Epoch(self._new_id()),
                     now_ms=self._now_ms(),
                 )
             except (Fenced, OutcomeUnknown):
                 before, head = head, await self._journal.head(key)
-                if head is not None and head.owner == described(owner):
+                if head is not None and head.owner == owner_label(owner):
                     return head  # it had been granted
                 if before is None or head is None or head.owner != before.owner:
                     await self._spare(key, head, instead_of)
-        raise changing_hands()
+        raise session_moving_error()
 
     async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
         loaded = await self._journal.load(key, now_ms=self._now_ms())
         if loaded is None or loaded.head.fence != granted.fence:
-            raise changing_hands()
+            raise session_moving_error()
         try:
             state = replay(loaded)
         except ValueError:
@@ -317,7 +317,7 @@ class Ownership:
         return True
 
 
-def described(owner: Owner) -> str:
+def owner_label(owner: Owner) -> str:
     """`Head.owner` of a grant to `owner`."""
     return f"{owner.replica}/{owner.activation}"
 
@@ -327,7 +327,7 @@ def last_replica(head: Head) -> str:
     return head.owner.rpartition("/")[0]
 
 
-def came(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
+def activation_reason(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
     """Why a session is activated at `replica`, in words: by its head before the grant, and by whom it is taken from."""
     if head is None or head.top == 0:
         return "new"
@@ -337,7 +337,7 @@ def came(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, han
     return "woken where it was last" if last == replica else f"woken, was last at {last or 'nobody'}"
 
 
-def cause_of(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
+def activation_cause(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
     """The same in one of a fixed few words, to be counted. `same`: its last grant was this replica's; `replaced`: it is
     taken from an owner that was lost. Failovers are `takeover` (before the lease ended) and `orphaned` (after it)."""
     if handed_off:
@@ -351,5 +351,5 @@ def cause_of(head: Head | None, *, same: bool, replaced: bool, handed_off: bool)
     return "woken"
 
 
-def changing_hands() -> Unavailable:
+def session_moving_error() -> Unavailable:
     return Unavailable("session_moving", "The session is changing hands.", retry_after_ms=200)

@@ -21,20 +21,29 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from actors.hosting.error_isolation import apart
-from actors.hosting.inflight_commands import Copies
-from actors.hosting.ownership import TICK_S, Holder, Moved, Ownership, came, cause_of, changing_hands, last_replica
+from actors.hosting.error_isolation import isolate_errors
+from actors.hosting.inflight_commands import InflightCommands
+from actors.hosting.ownership import (
+    TICK_S,
+    Holder,
+    Moved,
+    Ownership,
+    activation_cause,
+    activation_reason,
+    last_replica,
+    session_moving_error,
+)
 from actors.hosting.recovery_gate import READ, UNREAD, RecoveryGate
 from actors.hosting.runtime_limits import RuntimeLimits
 from actors.hosting.single_flight import SingleFlight, shutting_down
-from actors.hosting.subscribers import Audience, Left, Sink
+from actors.hosting.subscribers import OnDeactivated, Sink, Subscribers
 from sessions.actor.actor import Actor
-from sessions.actor.actor_context import World
-from sessions.actor.mailbox import ActorGone
+from sessions.actor.actor_context import ActorContext
+from sessions.actor.mailbox import ActorStopped
 from sessions.billing.prices import PriceBook
 from sessions.machine.inputs_effects import Activated
 from sessions.machine.machine import Machine, idempotency_conflict
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.authorization import deleted, demand, may_see, not_found
 from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError
@@ -69,14 +78,14 @@ class Runtime:
         now_ms: Callable[[], UnixMs],
         new_id: Callable[[], str],
         must_confirm: Callable[[], bool] = lambda: False,
-        measures: Measures | None = None,
+        measures: Metrics | None = None,
         prices: PriceBook | None = None,
         holder: Holder | None = None,
     ) -> None:
         """`must_confirm`: our lease has run out (`actors.cluster.membership`): answers need the journal's word first.
         `holder` asks who still has a session that the directory may have forgotten
         (`actors.cluster.previous_owner`)."""
-        self.measures = measures or Measures()
+        self.measures = measures or Metrics()
         self._prices = prices
         self.replica = replica
         self.incarnation = incarnation
@@ -87,7 +96,9 @@ class Runtime:
         self._filters = filters
         self._now_ms = now_ms
         self.told: Callable[[Published], None] = lambda published: None  # all that becomes durable; must not block
-        self.tell_deleted: Callable[[SessionKey], Awaitable[None]] = _nobody_else  # whoever may hold KV of it, too
+        self.announce_deletion: Callable[[SessionKey], Awaitable[None]] = (
+            _no_previous_owner  # whoever may hold KV of it, too
+        )
         self.draining = False  # sessions that are here go on, others do not come
         self.ownership = Ownership(
             replica=replica,
@@ -100,7 +111,7 @@ class Runtime:
             holder=holder,
         )
         self._actors: dict[SessionKey, Actor] = {}
-        self._copies = Copies[cm.Ok]()
+        self._copies = InflightCommands[cm.Ok]()
         self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
         self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
@@ -108,13 +119,13 @@ class Runtime:
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self.audience = Audience(limits, self._actors.get, self._wake)
+        self.audience = Subscribers(limits, self._actors.get, self._wake)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
     async def __aenter__(self) -> Runtime:
         await self._tasks.__aenter__()
-        self._world = World(
+        self._world = ActorContext(
             journal=self._journal,
             engine=self._engine,
             filters=self._filters,
@@ -165,12 +176,12 @@ class Runtime:
         if self._closing and not isinstance(command, cm.ResponseCancel):
             raise shutting_down()
         name = (key, principal.id, command.id)
-        return await self._copies.answered(name, command, lambda: self._answer(key, principal, command, instead_of))
+        return await self._copies.execute_once(name, command, lambda: self._answer(key, principal, command, instead_of))
 
     async def _answer(
         self, key: SessionKey, principal: Principal, command: cm.ActorCommand, instead_of: Owner | None
     ) -> cm.Ok:
-        create = cm.making(command) is not None
+        create = cm.session_settings_of(command) is not None
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
@@ -182,7 +193,7 @@ class Runtime:
                 await self._confirm(actor)
             try:
                 answer = await actor.execute(principal, command)
-            except ActorGone:
+            except ActorStopped:
                 await actor.settled()
                 continue
             except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
@@ -192,7 +203,7 @@ class Runtime:
             if create:
                 return msgspec.structs.replace(answer, epoch=actor.epoch)
             return answer
-        raise changing_hands()
+        raise session_moving_error()
 
     async def _answer_before(self, key: SessionKey, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
         """What a deleted session answered to the command while it was there. Raises Gone where it did not."""
@@ -207,7 +218,7 @@ class Runtime:
         """See the `Sessions` port."""
         return self.audience.watch(key, sink)
 
-    async def attach(self, key: SessionKey, sink: Sink, left: Left) -> tuple[Actor, Callable[[], None]] | None:
+    async def attach(self, key: SessionKey, sink: Sink, left: OnDeactivated) -> tuple[Actor, Callable[[], None]] | None:
         """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
         `top` as it is on return and the first call of `sink`.
 
@@ -231,7 +242,7 @@ class Runtime:
     def _publish(self, published: Published) -> None:
         self._gate.published(published.key, published.records)
         self.told(published)
-        self.audience.tell(published)
+        self.audience.publish(published)
 
     # -- activation ------------------------------------------------------------------------------------------------
 
@@ -291,7 +302,7 @@ class Runtime:
         """Somebody reads a session that was put away with paused answers."""
 
         async def wake() -> None:
-            with apart("not_woken", key), contextlib.suppress(Moved):
+            with isolate_errors("not_woken", key), contextlib.suppress(Moved):
                 await self.recover(key, priority=READ)
 
         if not self._closing:
@@ -319,7 +330,7 @@ class Runtime:
             owner = self.ownership.owner(key)
             if owner is not None:
                 return owner
-        raise changing_hands()
+        raise session_moving_error()
 
     def succeed(self, key: SessionKey, owner: Owner) -> None:
         """The source's side: the session is `owner`'s now. The actor here leaves and says so."""
@@ -394,16 +405,16 @@ class Runtime:
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
             self._actors[key] = actor
-            self._reasons[key] = came(head, self.replica, instead_of, handed_off=cause is not None)
+            self._reasons[key] = activation_reason(head, self.replica, instead_of, handed_off=cause is not None)
             same = head is not None and last_replica(head) == self.replica
             actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
-            why = cause_of(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
+            why = activation_cause(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
             self.measures.activated(why, asyncio.get_running_loop().time() - begun_at)
             log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
-        self._spawn(self._tell_watchers(key, taken.owner))
+        self._spawn(self._notify_watchers(key, taken.owner))
         return actor
 
-    async def _tell_watchers(self, key: SessionKey, owner: Owner) -> None:
+    async def _notify_watchers(self, key: SessionKey, owner: Owner) -> None:
         try:
             await self._directory.activated(key, owner)
         except SessileError as error:  # they look again once per TTL
@@ -470,7 +481,7 @@ class Runtime:
         try:
             await self._engine.release(key)
         finally:
-            await self.tell_deleted(key)
+            await self.announce_deletion(key)
 
     def _ended(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
@@ -487,7 +498,7 @@ class Runtime:
         return self._tasks.create_task(work)
 
 
-async def _nobody_else(key: SessionKey) -> None:
+async def _no_previous_owner(key: SessionKey) -> None:
     return
 
 

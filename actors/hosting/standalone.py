@@ -11,7 +11,7 @@ from sessions.ports import Directory, Engine, Member
 ANNOUNCE_S: Final = 2.0
 
 
-def lone_member(runtime: Runtime, engine: Engine, fingerprint: str) -> Member:
+def standalone_member(runtime: Runtime, engine: Engine, fingerprint: str) -> Member:
     return Member(
         replica=runtime.replica,
         incarnation=runtime.incarnation,
@@ -22,7 +22,7 @@ def lone_member(runtime: Runtime, engine: Engine, fingerprint: str) -> Member:
     )
 
 
-async def keep_announced(directory: Directory, member: Member) -> None:
+async def announce_periodically(directory: Directory, member: Member) -> None:
     """Renews the lease until it is cancelled."""
     while True:
         await directory.announce(member)

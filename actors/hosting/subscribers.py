@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from actors.hosting.orphan_policy import Orphans
+from actors.hosting.orphan_policy import OrphanPolicy
 from actors.hosting.runtime_limits import RuntimeLimits
 from sessions.actor.actor import Actor
 from sessions.model.types import Epoch, SessionKey
@@ -17,10 +17,12 @@ from sessions.ports import Owner, Published
 
 T = TypeVar("T")
 Sink = Callable[[Published], None]
-Left = Callable[[Epoch, int, Owner | None], None]  # a session has left memory: its epoch, top, and the next owner
+OnDeactivated = Callable[
+    [Epoch, int, Owner | None], None
+]  # a session has left memory: its epoch, top, and the next owner
 
 
-class Audience:
+class Subscribers:
     """The watchers of one replica's sessions."""
 
     def __init__(
@@ -29,10 +31,10 @@ class Audience:
         actor_of: Callable[[SessionKey], Actor | None],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """See `Orphans` for `wake`."""
+        """See `OrphanPolicy` for `wake`."""
         self._sinks: dict[SessionKey, dict[Sink, None]] = {}
-        self._leavers: dict[SessionKey, dict[Left, None]] = {}
-        self._orphans = Orphans(limits, actor_of, self._sinks.__contains__, wake)
+        self._leavers: dict[SessionKey, dict[OnDeactivated, None]] = {}
+        self._orphans = OrphanPolicy(limits, actor_of, self._sinks.__contains__, wake)
         self.put_away = self._orphans.put_away
 
     @property
@@ -50,7 +52,7 @@ class Audience:
 
         return unwatch
 
-    def attach(self, key: SessionKey, sink: Sink, left: Left) -> Callable[[], None]:
+    def attach(self, key: SessionKey, sink: Sink, left: OnDeactivated) -> Callable[[], None]:
         """The same for a session that is in memory; `left` is called once when it leaves."""
         unwatch = self.watch(key, sink)
         self._leavers.setdefault(key, {})[left] = None
@@ -64,7 +66,7 @@ class Audience:
     def count(self, key: SessionKey) -> int:
         return len(self._sinks.get(key, ()))
 
-    def tell(self, published: Published) -> None:
+    def publish(self, published: Published) -> None:
         for sink in tuple(self._sinks.get(published.key, ())):
             sink(published)
 

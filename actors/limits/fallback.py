@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from actors.limits.memory import MemoryLimiter
-from sessions.limits import Demand, Grant, Limiter, LimitsNow, Standing
+from sessions.limits import Demand, Grant, Limiter, LimitsNow, RateLimitStatus
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
 
@@ -25,7 +25,7 @@ PAUSE_MS: Final = 1_000.0
 log = structlog.get_logger(__name__)
 
 
-class LossTolerant:
+class FallbackLimiter:
     """Implements `Limiter` over one that may be away. Settling passes its failures on: whoever settles tries again."""
 
     def __init__(self, store: Limiter, limits: LimitsNow, clock_ms: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class LossTolerant:
     async def reserve(self, demand: Demand) -> Grant:
         if self._clock_ms() >= self._again_at:
             try:
-                grant = await self._asked(demand)
+                grant = await self._reserve_or_fail(demand)
             except Unavailable as error:
                 self._again_at = self._clock_ms() + PAUSE_MS
                 if not self.lost:
@@ -52,7 +52,7 @@ class LossTolerant:
                 return grant
         limits = self._limits()
         if limits.store_lost == "open":
-            return Grant(Standing())
+            return Grant(RateLimitStatus())
         if limits.store_lost == "closed":
             raise Unavailable(
                 "limits_unavailable", "Limits cannot be counted at the moment.", retry_after_ms=int(PAUSE_MS)
@@ -65,7 +65,7 @@ class LossTolerant:
             )
         )
 
-    async def _asked(self, demand: Demand) -> Grant:
+    async def _reserve_or_fail(self, demand: Demand) -> Grant:
         try:
             return await self._store.reserve(demand)
         except OutcomeUnknown:

@@ -10,7 +10,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Literal
 
-from sessions.limits import BUSY_RETRY_MS, WHAT, Bucket, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
+from sessions.limits import (
+    BUSY_RETRY_MS,
+    WHAT,
+    Bucket,
+    BucketLevel,
+    Ceilings,
+    Demand,
+    Grant,
+    LimitRefusal,
+    RateLimitStatus,
+    nearest,
+)
 from sessions.model.types import ResponseId, SessionId, TenantId
 
 REMEMBERED_MS: Final = 3_600_000  # an ended reservation, so that a repeat is not charged again
@@ -54,7 +65,7 @@ class _Scope:
             self.tokens.take(tokens)
 
     @property
-    def gauges(self) -> tuple[Gauge | None, Gauge | None]:
+    def gauges(self) -> tuple[BucketLevel | None, BucketLevel | None]:
         return (
             None if self.requests is None else self.requests.gauge,
             None if self.tokens is None else self.tokens.gauge,
@@ -95,11 +106,11 @@ class MemoryLimiter:
             return Grant(_standing(scopes))
         held = self._held.get((demand.tenant, demand.session), 0)
         tokens = held + demand.input_tokens + demand.output_tokens
-        worst: Refusal | None = None
+        worst: LimitRefusal | None = None
         for (scope, ceilings), whose in zip(pairs, WHOSE, strict=True):
             for (wait_ms, limit), what in zip(scope.waits_ms(ceilings, tokens), WHAT, strict=True):
                 if wait_ms > (worst.retry_after_ms if worst is not None else 0):
-                    worst = Refusal(what, whose, limit, wait_ms)
+                    worst = LimitRefusal(what, whose, limit, wait_ms)
         if worst is not None:
             return Grant(_standing(scopes), worst)
         for scope in scopes:
@@ -170,6 +181,6 @@ def _looked(bucket: Bucket | None, ceiling: int | None, now_ms: float) -> Bucket
     return bucket
 
 
-def _standing(scopes: tuple[_Scope, _Scope]) -> Standing:
+def _standing(scopes: tuple[_Scope, _Scope]) -> RateLimitStatus:
     gauges = [scope.gauges for scope in scopes]
-    return Standing(nearest([requests for requests, _ in gauges]), nearest([tokens for _, tokens in gauges]))
+    return RateLimitStatus(nearest([requests for requests, _ in gauges]), nearest([tokens for _, tokens in gauges]))

@@ -5,7 +5,7 @@ What ends is noted without waiting and settled by one task in order; while the c
 the reservation would have lapsed. What is lost with this process lapses by itself (`sessions.limits`).
 
 Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. One log line
-says so at the first, and one every `SAY_EVERY`.
+says so at the first, and one every `LOG_EVERY`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessions.ports import Published
 
 WAITING_MAX: Final = 50_000
 RETRY_S: Final = 0.5
-SAY_EVERY: Final = 1_000
+LOG_EVERY: Final = 1_000
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Settler:
     def _overflow(self) -> None:
         self._ended.popleft()
         self.given_up += 1
-        if self._overflowed % SAY_EVERY == 0:
+        if self._overflowed % LOG_EVERY == 0:
             log.warning("not_settled", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
         self._overflowed += 1
 

@@ -20,9 +20,9 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from actors.directory.address import client_for, parse
-from actors.directory.pipelined_connection import Lost, NotSent, Word
+from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
 from actors.directory.topology import servers_for
-from sessions.limits import WHAT, Ceilings, Demand, Gauge, Grant, Refusal, Standing, nearest
+from sessions.limits import WHAT, BucketLevel, Ceilings, Demand, Grant, LimitRefusal, RateLimitStatus, nearest
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
 
@@ -51,7 +51,7 @@ class ValkeyLimiter:
         """Raises Unavailable. Calls before it, or after it failed, find their connection by themselves."""
         try:
             await self._servers.open()
-        except (NotSent, Lost, RedisError) as error:
+        except (NotSent, ReplyLost, RedisError) as error:
             raise _away(error) from error
 
     async def close(self) -> None:
@@ -72,12 +72,13 @@ class ValkeyLimiter:
         )
         wait_ms, what, whose, limit, *numbers = answer
         gauges = [
-            None if numbers[at] < 0 else Gauge(numbers[at], numbers[at + 1], numbers[at + 2]) for at in (0, 3, 6, 9)
+            None if numbers[at] < 0 else BucketLevel(numbers[at], numbers[at + 1], numbers[at + 2])
+            for at in (0, 3, 6, 9)
         ]
-        standing = Standing(nearest(gauges[0::2]), nearest(gauges[1::2]))
+        standing = RateLimitStatus(nearest(gauges[0::2]), nearest(gauges[1::2]))
         if not wait_ms:
             return Grant(standing)
-        return Grant(standing, Refusal(WHAT[what - 1], "tenant" if whose == 1 else "user", limit, wait_ms))
+        return Grant(standing, LimitRefusal(WHAT[what - 1], "tenant" if whose == 1 else "user", limit, wait_ms))
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
         await self._run(tenant, "settle", name, session, tokens)
@@ -94,7 +95,7 @@ class ValkeyLimiter:
                 return await self._servers.call(key, "EVALSHA", digest, 1, key, *words)
             except NoScriptError:
                 return await self._servers.call(key, "EVAL", text, 1, key, *words)
-        except Lost as error:
+        except ReplyLost as error:
             raise OutcomeUnknown("limits_outcome_unknown", "The counts of limits did not answer.") from error
         except (NotSent, RedisError) as error:
             if isinstance(error, RedisError):

@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 import structlog
 
-from actors.hosting.error_isolation import apart
+from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.ownership import Moved
 from actors.hosting.runtime import Runtime
-from sessions.governance.end_user_data import Erasure, PersonalData, heads_of
+from sessions.governance.end_user_data import EndUserStore, Erasure, heads_of
 from sessions.model.audit import Audited
 from sessions.model.commands import SessionDelete
 from sessions.model.errors import Gone
@@ -46,7 +46,7 @@ class Eraser:
         self,
         runtime: Runtime,
         *,
-        personal: PersonalData,
+        personal: EndUserStore,
         journal: Journal,
         directory: Directory,
         engine: Engine,
@@ -103,7 +103,7 @@ class Eraser:
         return True
 
     async def _released(self, key: SessionKey, released: set[SessionKey]) -> bool:
-        with apart("not_released", key):
+        with isolate_errors("not_released", key):
             if key not in released:  # while others are waited for, this comes by at every sweep
                 await self._engine.release(key)
                 released.add(key)
@@ -111,7 +111,7 @@ class Eraser:
         return False
 
     async def _destroyed(self, key: SessionKey) -> bool:
-        with apart("not_destroyed", key):
+        with isolate_errors("not_destroyed", key):
             if self._keys is not None:
                 await self._keys.destroy(key)
             return True
@@ -123,7 +123,7 @@ class Eraser:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)
         command = SessionDelete(id=CommandId(f"erasure-{erasure.asked_at}"), session=head.key.session)
-        with apart("not_erased_yet", head.key):
+        with isolate_errors("not_erased_yet", head.key):
             try:
                 await self._runtime.execute(by, command)
             except Gone:

@@ -14,7 +14,7 @@ from typing import Final
 from actors.cluster.membership import Membership
 from actors.cluster.placement import ranking
 from actors.hosting.runtime import Runtime
-from actors.peer.frames import Resident, Survey, Surveyed
+from actors.peer.frames import ResidentSession, Survey, Surveyed
 from sessions.actor.actor import Actor, Phase
 from sessions.limits import HoldsKV
 from sessions.model.types import SessionKey, TenantId
@@ -25,7 +25,7 @@ PAGE_MAX: Final = 1_000
 STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 
 
-class Surveyor:
+class SessionSurvey:
     """Answers for one replica."""
 
     def __init__(
@@ -56,10 +56,10 @@ class Surveyor:
             and asked.state in ("", state_of(self._runtime.actor(key)))
         )
 
-    def _described(self, key: SessionKey) -> Resident:
+    def _described(self, key: SessionKey) -> ResidentSession:
         actor = self._runtime.actor(key)
         kv = self._engine.place(key)
-        return Resident(
+        return ResidentSession(
             key=key,
             replica=self._runtime.replica,
             state=state_of(actor),

@@ -4,8 +4,8 @@ At once: whoever deletes a session tells the other replicas over their links. As
 what became of a page of the sessions that its engine holds KV of; so one that could not be told finds out by itself.
 
 Invariant: KV goes by the journal's word alone, whoever says that it should. Bounds: `PAGE` questions to the journal at
-a sweep, one after the other; `TELL_S` for reaching a replica. A session that is in memory here is not asked about: its
-actor knows.
+a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not asked
+about: its actor knows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sessions.ports import Engine, Journal, Member
 log = structlog.get_logger(__name__)
 
 PAGE: Final = 50
-TELL_S: Final = 1.0
+ANNOUNCE_TIMEOUT_S: Final = 1.0
 
 
-class Leftovers:
+class KVCleanup:
     """What one replica's engine holds of sessions that are gone."""
 
     def __init__(self, runtime: Runtime, journal: Journal, engine: Engine) -> None:
@@ -42,9 +42,9 @@ class Leftovers:
         if not self._unseen:
             self._unseen = [key for key in sorted(self._engine.held_sessions()) if not self._runtime.present(key)]
         page, self._unseen = self._unseen[:PAGE], self._unseen[PAGE:]
-        return sum([await self.look(key) for key in page])
+        return sum([await self.remove_if_deleted(key) for key in page])
 
-    async def look(self, key: SessionKey) -> bool:
+    async def remove_if_deleted(self, key: SessionKey) -> bool:
         """Releases the KV of a session that is deleted or purged. Raises Unavailable."""
         head = await self._journal.head(key)
         if head is not None and head.deleted_at is None:
@@ -53,14 +53,14 @@ class Leftovers:
         return True
 
 
-async def tell_deleted(key: SessionKey, members: Iterable[Member], links: Links) -> None:
+async def announce_deletion(key: SessionKey, members: Iterable[Member], links: Links) -> None:
     """Says to replicas that a session is deleted. Those that are not reached look for themselves."""
-    await asyncio.gather(*(_tell(key, member, links) for member in members))
+    await asyncio.gather(*(_announce_to(key, member, links) for member in members))
 
 
-async def _tell(key: SessionKey, member: Member, links: Links) -> None:
+async def _announce_to(key: SessionKey, member: Member, links: Links) -> None:
     try:
-        async with asyncio.timeout(TELL_S):
+        async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
             (await links.get(member)).deleted(key)
     except (LinkDown, Overloaded, TimeoutError) as error:
         log.info("deletion_not_told", session=key.session, tenant=key.tenant, to=member.replica, error=str(error))

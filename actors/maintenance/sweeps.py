@@ -13,24 +13,24 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from actors.hosting.error_isolation import apart
+from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.runtime import Moved, Runtime
 from actors.maintenance.erasure import Eraser
-from actors.maintenance.kv_cleanup import Leftovers
+from actors.maintenance.kv_cleanup import KVCleanup
 from sessions.governance.audit_trim import trim
-from sessions.governance.end_user_data import PersonalData
+from sessions.governance.end_user_data import EndUserStore
 from sessions.governance.retention import Retention
-from sessions.machine.appeals import telling
+from sessions.machine.appeals import decision_notice
 from sessions.model.audit import AuditLog
 from sessions.model.errors import Gone, NotFound, SessileError
-from sessions.model.reviews import Case, ReviewBooks
+from sessions.model.reviews import Case, ReviewStore
 from sessions.model.types import SessionKey, UnixMs
 from sessions.ports import Directory, Engine, Journal, Keys
 
 log = structlog.get_logger(__name__)
 
 
-class UpkeepLimits(msgspec.Struct, frozen=True):
+class SweepLimits(msgspec.Struct, frozen=True):
     sweep_s: float = 5.0
     recoveries_at_once: int = 8
     page: int = 200
@@ -39,7 +39,7 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     reclaim_every_s: float = 60.0
 
 
-class Upkeep:
+class Sweeps:
     """The sweeps of one replica. `run` ends only by cancellation."""
 
     def __init__(
@@ -49,11 +49,11 @@ class Upkeep:
         journal: Journal,
         directory: Directory,
         engine: Engine,
-        limits: UpkeepLimits,
+        limits: SweepLimits,
         now_ms: Callable[[], UnixMs],
         keys: Keys | None = None,
-        reviews: ReviewBooks | None = None,
-        personal: PersonalData | None = None,
+        reviews: ReviewStore | None = None,
+        personal: EndUserStore | None = None,
         retention: Callable[[], Retention] = Retention,
         audit: AuditLog | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class Upkeep:
         self._reviews = reviews
         self._retention = retention
         self._audit = audit
-        self.leftovers = Leftovers(runtime, journal, engine)
+        self.leftovers = KVCleanup(runtime, journal, engine)
         self.eraser: Eraser | None = None
         if personal is not None:
             self.eraser = Eraser(
@@ -112,7 +112,7 @@ class Upkeep:
                 await self._attempt("purge", self.purge())
                 await self._attempt("trim_audit", self.trim_audit())
                 await self._attempt("tidy_reviews", self.tidy_reviews())
-            await self._attempt("tell_reviews", self.tell_reviews())
+            await self._attempt("tell_reviews", self.deliver_reviews())
             await self._attempt("leftovers", self.leftovers.sweep())
             await asyncio.sleep(self._limits.sweep_s)
 
@@ -146,7 +146,7 @@ class Upkeep:
 
     async def _recovered(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
         async with slots:
-            with apart("not_recovered", key):
+            with isolate_errors("not_recovered", key):
                 try:
                     await self._runtime.recover(key)
                     return True
@@ -174,13 +174,13 @@ class Upkeep:
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
             keys = await self._journal.purgeable(due, limit=self._limits.page)
-            gone = [key for key in keys if await self._unkept(key)]
+            gone = [key for key in keys if await self._key_destroyed(key)]
             purged += len(await self._journal.purge(gone, due, commands_before=commands_before, at=now))
         return purged
 
-    async def _unkept(self, key: SessionKey) -> bool:
+    async def _key_destroyed(self, key: SessionKey) -> bool:
         """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
-        with apart("not_purged", key):
+        with isolate_errors("not_purged", key):
             await self._runtime.erase(key)
             if self._keys is not None:
                 await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
@@ -200,24 +200,24 @@ class Upkeep:
                 trimmed += await trim(audit, tenant, before=before, now=now)
         return trimmed
 
-    async def tell_reviews(self) -> int:
+    async def deliver_reviews(self) -> int:
         """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
         how many were told."""
         told, books = 0, self._reviews
         if books is not None:
-            for case in await books.untold(limit=self._limits.page):
-                with apart("not_told", case.key):
-                    told += await self._told(case, books)
+            for case in await books.undelivered(limit=self._limits.page):
+                with isolate_errors("not_told", case.key):
+                    told += await self._deliver_review(case, books)
         return told
 
-    async def _told(self, case: Case, books: ReviewBooks) -> bool:
+    async def _deliver_review(self, case: Case, books: ReviewStore) -> bool:
         try:
-            await self._runtime.execute(*telling(case))
+            await self._runtime.execute(*decision_notice(case))
         except Moved:
             return False  # its owner tells it
         except (NotFound, Gone):
             pass  # nobody is left to be told
-        await books.mark_told(case.id, decision=case.decisions)
+        await books.mark_delivered(case.id, decision=case.decisions)
         return True
 
     async def tidy_reviews(self) -> None:

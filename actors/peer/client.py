@@ -22,10 +22,10 @@ from sessions.model.errors import Overloaded
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
 
-Answer = pf.Done | pf.Taken | pf.Failed | pf.MovedTo | pf.Surveyed
+PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed
 
 
-class _Watch:
+class _RemoteSubscription:
     __slots__ = ("taken", "watcher")
 
     def __init__(self, watcher: Watcher) -> None:
@@ -33,7 +33,7 @@ class _Watch:
         self.taken = 0  # bytes not yet credited back
 
 
-class Link:
+class PeerClient:
     """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
 
     def __init__(self, member: Member, wire: Wire, limits: LinkLimits) -> None:
@@ -41,11 +41,11 @@ class Link:
         self._wire = wire
         self._limits = limits
         self._numbers = 0
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
-        self._watches: dict[int, _Watch] = {}
+        self._asked: dict[int, asyncio.Future[PeerReply]] = {}
+        self._watches: dict[int, _RemoteSubscription] = {}
         self._taken = 0  # bytes of events, of whatever watch, not yet credited back
         self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
-        self._drains: dict[int, asyncio.Queue[pf.Drained | pf.Failed | LinkDown]] = {}
+        self._drains: dict[int, asyncio.Queue[pf.DrainProgress | pf.Failed | LinkDown]] = {}
 
     @property
     def member(self) -> Member:
@@ -81,23 +81,23 @@ class Link:
         self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
         number = self._number()
-        answer = await self._ask(number, pf.Execute(number, principal, command, activate, instead_of))
-        assert isinstance(answer, pf.Done)
+        answer = await self._request(number, pf.Execute(number, principal, command, activate, instead_of))
+        assert isinstance(answer, pf.Executed)
         return answer.ok, answer.owner
 
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
         number = self._number()
-        answer = await self._ask(number, pf.TakeOver(number, key, instead_of, priority))
-        assert isinstance(answer, pf.Taken)
+        answer = await self._request(number, pf.TakeOver(number, key, instead_of, priority))
+        assert isinstance(answer, pf.SessionTaken)
         return answer.owner
 
     async def holds(self, key: SessionKey) -> Owner | None:
         number = self._number()
         try:
-            answer = await self._ask(number, pf.Holds(number, key))
+            answer = await self._request(number, pf.Holds(number, key))
         except Moved:
             return None
-        assert isinstance(answer, pf.Taken)
+        assert isinstance(answer, pf.SessionTaken)
         return answer.owner
 
     def deleted(self, key: SessionKey) -> None:
@@ -114,10 +114,10 @@ class Link:
         if len(self._asked) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
             raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
 
-    async def _ask(self, number: int, frame: pf.Frame) -> Answer:
+    async def _request(self, number: int, frame: pf.Frame) -> PeerReply:
         """The answer to a request. Raises LinkDown, Moved, or the error that was answered."""
         self._check_room()
-        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
         self._wire.post(frame)
         try:
@@ -138,7 +138,7 @@ class Link:
         if self._wire.down is not None:
             raise self._wire.down
         number = self._number()
-        self._watches[number] = _Watch(watcher)
+        self._watches[number] = _RemoteSubscription(watcher)
         self._wire.post(pf.Attach(number, key))
         return number
 
@@ -148,21 +148,21 @@ class Link:
 
     # -- hand-off ---------------------------------------------------------------------------------------------------
 
-    def talk(self) -> HandoffTalk:
+    def open_handoff(self) -> ClientHandoffChannel:
         if self._wire.down is not None:
             raise self._wire.down
         number = self._number()
         heard = self._handoffs[number] = asyncio.Queue()
-        return HandoffTalk(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
+        return ClientHandoffChannel(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    async def drain(self, on_progress: asyncio.Queue[pf.Drained]) -> pf.Drained:
+    async def drain(self, on_progress: asyncio.Queue[pf.DrainProgress]) -> pf.DrainProgress:
         """Has the replica hand everything off; returns when nothing is left there. Raises SessileError, LinkDown."""
         self._check_room()
         number = self._number()
         queue = self._drains[number] = asyncio.Queue()
-        self._wire.post(pf.Drain(number))
+        self._wire.post(pf.DrainRequest(number))
         try:
             while True:
                 said = await queue.get()
@@ -181,15 +181,15 @@ class Link:
     ) -> pf.Surveyed:
         """A page of the sessions in memory there. Raises SessileError, LinkDown."""
         number = self._number()
-        answer = await self._ask(number, pf.Survey(number, after, limit, tenant, session, state))
+        answer = await self._request(number, pf.Survey(number, after, limit, tenant, session, state))
         assert isinstance(answer, pf.Surveyed)
         return answer
 
     async def move(self, key: SessionKey, to: str = "") -> Owner:
         """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
         number = self._number()
-        answer = await self._ask(number, pf.Move(number, key, to))
-        assert isinstance(answer, pf.Taken)
+        answer = await self._request(number, pf.Move(number, key, to))
+        assert isinstance(answer, pf.SessionTaken)
         return answer.owner
 
     # -- what arrives -----------------------------------------------------------------------------------------------
@@ -200,11 +200,11 @@ class Link:
             match frame:
                 case pf.Events():
                     self._events(frame, credit)
-                case pf.Done() | pf.MovedTo() | pf.Surveyed():
+                case pf.Executed() | pf.MovedTo() | pf.Surveyed():
                     self._answer(frame.id, frame)
-                case pf.Taken() if frame.id in self._handoffs:
+                case pf.SessionTaken() if frame.id in self._handoffs:
                     self._handoffs[frame.id].put_nowait(frame)
-                case pf.Taken():
+                case pf.SessionTaken():
                     self._answer(frame.id, frame)
                 case pf.Failed() if frame.id in self._drains:
                     self._drains[frame.id].put_nowait(frame)
@@ -219,23 +219,23 @@ class Link:
                 case pf.Absent():
                     if (watch := self._watches.pop(frame.watch, None)) is not None:
                         watch.watcher.detached(frame.owner, top=0)
-                case pf.Left():
+                case pf.SessionDeactivated():
                     if (watch := self._watches.pop(frame.watch, None)) is not None:
                         watch.watcher.detached(frame.owner, top=frame.top)
-                case pf.Reserved() | pf.ChunkTaken() | pf.Ready() | pf.Abort():
+                case pf.Reserved() | pf.KVSnapshotCredit() | pf.HandoffReady() | pf.Abort():
                     if (queue := self._handoffs.get(frame.handoff)) is not None:
                         queue.put_nowait(frame)
-                case pf.Drained():
+                case pf.DrainProgress():
                     if (drain := self._drains.get(frame.id)) is not None:
                         drain.put_nowait(frame)
-                case pf.Beat():
+                case pf.Heartbeat():
                     pass
                 case _:
                     raise ValueError(type(frame).__name__)
         if credit:
             self._wire.post(pf.Credit(tuple(credit)))
 
-    def _answer(self, number: int, answer: Answer) -> None:
+    def _answer(self, number: int, answer: PeerReply) -> None:
         asked = self._asked.get(number)
         if asked is not None and not asked.done():
             asked.set_result(answer)
@@ -255,7 +255,7 @@ class Link:
             watch.taken = 0
 
 
-class HandoffTalk:
+class ClientHandoffChannel:
     """Implements `Talk`. What is heard is bounded by the protocol: an answer to each question, and one per chunk."""
 
     def __init__(
@@ -274,12 +274,12 @@ class HandoffTalk:
     def number(self) -> int:
         return self._number
 
-    def say(self, frame: pf.Frame) -> None:
+    def send(self, frame: pf.Frame) -> None:
         if self._wire.down is not None:
             raise self._wire.down
         self._wire.post(frame)
 
-    async def hear(self) -> pf.HandoffAnswer:
+    async def receive(self) -> pf.HandoffAnswer:
         said = await self._heard.get()
         if isinstance(said, LinkDown):
             raise said
@@ -288,7 +288,7 @@ class HandoffTalk:
     def give_up(self, reason: str) -> None:
         self._wire.post(pf.Abort(self._number, reason))
 
-    def __enter__(self) -> HandoffTalk:
+    def __enter__(self) -> ClientHandoffChannel:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -314,14 +314,14 @@ class Connector:
         self._fingerprint = fingerprint
         self._limits = limits or LinkLimits()
 
-    async def __call__(self, member: Member) -> Link:
+    async def __call__(self, member: Member) -> PeerClient:
         carrier: Carrier | None = None
         try:
             async with asyncio.timeout(self._limits.dial_s):
                 carrier = await self._dialer.dial(member.address)
                 wire = Wire(carrier, self._limits)
                 await wire.now(
-                    pf.Hello(
+                    pf.PeerHello(
                         pf.PEER_PROTOCOL,
                         self._kind,
                         self._name,
@@ -331,7 +331,7 @@ class Connector:
                     )
                 )
                 _check_welcome(await wire.first(), member)
-            return Link(member, wire, self._limits)
+            return PeerClient(member, wire, self._limits)
         except BaseException as error:
             if carrier is not None:
                 await carrier.close()
@@ -349,9 +349,9 @@ def _check_welcome(frames: list[pf.AnyFrame], member: Member) -> None:
                     "rejected",
                     f"{member.replica} speaks peer protocol {welcome.protocol}, we speak {pf.PEER_PROTOCOL}",
                 )
-        case [pf.Refusal(code="wrong_process") as refusal]:
+        case [pf.PeerRefusal(code="wrong_process") as refusal]:
             raise Replaced(refusal.message)
-        case [pf.Refusal() as refusal]:
+        case [pf.PeerRefusal() as refusal]:
             raise LinkDown("rejected", refusal.message)
         case _:
             raise LinkDown("rejected", f"{member.address} is not a replica's peer link")

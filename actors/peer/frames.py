@@ -1,9 +1,9 @@
 """What two processes of a cluster say to each other on a peer link: frames, and how they travel.
 
 A message on the wire is one msgpack array of frames; a frame is an array of its tag and its fields. The side that dials
-(a gateway, or a replica that hands a session off) asks; the side that answers is a replica. Both send a `Beat` when
-they have nothing else to say. The protocol's number stands in the first frame of either side and nowhere else: ends
-with different numbers do not talk. Within a number, fields are only ever added behind the others, with a default.
+(a gateway, or a replica that hands a session off) asks; the side that answers is a replica. Both send a `Heartbeat`
+when they have nothing else to say. The protocol's number stands in the first frame of either side and nowhere else:
+ends with different numbers do not talk. Within a number, fields are only ever added behind the others, with a default.
 
 Pure. What stands beside an event for our own eyes (`Record.private`) never travels to a gateway.
 """
@@ -32,7 +32,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # -- the beginning and the end ------------------------------------------------------------------------------------
 
 
-class Hello(Frame, frozen=True, tag=0):
+class PeerHello(Frame, frozen=True, tag=0):
     """The first frame of the dialing end: who it is, and whom it believes to have reached.
 
     `fingerprint` is what the directory says of the replica that is dialed, or, from a replica, its own."""
@@ -54,14 +54,14 @@ class Welcome(Frame, frozen=True, tag=1):
     fingerprint: str
 
 
-class Refusal(Frame, frozen=True, tag=2):
+class PeerRefusal(Frame, frozen=True, tag=2):
     """Instead of `Welcome`: why not. The link ends. `code` wrong_process: another one has this address now."""
 
     code: str
     message: str
 
 
-class Beat(Frame, frozen=True, tag=3):
+class Heartbeat(Frame, frozen=True, tag=3):
     """Proof of life, when there is nothing else to say."""
 
 
@@ -92,7 +92,7 @@ class TakeOver(Frame, frozen=True, tag=11):
     priority: int = 0
 
 
-class Done(Frame, frozen=True, tag=12):
+class Executed(Frame, frozen=True, tag=12):
     """`Execute` was applied; `owner` holds the session."""
 
     id: int
@@ -119,7 +119,7 @@ class MovedTo(Frame, frozen=True, tag=14):
     owner: Owner | None
 
 
-class Taken(Frame, frozen=True, tag=15):
+class SessionTaken(Frame, frozen=True, tag=15):
     """`TakeOver` or a hand-off: the session is ours now."""
 
     id: int
@@ -182,7 +182,7 @@ class Behind(Frame, frozen=True, tag=25):
     top: int
 
 
-class Left(Frame, frozen=True, tag=26):
+class SessionDeactivated(Frame, frozen=True, tag=26):
     """The session has left that replica's memory at `top`; `owner` is the next one, if known. The watch has ended."""
 
     watch: int
@@ -212,21 +212,21 @@ class Reserved(Frame, frozen=True, tag=31):
     handoff: int
 
 
-class Chunk(Frame, frozen=True, tag=32):
+class KVSnapshotChunk(Frame, frozen=True, tag=32):
     """A piece of the session's KV snapshot; an empty one is its end."""
 
     handoff: int
     data: bytes
 
 
-class ChunkTaken(Frame, frozen=True, tag=33):
+class KVSnapshotCredit(Frame, frozen=True, tag=33):
     """The target has room for this many bytes more."""
 
     handoff: int
     num_bytes: int
 
 
-class Prefill(Frame, frozen=True, tag=34):
+class HandoffPrefill(Frame, frozen=True, tag=34):
     """Bring KV up for a ledger: its first `keep` tokens as they were told before, then `tokens` (packed)."""
 
     handoff: int
@@ -234,8 +234,8 @@ class Prefill(Frame, frozen=True, tag=34):
     tokens: bytes
 
 
-class Ready(Frame, frozen=True, tag=35):
-    """KV for so many leading tokens of the ledger is there: the answer to a snapshot's end and to `Prefill`."""
+class HandoffReady(Frame, frozen=True, tag=35):
+    """KV for so many leading tokens of the ledger is there: the answer to a snapshot's end and to `HandoffPrefill`."""
 
     handoff: int
     tokens: int
@@ -260,20 +260,20 @@ class Abort(Frame, frozen=True, tag=37):
 # -- operations -----------------------------------------------------------------------------------------------------
 
 
-class Drain(Frame, frozen=True, tag=40):
-    """Hand everything off and take nothing new. Answered by `Drained` again and again until nothing is left."""
+class DrainRequest(Frame, frozen=True, tag=40):
+    """Hand everything off and take nothing new. Answered by `DrainProgress` again and again until nothing is left."""
 
     id: int
 
 
-class Drained(Frame, frozen=True, tag=41):
+class DrainProgress(Frame, frozen=True, tag=41):
     id: int
     handed_off: int
     parked: int
     left: int
 
 
-class Resident(Frame, frozen=True):
+class ResidentSession(Frame, frozen=True):
     """A session in a replica's memory, or on its way there (`actors.maintenance.introspection`)."""
 
     key: SessionKey
@@ -306,15 +306,15 @@ class Surveyed(Frame, frozen=True, tag=43):
     tenant that was asked for; None where none was, or it is not counted."""
 
     id: int
-    residents: tuple[Resident, ...]
+    residents: tuple[ResidentSession, ...]
     total: int
     has_more: bool
     kv_bytes: int | None = None
 
 
 class Move(Frame, frozen=True, tag=44):
-    """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `Taken` with
-    this id, or `Failed`."""
+    """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `SessionTaken`
+    with this id, or `Failed`."""
 
     id: int
     key: SessionKey
@@ -322,8 +322,8 @@ class Move(Frame, frozen=True, tag=44):
 
 
 class Holds(Frame, frozen=True, tag=45):
-    """Is `key` in memory there, and yours? Answered by `Taken` with this id, or `MovedTo`. From a replica that is to
-    take the session, because the directory names nobody."""
+    """Is `key` in memory there, and yours? Answered by `SessionTaken` with this id, or `MovedTo`. From a replica that
+    is to take the session, because the directory names nobody."""
 
     id: int
     key: SessionKey
@@ -337,35 +337,35 @@ class Deleted(Frame, frozen=True, tag=46):
 
 
 AnyFrame = (
-    Hello
+    PeerHello
     | Welcome
-    | Refusal
-    | Beat
+    | PeerRefusal
+    | Heartbeat
     | Goodbye
     | Execute
     | TakeOver
-    | Done
+    | Executed
     | Failed
     | MovedTo
-    | Taken
+    | SessionTaken
     | Attach
     | Detach
     | Attached
     | Absent
     | Events
     | Behind
-    | Left
+    | SessionDeactivated
     | Credit
     | Reserve
     | Reserved
-    | Chunk
-    | ChunkTaken
-    | Prefill
-    | Ready
+    | KVSnapshotChunk
+    | KVSnapshotCredit
+    | HandoffPrefill
+    | HandoffReady
     | Sealed
     | Abort
-    | Drain
-    | Drained
+    | DrainRequest
+    | DrainProgress
     | Survey
     | Surveyed
     | Move
@@ -373,7 +373,7 @@ AnyFrame = (
     | Deleted
 )
 
-HandoffAnswer = Reserved | ChunkTaken | Ready | Taken | Abort
+HandoffAnswer = Reserved | KVSnapshotCredit | HandoffReady | SessionTaken | Abort
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyFrame])

@@ -97,7 +97,7 @@ class Watcher(Protocol):
         ...
 
 
-class Talk(Protocol):
+class HandoffChannel(Protocol):
     """One hand-off over a link, as its source leads it: a context, at whose end the target's words are not heard."""
 
     @property
@@ -105,11 +105,11 @@ class Talk(Protocol):
         """What the frames of this hand-off carry."""
         ...
 
-    def say(self, frame: Frame) -> None:
+    def send(self, frame: Frame) -> None:
         """Raises LinkDown."""
         ...
 
-    async def hear(self) -> HandoffAnswer:
+    async def receive(self) -> HandoffAnswer:
         """What the target says next. Raises LinkDown."""
         ...
 
@@ -117,7 +117,7 @@ class Talk(Protocol):
         """Tells the target that the session does not come, if the link still stands."""
         ...
 
-    def __enter__(self) -> Talk: ...
+    def __enter__(self) -> HandoffChannel: ...
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -161,7 +161,7 @@ class PeerLink(Protocol):
         """Nothing is told to its watcher any more. Idempotent."""
         ...
 
-    def talk(self) -> Talk:
+    def open_handoff(self) -> HandoffChannel:
         """A hand-off begins."""
         ...
 
@@ -248,7 +248,7 @@ class Links:
         self._known: set[Identity] = set()
         self._closed = False
 
-    def tell(self, events: LinkEvents) -> None:
+    def add_listener(self, events: LinkEvents) -> None:
         """Names who is told of what happens to links; before the first `get`."""
         self._events = events
 

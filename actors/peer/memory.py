@@ -1,7 +1,7 @@
 """A network in memory: the second implementation of `Carrier` and `Dialer`, for one process and for virtual time.
 
-A `MemoryNetwork` is what lies between processes; each direction between two addresses is a `Lane` with a delay and a
-state that a test or the simulator sets: open, `held` (nothing arrives and nothing breaks: a black hole, a stopped
+A `MemoryNetwork` is what lies between processes; each direction between two addresses is a `MemoryLane` with a delay
+and a state that a test or the simulator sets: open, `held` (nothing arrives and nothing breaks: a black hole, a stopped
 process) or cut. Messages of one carrier stay in order and whole, as on a real stream; a cut ends the carriers on it.
 
 Bound: `room_bytes` per carrier and direction; a sender waits for room.
@@ -18,7 +18,7 @@ from actors.peer.links import LinkDown
 Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to its end; (carrier, address of the dialer)
 
 
-class Lane:
+class MemoryLane:
     """One direction between two places. `delay_s` is asked for every message."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Lane:
 class MemoryCarrier:
     """One end. Made in pairs by `MemoryNetwork`."""
 
-    def __init__(self, lane: Lane, room_bytes: int) -> None:
+    def __init__(self, lane: MemoryLane, room_bytes: int) -> None:
         self.other: MemoryCarrier
         self._lane = lane  # on which this end sends
         self._room_bytes = room_bytes
@@ -115,11 +115,11 @@ class MemoryNetwork:
         self._room_bytes = room_bytes
         self._listeners: dict[str, Accept] = {}
         self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str], MemoryLane] = {}
         self._carriers: dict[str, list[MemoryCarrier]] = {}  # by either end's address
 
-    def lane(self, source: str, target: str) -> Lane:
-        return self._lanes.setdefault((source, target), Lane())
+    def lane(self, source: str, target: str) -> MemoryLane:
+        return self._lanes.setdefault((source, target), MemoryLane())
 
     def listen(self, address: str, accept: Accept) -> None:
         self._listeners[address] = accept

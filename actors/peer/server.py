@@ -6,7 +6,7 @@ that its reader has not taken, or on a link with more than `events_bytes`, is be
 there is room the reader is told how far the log went meanwhile; the journal has it. So a slow gateway costs its own
 readers a detour, and nobody else anything (I7).
 
-Does not know: carriers, who asks and why, hand-off (`Reception`). A guest's end ends its watches and leaves its
+Does not know: carriers, who asks and why, hand-off (`HandoffReceiver`). A guest's end ends its watches and leaves its
 commands running: they are journaled or not, and their askers repeat them by id (I5).
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from actors.hosting.ownership import Moved, changing_hands
+from actors.hosting.ownership import Moved, session_moving_error
 from actors.hosting.runtime import Runtime
 from actors.peer import frames as pf
 from actors.peer.links import Carrier, LinkDown, LinkLimits
@@ -36,10 +36,10 @@ KINDS = {"gateway", "replica", "operator"}
 Post = Callable[[pf.Frame], int]
 
 
-class Visit(Protocol):
+class HandoffSession(Protocol):
     """The hand-offs that come over one link."""
 
-    def arrive(self, frame: pf.Frame) -> None:
+    def receive(self, frame: pf.Frame) -> None:
         """A frame of a hand-off. Plain function; answers through the visit's `post`."""
         ...
 
@@ -48,10 +48,10 @@ class Visit(Protocol):
         ...
 
 
-class Reception(Protocol):
+class HandoffReceiver(Protocol):
     """Takes sessions in (`actors.handoff.target`)."""
 
-    def visit(self, post: Post, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> Visit: ...
+    def open_session(self, post: Post, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> HandoffSession: ...
 
 
 class Drainer(Protocol):
@@ -62,25 +62,25 @@ class Drainer(Protocol):
         ...
 
 
-class Surveyor(Protocol):
+class SurveyPort(Protocol):
     """Says which sessions are in memory here (`actors.maintenance.introspection`)."""
 
     def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
 
 
-class Mover(Protocol):
+class SessionMover(Protocol):
     """Hands one session off when an operator says so (`actors.handoff.operator_handoff`)."""
 
     async def move(self, key: SessionKey, to: str) -> Owner: ...
 
 
-class Looker(Protocol):
+class DeletedKVCleaner(Protocol):
     """Lets go of what lies here of deleted sessions (`actors.maintenance.kv_cleanup`)."""
 
-    async def look(self, key: SessionKey) -> bool: ...
+    async def remove_if_deleted(self, key: SessionKey) -> bool: ...
 
 
-class PeerHost:
+class PeerEndpoint:
     """What a replica's peer server hands its carriers to."""
 
     def __init__(
@@ -88,11 +88,11 @@ class PeerHost:
         runtime: Runtime,
         *,
         fingerprint: str,
-        reception: Reception | None = None,
+        reception: HandoffReceiver | None = None,
         drainer: Drainer | None = None,
-        surveyor: Surveyor | None = None,
-        mover: Mover | None = None,
-        leftovers: Looker | None = None,
+        surveyor: SurveyPort | None = None,
+        mover: SessionMover | None = None,
+        leftovers: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
@@ -103,11 +103,11 @@ class PeerHost:
         self.mover = mover
         self.leftovers = leftovers
         self._fingerprint = fingerprint
-        self._guests: dict[Guest, None] = {}
+        self._guests: dict[PeerSession, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
 
     @property
-    def guests(self) -> int:
+    def num_sessions(self) -> int:
         return len(self._guests)
 
     async def accept(self, carrier: Carrier, peer: str) -> None:
@@ -120,7 +120,7 @@ class PeerHost:
             log.info("peer_not_welcome", peer=peer, reason=str(error) or "no hello in time")
             await carrier.close()
             return
-        guest = Guest(self, wire, name)
+        guest = PeerSession(self, wire, name)
         self._guests[guest] = None
         try:
             await guest.serve()
@@ -130,7 +130,7 @@ class PeerHost:
     async def _welcome(self, wire: Wire) -> str:
         """Shakes hands; returns the peer's name. Raises LinkDown for one that is not welcome, after saying why."""
         match await wire.first():
-            case [pf.Hello() as hello]:
+            case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
             case _:
                 raise LinkDown("rejected", "no hello")
@@ -141,22 +141,22 @@ class PeerHost:
         await wire.now(pf.Welcome(pf.PEER_PROTOCOL, runtime.replica, runtime.incarnation, self._fingerprint))
         return f"{hello.kind} {hello.name}"
 
-    def _objection(self, hello: pf.Hello) -> pf.Refusal | None:
+    def _objection(self, hello: pf.PeerHello) -> pf.PeerRefusal | None:
         runtime = self.runtime
         if hello.protocol != pf.PEER_PROTOCOL:
-            return pf.Refusal(
+            return pf.PeerRefusal(
                 "protocol",
                 f"{runtime.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
             )
         if hello.kind == "operator":
             return None
         if (hello.replica, hello.incarnation) != (runtime.replica, runtime.incarnation):
-            return pf.Refusal(
+            return pf.PeerRefusal(
                 "wrong_process",
                 f"this is {runtime.replica} {runtime.incarnation}, not {hello.replica} {hello.incarnation}",
             )
         if hello.fingerprint != self._fingerprint:
-            return pf.Refusal(
+            return pf.PeerRefusal(
                 "fingerprint",
                 f"{runtime.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
             )
@@ -173,10 +173,10 @@ class PeerHost:
         await asyncio.gather(*(guest.close() for guest in list(self._guests)))
 
 
-class Guest:
+class PeerSession:
     """One link, as the replica sees it."""
 
-    def __init__(self, host: PeerHost, wire: Wire, name: str) -> None:
+    def __init__(self, host: PeerEndpoint, wire: Wire, name: str) -> None:
         self.host = host
         self.name = name
         self.events_bytes = 0  # sent and not yet taken, over all watches
@@ -185,7 +185,7 @@ class Guest:
         self._attachments: dict[int, Attachment] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
-        self._visit = host.reception.visit(wire.post, self._spawn) if host.reception is not None else None
+        self._visit = host.reception.open_session(wire.post, self._spawn) if host.reception is not None else None
 
     @property
     def post(self) -> Post:
@@ -228,11 +228,13 @@ class Guest:
                     self._credit(frame)
                 case pf.TakeOver():
                     self._request(frame.id, self._take_over(frame))
-                case pf.Reserve() | pf.Chunk() | pf.Prefill() | pf.Sealed() | pf.Abort() if self._visit is not None:
-                    self._visit.arrive(frame)
+                case pf.Reserve() | pf.KVSnapshotChunk() | pf.HandoffPrefill() | pf.Sealed() | pf.Abort() if (
+                    self._visit is not None
+                ):
+                    self._visit.receive(frame)
                 case pf.Holds():
                     self._request(frame.id, self._holds(frame))
-                case pf.Drain() if self.host.drainer is not None:
+                case pf.DrainRequest() if self.host.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.host.drainer))
                 case pf.Survey() if self.host.surveyor is not None:
                     self.post(self.host.surveyor.answer(frame))
@@ -240,7 +242,7 @@ class Guest:
                     self._request(frame.id, self._move(frame, self.host.mover))
                 case pf.Deleted() if self.host.leftovers is not None:
                     self._request(frame.id, self._look(frame.key, self.host.leftovers))
-                case pf.Beat():
+                case pf.Heartbeat():
                     pass
                 case _:
                     raise ValueError(type(frame).__name__)
@@ -270,33 +272,33 @@ class Guest:
         if not frame.activate and not runtime.present(key):
             raise Moved(None)
         ok = await runtime.execute(frame.principal, frame.command, instead_of=frame.instead_of)
-        self.post(pf.Done(frame.id, ok, runtime.ownership.owner(key)))
+        self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(key)))
 
     async def _take_over(self, frame: pf.TakeOver) -> None:
         owner = await self.host.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
         if owner is None:
-            raise changing_hands()
-        self.post(pf.Taken(frame.id, owner))
+            raise session_moving_error()
+        self.post(pf.SessionTaken(frame.id, owner))
 
     async def _holds(self, frame: pf.Holds) -> None:
         owner = await self.host.runtime.holder(frame.key)
         if owner is None:
             raise Moved(None)
-        self.post(pf.Taken(frame.id, owner))
+        self.post(pf.SessionTaken(frame.id, owner))
 
     async def _drain(self, number: int, drainer: Drainer) -> None:
         await drainer.drain(
             lambda handed_off, parked, left: self._report(number, handed_off, parked, left), by=self.name
         )
 
-    async def _move(self, frame: pf.Move, mover: Mover) -> None:
-        self.post(pf.Taken(frame.id, await mover.move(frame.key, frame.to)))
+    async def _move(self, frame: pf.Move, mover: SessionMover) -> None:
+        self.post(pf.SessionTaken(frame.id, await mover.move(frame.key, frame.to)))
 
-    async def _look(self, key: SessionKey, leftovers: Looker) -> None:
-        await leftovers.look(key)
+    async def _look(self, key: SessionKey, leftovers: DeletedKVCleaner) -> None:
+        await leftovers.remove_if_deleted(key)
 
     def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
-        self.post(pf.Drained(number, handed_off, parked, left))
+        self.post(pf.DrainProgress(number, handed_off, parked, left))
 
     # -- watches ----------------------------------------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ class Guest:
         """The session of an attachment has left memory."""
         self._attachments.pop(attachment.watch, None)
         self.behind.pop(attachment, None)
-        self.post(pf.Left(attachment.watch, epoch, top, owner))
+        self.post(pf.SessionDeactivated(attachment.watch, epoch, top, owner))
 
     def _credit(self, frame: pf.Credit) -> None:
         for watch, num_bytes in frame.taken:
@@ -340,7 +342,7 @@ class Attachment:
 
     __slots__ = ("_detach", "_ended", "_epoch", "_guest", "_top", "key", "untaken", "watch")
 
-    def __init__(self, guest: Guest, watch: int, key: SessionKey) -> None:
+    def __init__(self, guest: PeerSession, watch: int, key: SessionKey) -> None:
         self.watch = watch
         self.key = key
         self.untaken = 0

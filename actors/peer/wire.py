@@ -2,8 +2,8 @@
 
 Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
 a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has said nothing for half a beat says `Beat`; an end that heard nothing for `dead_after_beats` of its own beats ends
-the link. Nothing but posting is asked of callers: no queue of theirs waits on the link.
+has said nothing for half a beat says `Heartbeat`; an end that heard nothing for `dead_after_beats` of its own beats
+ends the link. Nothing but posting is asked of callers: no queue of theirs waits on the link.
 
 Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
 refused.
@@ -15,10 +15,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from actors.peer.frames import AnyFrame, Beat, Frame, Goodbye, encode, pack, unpack
+from actors.peer.frames import AnyFrame, Frame, Goodbye, Heartbeat, encode, pack, unpack
 from actors.peer.links import Carrier, LinkDown, LinkLimits
 
-_BEAT = encode(Beat())
+_BEAT = encode(Heartbeat())
 
 
 class Wire:

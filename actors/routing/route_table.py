@@ -41,17 +41,17 @@ class Route(msgspec.Struct, frozen=True):
     instead_of: Owner | None = None
 
 
-class NotNow(Exception):
+class RouteUnavailable(Exception):
     """There is no way to the session at this moment; look again shortly."""
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _TakeoverAttempt(msgspec.Struct, frozen=True):
     at: float
     instead_of: Owner
     survivor: Member
 
 
-class Whereabouts:
+class RouteTable:
     """What one process knows of where sessions are."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Whereabouts:
         self._lease_ttl_s = lease_ttl_s
         self._owners_max = owners_max
         self._owners: OrderedDict[SessionKey, Owner] = OrderedDict()
-        self._asked: OrderedDict[SessionKey, _Asked] = OrderedDict()
+        self._asked: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
         self._avoid: dict[ReplicaId, float] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -159,13 +159,13 @@ class Whereabouts:
                 member = self.member(owner)
             if member is None:
                 self.remember(key, None)
-                raise NotNow(f"{owner.replica} is not there")
+                raise RouteUnavailable(f"{owner.replica} is not there")
             if not self._links.suspect(member):
                 return Route(member, owner, activate=owner == absent)
             survivor = self.survivor(key, owner, model)
             if survivor is None:
                 self.remember(key, None)
-                raise NotNow(f"{owner.replica} does not answer")
+                raise RouteUnavailable(f"{owner.replica} does not answer")
             return Route(survivor, None, activate=True, instead_of=owner)
         head = None if new else await self._journal.head(key)
         return Route(self.place(key, head, model), None, activate=True)
@@ -195,7 +195,7 @@ class Whereabouts:
         )
         if member is not None:
             self._asked.pop(key, None)
-            self._asked[key] = _Asked(now, lost, member)
+            self._asked[key] = _TakeoverAttempt(now, lost, member)
             while len(self._asked) > self._owners_max:
                 self._asked.popitem(last=False)
         return member
@@ -214,9 +214,9 @@ class Whereabouts:
         return None if len(served) == 1 else model
 
 
-def elsewhere(error: SessileError) -> bool:
+def retryable_elsewhere(error: SessileError) -> bool:
     """Whether an error is about where the session is asked for, and not the command's answer."""
-    return error.code in ELSEWHERE or error.code.startswith("directory_")
+    return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 
-ELSEWHERE = frozenset({"session_moving", "shutting_down", "lease_missing", "no_replica"})
+RETRYABLE_ELSEWHERE = frozenset({"session_moving", "shutting_down", "lease_missing", "no_replica"})

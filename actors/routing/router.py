@@ -22,11 +22,11 @@ import msgspec
 import structlog
 
 from actors.cluster.placement import Placement
-from actors.hosting.ownership import Moved, changing_hands
+from actors.hosting.ownership import Moved, session_moving_error
 from actors.hosting.runtime import Runtime
 from actors.peer.links import Connect, LinkDown, LinkLimits, Links, PeerLink, unreachable
-from actors.routing.route_table import NotNow, Whereabouts, elsewhere
-from actors.routing.subscriptions import Watches, WatchLimits
+from actors.routing.route_table import RouteTable, RouteUnavailable, retryable_elsewhere
+from actors.routing.subscriptions import SubscriptionLimits, Subscriptions
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.types import Principal, SessionKey
@@ -45,7 +45,7 @@ class RouterLimits(msgspec.Struct, frozen=True):
     owners_max: int = 100_000
     lease_ttl_s: float = 6.0
     links: LinkLimits = LinkLimits()
-    watches: WatchLimits = WatchLimits()
+    watches: SubscriptionLimits = SubscriptionLimits()
 
 
 class Router:
@@ -65,7 +65,7 @@ class Router:
         """`gateway` names this process and no other."""
         self.limits = limits or RouterLimits()
         self.links = Links(connect, spawn=self._spawn, limits=self.limits.links)
-        self.whereabouts = Whereabouts(
+        self.whereabouts = RouteTable(
             directory=directory,
             journal=journal,
             placement=placement,
@@ -73,7 +73,7 @@ class Router:
             lease_ttl_s=self.limits.lease_ttl_s,
             owners_max=self.limits.owners_max,
         )
-        self.watches = Watches(
+        self.watches = Subscriptions(
             gateway=gateway,
             directory=directory,
             journal=journal,
@@ -84,7 +84,7 @@ class Router:
             lease_ttl_s=self.limits.lease_ttl_s,
             limits=self.limits.watches,
         )
-        self.links.tell(self)
+        self.links.add_listener(self)
         self.retries = 0
         self._rng = rng
         self._tasks = asyncio.TaskGroup()
@@ -142,7 +142,7 @@ class Router:
         self, key: SessionKey, principal: Principal, command: cm.ActorCommand, trouble: list[SessileError]
     ) -> cm.Ok:
         """Tries until it is answered. `trouble` takes why it was not, the latest last."""
-        making = cm.making(command)
+        making = cm.session_settings_of(command)
         new = isinstance(command, cm.SessionCreate)
         model = making.model if making is not None else None
         pause_s, hops = self.limits.pause_min_s, 0
@@ -160,13 +160,13 @@ class Router:
                 if moved.owner is not None and hops <= HOPS_MAX:
                     continue
                 absent = route.owner if moved.owner is None else None
-                trouble[:] = [changing_hands()]
-            except NotNow as reason:
+                trouble[:] = [session_moving_error()]
+            except RouteUnavailable as reason:
                 trouble[:] = [Unavailable("session_unavailable", str(reason))]
             except LinkDown as down:
                 trouble[:] = [unreachable(route.member.replica, down)]
             except SessileError as error:
-                if not elsewhere(error):
+                if not retryable_elsewhere(error):
                     raise
                 if error.code == "shutting_down":
                     self.whereabouts.avoid(route.member.replica)

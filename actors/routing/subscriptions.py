@@ -28,7 +28,7 @@ import structlog
 from actors.hosting.ownership import Moved
 from actors.hosting.recovery_gate import READ
 from actors.peer.links import Identity, LinkDown, Links, PeerLink, identity
-from actors.routing.route_table import Whereabouts
+from actors.routing.route_table import RouteTable
 from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Head
@@ -45,7 +45,7 @@ LOOK: Final = 2
 ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner would tell, if it knew
 
 
-class WatchLimits(msgspec.Struct, frozen=True):
+class SubscriptionLimits(msgspec.Struct, frozen=True):
     workers: int = 32
     takeovers: int = 256  # asked for at the same time
     register_at_once: int = 1000
@@ -53,10 +53,10 @@ class WatchLimits(msgspec.Struct, frozen=True):
     again_max_s: float = 2.0
 
 
-class Watch:
+class SessionSubscription:
     """One session that is read here: a `Watcher`."""
 
-    def __init__(self, key: SessionKey, watches: Watches) -> None:
+    def __init__(self, key: SessionKey, watches: Subscriptions) -> None:
         self.key = key
         self.sinks: dict[int, Sink] = {}
         self.epoch = Epoch("")
@@ -80,7 +80,7 @@ class Watch:
     def live(self) -> bool:
         return bool(self.sinks)
 
-    def tell(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
+    def deliver(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
         """Passes records on to everyone who reads here."""
         self.epoch, self.seen = epoch, records[-1].offset
         published = Published(self.key, epoch, records)
@@ -97,7 +97,7 @@ class Watch:
         self.reaches(epoch, top)
 
     def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
-        self.tell(epoch, records)
+        self.deliver(epoch, records)
 
     def behind(self, epoch: Epoch, top: int) -> None:
         self.reaches(epoch, top)
@@ -119,7 +119,7 @@ class Watch:
             self._watches.later(self)  # it is not there, whatever the directory says: not asked at once again
 
 
-class Watches:
+class Subscriptions:
     """All watches of a gateway."""
 
     def __init__(
@@ -128,12 +128,12 @@ class Watches:
         gateway: str,
         directory: Directory,
         journal: Journal,
-        whereabouts: Whereabouts,
+        whereabouts: RouteTable,
         links: Links,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         rng: random.Random,
         lease_ttl_s: float,
-        limits: WatchLimits,
+        limits: SubscriptionLimits,
     ) -> None:
         self._gateway = gateway
         self._directory = directory
@@ -144,15 +144,17 @@ class Watches:
         self._rng = rng
         self._ttl_s = lease_ttl_s
         self._limits = limits
-        self._watches: dict[SessionKey, Watch] = {}
-        self._on_link: dict[PeerLink, dict[Watch, None]] = {}
-        self._limbo: dict[Identity, dict[Watch, None]] = {}  # their replica does not answer, or its link just broke
-        self._fresh: list[Watch] = []
+        self._watches: dict[SessionKey, SessionSubscription] = {}
+        self._on_link: dict[PeerLink, dict[SessionSubscription, None]] = {}
+        self._limbo: dict[
+            Identity, dict[SessionSubscription, None]
+        ] = {}  # their replica does not answer, or its link just broke
+        self._fresh: list[SessionSubscription] = []
         self._arrived = asyncio.Event()
-        self._line: list[tuple[int, int, Watch]] = []
+        self._line: list[tuple[int, int, SessionSubscription]] = []
         self._numbers = 0
         self._work = asyncio.Semaphore(0)
-        self._looks: list[tuple[float, int, Watch]] = []
+        self._looks: list[tuple[float, int, SessionSubscription]] = []
         self._takeovers = asyncio.Semaphore(limits.takeovers)
 
     def __len__(self) -> int:
@@ -173,7 +175,7 @@ class Watches:
         """See the `Sessions` port."""
         watch = self._watches.get(key)
         if watch is None:
-            watch = self._watches[key] = Watch(key, self)
+            watch = self._watches[key] = SessionSubscription(key, self)
             self._fresh.append(watch)
             self._arrived.set()
         number = self._number()
@@ -197,23 +199,23 @@ class Watches:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def todo(self, watch: Watch, priority: int) -> None:
+    def todo(self, watch: SessionSubscription, priority: int) -> None:
         """A worker is to look at this watch."""
         if watch.live and not watch.queued:
             watch.queued = True
             heapq.heappush(self._line, (priority, self._number(), watch))
             self._work.release()
 
-    def later(self, watch: Watch) -> None:
+    def later(self, watch: SessionSubscription) -> None:
         """The same after a pause that grows with each time in a row."""
         pause_s = watch.again_s = min(max(watch.again_s * 2, self._limits.again_min_s), self._limits.again_max_s)
         asyncio.get_running_loop().call_later(pause_s * (0.5 + self._rng.random()), self.todo, watch, LOST)
 
-    def _look_in(self, watch: Watch, seconds: float) -> None:
+    def _look_in(self, watch: SessionSubscription, seconds: float) -> None:
         watch.look_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
         heapq.heappush(self._looks, (watch.look_at, self._number(), watch))
 
-    def let_go(self, watch: Watch) -> None:
+    def let_go(self, watch: SessionSubscription) -> None:
         """The watch is not attached any more."""
         if watch.link is not None:
             watches = self._on_link.get(watch.link, {})
@@ -222,7 +224,7 @@ class Watches:
                 self._on_link.pop(watch.link, None)
         watch.link, watch.number, watch.owner = None, 0, None
 
-    def attached(self, watch: Watch) -> None:
+    def attached(self, watch: SessionSubscription) -> None:
         self._whereabouts.remember(watch.key, watch.owner)
         self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
 
@@ -241,11 +243,11 @@ class Watches:
             watch.limbo = None
             self.todo(watch, LOST)
 
-    def _enter_limbo(self, watch: Watch, process: Identity) -> None:
+    def _enter_limbo(self, watch: SessionSubscription, process: Identity) -> None:
         watch.limbo = process
         self._limbo.setdefault(process, {})[watch] = None
 
-    def _leave_limbo(self, watch: Watch) -> None:
+    def _leave_limbo(self, watch: SessionSubscription) -> None:
         if watch.limbo is not None:
             waiting = self._limbo.get(watch.limbo, {})
             waiting.pop(watch, None)
@@ -324,18 +326,18 @@ class Watches:
                 log.exception("watch_failed", session=watch.key.session, tenant=watch.key.tenant)
                 self.later(watch)
 
-    async def _catch_up(self, watch: Watch) -> None:
+    async def _catch_up(self, watch: SessionSubscription) -> None:
         """Tells the record at the log's known end, unless it has come by itself."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
             page = await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
             if page is not None and page.records and (epoch != watch.epoch or page.records[-1].offset > watch.seen):
-                watch.tell(page.head.epoch, page.records)
+                watch.deliver(page.head.epoch, page.records)
         if watch.known == (epoch, top):
             watch.known = None
 
-    async def _settle(self, watch: Watch) -> None:
+    async def _settle(self, watch: SessionSubscription) -> None:
         """Attaches a watch where its session is now, or finds that it is nowhere."""
         owner, watch.hint = watch.hint, None
         if owner is None:
@@ -371,7 +373,7 @@ class Watches:
             watch.link, watch.owner = link, owner
             self._on_link.setdefault(link, {})[watch] = None
 
-    async def _ownerless(self, watch: Watch, lost: Owner | None) -> None:
+    async def _ownerless(self, watch: SessionSubscription, lost: Owner | None) -> None:
         """Nobody has the session, or who has it does not answer: what that one left behind is seen to."""
         now = asyncio.get_running_loop().time()
         if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
@@ -387,7 +389,7 @@ class Watches:
                     return
         self._look_in(watch, self._ttl_s)
 
-    async def _recover(self, watch: Watch, head: Head, lost: Owner | None) -> None:
+    async def _recover(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         """Has a session activated somewhere else: it has an open turn, or its log went back."""
         try:
             async with self._takeovers:
@@ -396,7 +398,7 @@ class Watches:
         finally:
             watch.recovering = False
 
-    async def _taken_over(self, watch: Watch, head: Head, lost: Owner | None) -> None:
+    async def _taken_over(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         key = watch.key
         try:
             if lost is None:

@@ -5,7 +5,8 @@
     (a peer replica)      is asked, not kept in: `actors` fetches, the engine's `import_kv` takes in
 
 A tier below never raises for its own troubles: it stores or it does not, and a fetch gives the checked payload or
-`Refused`. It keeps its own index, counters and bound. Where there is a key store, nothing is stored unencrypted.
+`SnapshotRefused`. It keeps its own index, counters and bound. Where there is a key store, nothing is stored
+unencrypted.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from inference.kv.encryption import Head
-from inference.kv.envelope import Manifest, Refused
+from inference.kv.encryption import StoredHead
+from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from sessions.model.errors import SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
@@ -54,7 +55,7 @@ class Ranked(Protocol):
     def used_s(self) -> float: ...
 
 
-class Progress:
+class FetchProgress:
     """How far a fetch has come: the thread that reads tells it, the event loop looks at it and may stop the read."""
 
     __slots__ = ("first_bytes", "first_s", "num_bytes", "stopped")
@@ -68,7 +69,7 @@ class Progress:
     def passed(self, num_bytes: int) -> None:
         """So many bytes more have come. Raises Refused once the read was stopped."""
         if self.stopped:
-            raise Refused("too_slow")
+            raise SnapshotRefused("too_slow")
         if self.first_s is None:
             self.first_s, self.first_bytes = time.monotonic(), num_bytes
         self.num_bytes += num_bytes
@@ -126,11 +127,13 @@ class ColdTier(Protocol):
 
     def has(self, key: SessionKey, snapshot_id: Blob) -> bool: ...
 
-    async def put(self, manifest: Manifest, payload: Path) -> bool:
+    async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""
         ...
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
         """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then.
 
         A tier that reads little by little tells `progress`, and ends with `too_slow` when that was stopped."""
@@ -149,20 +152,20 @@ class ColdTier(Protocol):
         ...
 
 
-async def data_key_for(keys: Keys | None, head: Head | None) -> DataKey | None:
+async def data_key_for(keys: Keys | None, head: StoredHead | None) -> DataKey | None:
     """The key that opens what begins with `head`; None for a plain envelope where plain ones are kept.
 
     Raises Refused: `not_encrypted`, `unknown_key` when it is destroyed, `keys_away` when the store does not answer."""
     if keys is None:
         if head is not None:
-            raise Refused("unknown_key")
+            raise SnapshotRefused("unknown_key")
         return None
     if head is None:
-        raise Refused("not_encrypted")
+        raise SnapshotRefused("not_encrypted")
     try:
         found = await keys.find(head.key, head.key_id)
     except SessileError as exc:
-        raise Refused("keys_away") from exc
+        raise SnapshotRefused("keys_away") from exc
     if found is None:
-        raise Refused("unknown_key")
+        raise SnapshotRefused("unknown_key")
     return found

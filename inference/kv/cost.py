@@ -8,10 +8,10 @@ a small transfer counts as much as a large one; old measurements fade. A tier th
 believed to be as its prior says again, little by little: one that was slow once gets another chance.
 
 What is expected may be wrong, since a tier can change between two looks at it. So the first bytes of a read decide
-(`Choice.is_too_slow`): as soon as the rest, at the pace that it shows, would take longer than computing, the read is
-given up. Likewise a read is begun against what is expected, to look, when the tier's prior promises a gain and nobody
-has looked for a moment. Either way an error costs a small share of what computing takes, and a thread that did not get
-its turn for some milliseconds is not taken for a slow tier where much is at stake.
+(`RestoreChoice.is_too_slow`): as soon as the rest, at the pace that it shows, would take longer than computing, the
+read is given up. Likewise a read is begun against what is expected, to look, when the tier's prior promises a gain and
+nobody has looked for a moment. Either way an error costs a small share of what computing takes, and a thread that did
+not get its turn for some milliseconds is not taken for a slow tier where much is at stake.
 
 Pure: times are arguments. It does not know what is running; measurements under load say what load costs.
 """
@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from inference.kv.cold_tier import PIECE_BYTES_MIN, Progress
+from inference.kv.cold_tier import PIECE_BYTES_MIN, FetchProgress
 
 _FADE: Final = 0.9  # of old measurements, at each new one
 _JUMP: Final = 4.0  # so far off the line, a measurement starts it anew
@@ -39,7 +39,7 @@ DEADLINE_MIN_S: Final = 0.05
 DEADLINE_MAX_S: Final = 30.0
 
 
-class Line:
+class LinearFit:
     """y = a x + b z with a, b >= 0. Begins as a guess; a first measurement scales the guess, later ones bend it.
 
     One that is far off the line starts it anew in the same way: a disk that became slow is another disk."""
@@ -100,11 +100,11 @@ PRIORS: Final = {
 class _Tier:
     def __init__(self, prior: TierCost) -> None:
         self.prior = prior
-        self.line = Line(prior.latency_s, 1.0 / prior.bytes_per_s, ((1.0, 1e5), (1.0, 1e8)))
+        self.line = LinearFit(prior.latency_s, 1.0 / prior.bytes_per_s, ((1.0, 1e5), (1.0, 1e8)))
         self.measured_at: float | None = None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class RestoreChoice(msgspec.Struct, frozen=True):
     restore: bool
     restore_s: float
     recompute_s: float
@@ -122,7 +122,7 @@ class Choice(msgspec.Struct, frozen=True):
         share = _LOOK_SHARE if self.looks else _TRUSTED_SHARE
         return max(_LOOK_MIN_S, max(share, _LOOK_PIECES * PIECE_BYTES_MIN / max(1, num_bytes)) * self.read_max_s)
 
-    def is_too_slow(self, num_bytes: int, progress: Progress, waited_s: float, now_s: float) -> bool:
+    def is_too_slow(self, num_bytes: int, progress: FetchProgress, waited_s: float, now_s: float) -> bool:
         """Whether computing is over sooner than the rest of a read of `num_bytes`, as far as that can be seen."""
         rest_s = progress.seconds_for(num_bytes - progress.num_bytes, now_s)
         if progress.first_s is None or rest_s is None:
@@ -136,7 +136,7 @@ class CostModel:
     """The costs of one engine. `now_s` on any clock that goes forward."""
 
     def __init__(self) -> None:
-        self._prefill: Line | None = None
+        self._prefill: LinearFit | None = None
         self._tiers = {name: _Tier(prior) for name, prior in PRIORS.items()}
 
     def prefilled(self, begin: int, end: int, seconds: float) -> None:
@@ -145,7 +145,7 @@ class CostModel:
             return
         if self._prefill is None:  # the first measurement is the prior: nobody can know a machine beforehand
             rate = seconds / (end - begin)
-            self._prefill = Line(rate, 0.0, ((256.0, 128.0 * 256.0), (4096.0, 2048.0 * 4096.0)))
+            self._prefill = LinearFit(rate, 0.0, ((256.0, 128.0 * 256.0), (4096.0, 2048.0 * 4096.0)))
         self._prefill.measured(end - begin, (end * end - begin * begin) / 2, seconds)
 
     def moved(self, tier: str, num_bytes: int, seconds: float, now_s: float) -> None:
@@ -177,7 +177,7 @@ class CostModel:
         measured_at = self._tiers[tier].measured_at
         return math.inf if measured_at is None else now_s - measured_at
 
-    def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> Choice:
+    def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> RestoreChoice:
         """Whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end).
 
         The last of `tiers` is the way from host memory into the engine; a read can be looked at before that."""
@@ -192,7 +192,7 @@ class CostModel:
             and sum(self._hoped_s(tier, num_bytes) for tier in below) < read_max_s
             and all(self._unseen_s(tier, now_s) >= _LOOK_AGAIN_S for tier in below)
         )
-        return Choice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
+        return RestoreChoice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
     def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
         """Whether moving `num_bytes` out of the engine and into it again is sooner done than computing tokens

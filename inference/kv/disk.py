@@ -30,18 +30,18 @@ from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Final
 
-from inference.kv.cold_tier import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
-from inference.kv.encryption import Head, Source, Stored, store, stored_bytes
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
+from inference.kv.encryption import ByteSource, StoredHead, StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import (
-    Identity,
-    Manifest,
+    KvIdentity,
     Reason,
-    Refused,
+    SnapshotManifest,
+    SnapshotRefused,
     check_identity,
     check_manifest,
     encode_header,
 )
-from inference.kv.index import Shelf, least
+from inference.kv.index import SnapshotIndex, lowest_ranked
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
@@ -87,7 +87,7 @@ class DiskTier:
         self,
         folder: Path,
         bytes_max: int,
-        identity: Identity,
+        identity: KvIdentity,
         keys: Keys | None = None,
         *,
         rank: Rank = least_recently_used,
@@ -99,7 +99,7 @@ class DiskTier:
         self.rank = rank
         self.bytes = 0  # of whole files, of those being written, and of those that could not be removed
         self.counters: Counter[str] = Counter()
-        self._shelf = Shelf[DiskEntry]()
+        self._shelf = SnapshotIndex[DiskEntry]()
         self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes
         self._told_stuck = False
         self._writes: dict[SessionKey, list[_Write]] = {}
@@ -121,7 +121,7 @@ class DiskTier:
             self.bytes += size
             try:
                 found.append(await self._index(path))
-            except Refused as exc:
+            except SnapshotRefused as exc:
                 if exc.reason == "keys_away":
                     raise Unavailable(
                         "keys_unavailable", "The key store does not answer; spilled KV needs it."
@@ -157,7 +157,7 @@ class DiskTier:
     def num_snapshots(self) -> int:
         return len(self._shelf)
 
-    async def put(self, manifest: Manifest, payload: Path) -> bool:
+    async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. False when it could not be; nothing is left then.
 
         Not to be cancelled: a thread cannot be, and would go on writing into what nobody counts."""
@@ -196,7 +196,7 @@ class DiskTier:
         return stored
 
     async def _store(
-        self, manifest: Manifest, data_key: DataKey | None, size: int, payload: Path, write: _Write
+        self, manifest: SnapshotManifest, data_key: DataKey | None, size: int, payload: Path, write: _Write
     ) -> bool:
         path = self.folder / f"{manifest.snapshot_id.hex()}{_SUFFIX}"
         self.bytes += size
@@ -204,7 +204,7 @@ class DiskTier:
             await asyncio.to_thread(_write, path, manifest, payload, data_key)
         except BaseException as exc:
             await self._remove(path.with_suffix(_PART), size)
-            if not isinstance(exc, OSError | Refused):
+            if not isinstance(exc, OSError | SnapshotRefused):
                 raise
             if not write.revoked:
                 self.counters["disk_write_failed"] += 1
@@ -218,16 +218,18 @@ class DiskTier:
         self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic()))
         return True
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
         """Copies the verified payload to a file. Raises Refused; then the snapshot is gone from here as well."""
         assert isinstance(snapshot, DiskEntry)
         self._touch(snapshot)
         try:
             data_key = await self._key_to(snapshot)
             manifest = await asyncio.to_thread(
-                _read, snapshot.path, payload, snapshot.key, self.identity, data_key, progress or Progress()
+                _read, snapshot.path, payload, snapshot.key, self.identity, data_key, progress or FetchProgress()
             )
-        except Refused as exc:
+        except SnapshotRefused as exc:
             await self._refused(snapshot, exc.reason)
             raise
         self.counters["disk_reads"] += 1
@@ -243,12 +245,12 @@ class DiskTier:
                 chunks = stored.chunks()
                 while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
                     yield bytes(chunk)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             await self._refused(snapshot, exc.reason)
             raise
         except OSError as exc:
             await self._refused(snapshot, "unreadable")
-            raise Refused("unreadable") from exc
+            raise SnapshotRefused("unreadable") from exc
 
     async def _refused(self, snapshot: DiskEntry, reason: Reason) -> None:
         """Removes a snapshot that proved to be no good; one that was erased meanwhile is nobody's loss."""
@@ -306,7 +308,7 @@ class DiskTier:
             if self._stuck.pop(path, None) is not None:
                 self.bytes -= stuck
         while self.bytes + size > self.bytes_max:
-            victim = least(self._shelf, self.rank)
+            victim = lowest_ranked(self._shelf, self.rank)
             if victim is None or not await self._unlink(victim.path):
                 self.counters["disk_full"] += 1  # all of it is being written right now, or nothing can be removed
                 return False
@@ -368,40 +370,40 @@ def _free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _head(path: Path) -> Head | None:
+def _head(path: Path) -> StoredHead | None:
     """Whose file it is, if that stands in the clear."""
     try:
         with path.open("rb", buffering=0) as file:
-            return Stored(file).head
+            return StoredSnapshotReader(file).head
     except FileNotFoundError as exc:
-        raise Refused("no_snapshot") from exc
+        raise SnapshotRefused("no_snapshot") from exc
     except OSError as exc:
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
 
 
-def _opened(file: Source, data_key: DataKey | None) -> Stored:
-    stored = Stored(file)
+def _opened(file: ByteSource, data_key: DataKey | None) -> StoredSnapshotReader:
+    stored = StoredSnapshotReader(file)
     stored.open(data_key)
     return stored
 
 
-def _entry(path: Path, identity: Identity, data_key: DataKey | None) -> DiskEntry:
+def _entry(path: Path, identity: KvIdentity, data_key: DataKey | None) -> DiskEntry:
     try:
         status = path.stat()
         with path.open("rb", buffering=0) as file:
             stored = _opened(file, data_key)
     except OSError as exc:
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
     manifest = stored.manifest
     check_identity(manifest, identity)
     tokens = check_manifest(manifest, manifest.key, identity)
     if status.st_size != stored.num_bytes:
-        raise Refused("truncated" if status.st_size < stored.num_bytes else "too_long")
+        raise SnapshotRefused("truncated" if status.st_size < stored.num_bytes else "too_long")
     used_s = time.monotonic() - max(0.0, time.time() - status.st_mtime)
     return DiskEntry(manifest.key, tokens, path, status.st_size, used_s)
 
 
-def _write(path: Path, manifest: Manifest, payload: Path, data_key: DataKey | None) -> None:
+def _write(path: Path, manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> None:
     if _free_bytes(path.parent) - manifest.payload_bytes < RESERVE_BYTES:
         raise OSError("its file system is almost full")
     part = path.with_suffix(_PART)
@@ -426,10 +428,10 @@ class _Whole:
             view = view[written:]
 
 
-class Watched:
+class ProgressReader:
     """A file whose reads are told to a Progress, piece by piece, and end when that was stopped."""
 
-    def __init__(self, file: io.RawIOBase, progress: Progress) -> None:
+    def __init__(self, file: io.RawIOBase, progress: FetchProgress) -> None:
         self._file = file
         self._progress = progress
 
@@ -445,31 +447,31 @@ class Watched:
 
 
 def _read(
-    path: Path, payload: Path, key: SessionKey, identity: Identity, data_key: DataKey | None, progress: Progress
-) -> Manifest:
+    path: Path, payload: Path, key: SessionKey, identity: KvIdentity, data_key: DataKey | None, progress: FetchProgress
+) -> SnapshotManifest:
     try:
         with path.open("rb", buffering=0) as file:
-            stored = _opened(Watched(file, progress), data_key)
+            stored = _opened(ProgressReader(file, progress), data_key)
             check_manifest(stored.manifest, key, identity)
             _copy(stored, payload)
         with contextlib.suppress(OSError):  # gone meanwhile, or a folder that has become read-only: it was read
             os.utime(path)
     except FileNotFoundError as exc:
-        raise Refused("no_snapshot") from exc
+        raise SnapshotRefused("no_snapshot") from exc
     except OSError as exc:
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
     return stored.manifest
 
 
-def _copy(stored: Stored, payload: Path) -> None:
+def _copy(stored: StoredSnapshotReader, payload: Path) -> None:
     try:
         sink = payload.open("wb", buffering=0)
     except OSError as exc:
-        raise Refused("no_room") from exc
+        raise SnapshotRefused("no_room") from exc
     with sink:
         whole = _Whole(sink)
         for chunk in stored.chunks():
             try:
                 whole.write(chunk)
             except OSError as exc:
-                raise Refused("no_room") from exc
+                raise SnapshotRefused("no_room") from exc

@@ -30,9 +30,9 @@ from inference.kv.envelope import (
     CHUNK_BYTES,
     HEADER_BYTES_MAX,
     MAGIC,
-    Manifest,
     PayloadCheck,
-    Refused,
+    SnapshotManifest,
+    SnapshotRefused,
     decode_header,
     encode_header,
 )
@@ -46,7 +46,7 @@ _HEAD_BYTES_MAX: Final = 1 << 16
 _HEADER_GUESS: Final = 64 << 10
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class StoredHead(msgspec.Struct, frozen=True, array_like=True):
     """What stands in the clear."""
 
     tenant: str
@@ -67,14 +67,14 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         return self.header_bytes + self.payload_bytes + TAG_BYTES * (1 + num_chunks)
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes from the beginning on."""
 
     def read(self, size: int, /) -> bytes: ...
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     def write(self, data: bytes | memoryview, /) -> object:
         """What is given is good for as long as the call lasts."""
         ...
@@ -83,7 +83,7 @@ class Sink(Protocol):
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def stored_bytes(manifest: Manifest, data_key: DataKey | None) -> int:
+def stored_bytes(manifest: SnapshotManifest, data_key: DataKey | None) -> int:
     """How long a stored snapshot is."""
     header = encode_header(manifest)
     if data_key is None:
@@ -92,7 +92,7 @@ def stored_bytes(manifest: Manifest, data_key: DataKey | None) -> int:
     return len(_encode(head)) + head.rest_bytes
 
 
-def store(sink: Sink, manifest: Manifest, payload: Path, data_key: DataKey | None) -> None:
+def store(sink: ByteSink, manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> None:
     """Writes a snapshot whose payload lies in a file. It is checked on its way, so that damage is not sealed in.
 
     Raises OSError, and Refused for a payload that is not what the manifest says."""
@@ -125,28 +125,28 @@ def store(sink: Sink, manifest: Manifest, payload: Path, data_key: DataKey | Non
                         cipher.encrypt_into(_nonce(1 + start // CHUNK_BYTES), chunk, None, sealed)
                         sink.write(sealed)
         except ValueError as exc:  # mmap's word for an empty file
-            raise Refused("truncated") from exc
+            raise SnapshotRefused("truncated") from exc
     check.finish()
 
 
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-class Stored:
+class StoredSnapshotReader:
     """A stored snapshot that is read once, from its beginning. Every method may raise Refused or OSError."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._cipher: AESGCM | None = None
         self._rest = b""  # of a plain envelope: what was read beyond the header
-        self.manifest: Manifest
+        self.manifest: SnapshotManifest
         begin = source.read(len(SEALED))
-        self.head: Head | None = None
+        self.head: StoredHead | None = None
         self._prefix = begin
         if begin == SEALED:
             self._read_head()
         elif begin[:6] == SEALED[:6]:
-            raise Refused("other_version")
+            raise SnapshotRefused("other_version")
 
     @property
     def num_bytes(self) -> int:
@@ -155,7 +155,7 @@ class Stored:
             return len(self._prefix) + self.head.rest_bytes
         return len(encode_header(self.manifest)) + self.manifest.payload_bytes
 
-    def open(self, data_key: DataKey | None) -> Manifest:
+    def open(self, data_key: DataKey | None) -> SnapshotManifest:
         """Reads the manifest. `data_key`: the one that the head names, None when nobody has it."""
         self.manifest = self._open_plain(data_key) if self.head is None else self._open_sealed(self.head, data_key)
         return self.manifest
@@ -194,48 +194,48 @@ class Stored:
     def _read_head(self) -> None:
         length_bytes = _read(self._source, _LENGTH.size)
         if len(length_bytes) < _LENGTH.size:
-            raise Refused("truncated")
+            raise SnapshotRefused("truncated")
         (length,) = _LENGTH.unpack(length_bytes)
         if length > _HEAD_BYTES_MAX:
-            raise Refused("bad_header")
+            raise SnapshotRefused("bad_header")
         body = _read(self._source, length)
         if len(body) < length:
-            raise Refused("truncated")
+            raise SnapshotRefused("truncated")
         try:
-            head = msgspec.msgpack.decode(body, type=Head)
+            head = msgspec.msgpack.decode(body, type=StoredHead)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise Refused("bad_header") from exc
+            raise SnapshotRefused("bad_header") from exc
         if not 0 < head.header_bytes <= HEADER_BYTES_MAX or head.payload_bytes < 0:
-            raise Refused("bad_header")
+            raise SnapshotRefused("bad_header")
         self.head = head
         self._prefix += length_bytes + body
 
-    def _open_sealed(self, head: Head, data_key: DataKey | None) -> Manifest:
+    def _open_sealed(self, head: StoredHead, data_key: DataKey | None) -> SnapshotManifest:
         if data_key is None or data_key.id != head.key_id:
-            raise Refused("unknown_key")
+            raise SnapshotRefused("unknown_key")
         self._cipher = _cipher(data_key, self._prefix)
         sealed = _read(self._source, head.header_bytes + TAG_BYTES)
         if len(sealed) < head.header_bytes + TAG_BYTES:
-            raise Refused("truncated")
+            raise SnapshotRefused("truncated")
         try:
             header = self._cipher.decrypt(_nonce(0), sealed, None)
         except InvalidTag as exc:
-            raise Refused("bad_header") from exc
+            raise SnapshotRefused("bad_header") from exc
         decoded = decode_header(header)
         if decoded is None or decoded[1] != len(header) or decoded[0].payload_bytes != head.payload_bytes:
-            raise Refused("bad_header")
+            raise SnapshotRefused("bad_header")
         if decoded[0].key != head.key:
-            raise Refused("other_session")
+            raise SnapshotRefused("other_session")
         return decoded[0]
 
-    def _open_plain(self, data_key: DataKey | None) -> Manifest:
+    def _open_plain(self, data_key: DataKey | None) -> SnapshotManifest:
         if data_key is not None:
-            raise Refused("not_encrypted")
+            raise SnapshotRefused("not_encrypted")
         data = self._prefix
         while (decoded := decode_header(data)) is None:
             more = self._source.read(_HEADER_GUESS)
             if not more:
-                raise Refused("no_snapshot" if len(data) < len(MAGIC) else "truncated")
+                raise SnapshotRefused("no_snapshot" if len(data) < len(MAGIC) else "truncated")
             data += more
         manifest, header_bytes = decoded
         self._rest = data[header_bytes:]
@@ -245,11 +245,11 @@ class Stored:
 # -- inside ----------------------------------------------------------------------------------------------
 
 
-def _head_of(manifest: Manifest, data_key: DataKey, salt: bytes, header_bytes: int) -> Head:
-    return Head(manifest.tenant, manifest.session, data_key.id, salt, header_bytes, manifest.payload_bytes)
+def _head_of(manifest: SnapshotManifest, data_key: DataKey, salt: bytes, header_bytes: int) -> StoredHead:
+    return StoredHead(manifest.tenant, manifest.session, data_key.id, salt, header_bytes, manifest.payload_bytes)
 
 
-def _encode(head: Head) -> bytes:
+def _encode(head: StoredHead) -> bytes:
     body = msgspec.msgpack.encode(head)
     return SEALED + _LENGTH.pack(len(body)) + body
 
@@ -265,16 +265,16 @@ def _nonce(number: int) -> bytes:
 def _decrypt(cipher: AESGCM, number: int, data: memoryview, room: memoryview) -> memoryview:
     """The beginning of `room`, with the chunk in it."""
     if len(data) <= TAG_BYTES:
-        raise Refused("truncated")
+        raise SnapshotRefused("truncated")
     chunk = room[: len(data) - TAG_BYTES]
     try:
         cipher.decrypt_into(_nonce(number), data, None, chunk)
     except InvalidTag as exc:
-        raise Refused("bad_chunk") from exc
+        raise SnapshotRefused("bad_chunk") from exc
     return chunk
 
 
-def _read(source: Source, size: int) -> bytes:
+def _read(source: ByteSource, size: int) -> bytes:
     """`size` bytes, fewer only at the end: one raw read may be short."""
     data = source.read(size)
     if len(data) == size or not data:

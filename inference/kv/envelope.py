@@ -61,7 +61,7 @@ Reason = Literal[
 ]
 
 
-class Refused(Exception):
+class SnapshotRefused(Exception):
     """A snapshot that must not be used, and why. An ordinary answer: the tokens are computed again."""
 
     def __init__(self, reason: Reason) -> None:
@@ -69,7 +69,7 @@ class Refused(Exception):
         self.reason: Reason = reason
 
 
-class Identity(msgspec.Struct, frozen=True):
+class KvIdentity(msgspec.Struct, frozen=True):
     """What must be equal for KV to be of use to an engine."""
 
     build: str
@@ -78,12 +78,12 @@ class Identity(msgspec.Struct, frozen=True):
     layout: str
 
 
-class Manifest(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, array_like=True):
     version: int
     snapshot_id: bytes
     tenant: str
     session: str
-    identity: Identity
+    identity: KvIdentity
     tokens: bytes  # packed
     chain: bytes  # 16 bytes for each begun block of tokens
     payload_bytes: int
@@ -100,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 
 VERSION: Final = 1
-_DECODER: Final = msgspec.msgpack.Decoder(Manifest)
+_DECODER: Final = msgspec.msgpack.Decoder(SnapshotManifest)
 
 
 # -- making ----------------------------------------------------------------------------------------------
@@ -108,13 +108,13 @@ _DECODER: Final = msgspec.msgpack.Decoder(Manifest)
 
 def make_manifest(
     key: SessionKey,
-    identity: Identity,
+    identity: KvIdentity,
     tokens: array.array[int],
     snapshot_id: bytes,
     payload_bytes: int,
     tags: bytes,
-) -> Manifest:
-    return Manifest(
+) -> SnapshotManifest:
+    return SnapshotManifest(
         VERSION,
         snapshot_id,
         key.tenant,
@@ -127,7 +127,7 @@ def make_manifest(
     )
 
 
-def encode_header(manifest: Manifest) -> bytes:
+def encode_header(manifest: SnapshotManifest) -> bytes:
     """Everything before the payload."""
     body = msgspec.msgpack.encode(manifest)
     head = MAGIC + _LENGTH.pack(len(body)) + body
@@ -150,7 +150,7 @@ def tag_file(path: Path, snapshot_id: bytes) -> tuple[int, bytes]:
         return len(payload), tag_payload(payload, snapshot_id)
 
 
-def token_chain(key: SessionKey, identity: Identity, tokens: array.array[int]) -> bytes:
+def token_chain(key: SessionKey, identity: KvIdentity, tokens: array.array[int]) -> bytes:
     link = hashlib.blake2b(
         msgspec.msgpack.encode((key.tenant, identity.build, identity.model_fingerprint)), digest_size=_HASH_BYTES
     ).digest()
@@ -165,62 +165,62 @@ def token_chain(key: SessionKey, identity: Identity, tokens: array.array[int]) -
 # -- checking --------------------------------------------------------------------------------------------
 
 
-def decode_header(data: bytes) -> tuple[Manifest, int] | None:
+def decode_header(data: bytes) -> tuple[SnapshotManifest, int] | None:
     """(manifest, its length) from the beginning of a snapshot; None when more bytes are needed.
 
     Checks that the header is whole and consistent in itself. Raises Refused."""
     start = len(MAGIC) + _LENGTH.size
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
-        raise Refused("other_version" if data[:6] == MAGIC[:6] else "no_snapshot")
+        raise SnapshotRefused("other_version" if data[:6] == MAGIC[:6] else "no_snapshot")
     if len(data) < start:
         return None
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     if length > HEADER_BYTES_MAX:
-        raise Refused("bad_header")
+        raise SnapshotRefused("bad_header")
     end = start + length
     if len(data) < end + _HASH_BYTES:
         return None
     if _header_hash(data[:end]) != data[end : end + _HASH_BYTES]:
-        raise Refused("bad_header")
+        raise SnapshotRefused("bad_header")
     try:
         manifest = _DECODER.decode(data[start:end])
     except msgspec.DecodeError as exc:
-        raise Refused("bad_header") from exc
+        raise SnapshotRefused("bad_header") from exc
     if manifest.version != VERSION:
-        raise Refused("other_version")
+        raise SnapshotRefused("other_version")
     if manifest.key_id:
-        raise Refused("unknown_key")
+        raise SnapshotRefused("unknown_key")
     num_chunks = -(-manifest.payload_bytes // CHUNK_BYTES)
     if len(manifest.tags) != num_chunks * _HASH_BYTES or manifest.payload_bytes < 0:
-        raise Refused("bad_header")
+        raise SnapshotRefused("bad_header")
     return manifest, end + _HASH_BYTES
 
 
-def check_manifest(manifest: Manifest, key: SessionKey, identity: Identity) -> array.array[int]:
+def check_manifest(manifest: SnapshotManifest, key: SessionKey, identity: KvIdentity) -> array.array[int]:
     """The tokens of a manifest that is this session's, for this engine. Raises Refused."""
     if manifest.tenant != key.tenant:
-        raise Refused("other_tenant")
+        raise SnapshotRefused("other_tenant")
     if manifest.session != key.session:
-        raise Refused("other_session")
+        raise SnapshotRefused("other_session")
     check_identity(manifest, identity)
     if len(manifest.tokens) % 4:
-        raise Refused("bad_tokens")
+        raise SnapshotRefused("bad_tokens")
     tokens = manifest.ledger
     if not tokens or token_chain(key, identity, tokens) != manifest.chain:
-        raise Refused("bad_tokens")
+        raise SnapshotRefused("bad_tokens")
     return tokens
 
 
-def check_identity(manifest: Manifest, identity: Identity) -> None:
+def check_identity(manifest: SnapshotManifest, identity: KvIdentity) -> None:
     if manifest.identity.build != identity.build:
-        raise Refused("other_build")
+        raise SnapshotRefused("other_build")
     if manifest.identity.model_fingerprint != identity.model_fingerprint:
-        raise Refused("other_model")
+        raise SnapshotRefused("other_model")
     if manifest.identity != identity:
-        raise Refused("other_layout")
+        raise SnapshotRefused("other_layout")
 
 
-def check_file(path: Path, manifest: Manifest) -> None:
+def check_file(path: Path, manifest: SnapshotManifest) -> None:
     """Checks a payload in a file. Blocking. Raises Refused."""
     check = PayloadCheck(manifest)
     try:
@@ -233,11 +233,11 @@ def check_file(path: Path, manifest: Manifest) -> None:
                 with view[start : start + CHUNK_BYTES] as chunk:
                     check.check(chunk)
     except (OSError, ValueError) as exc:  # mmap calls an empty file a ValueError
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
     check.finish()
 
 
-def checked_chunks(path: Path, manifest: Manifest, end: int) -> Iterator[memoryview]:
+def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator[memoryview]:
     """The first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
 
     What is given is what was checked, whatever becomes of the file, and is good until the next one is asked for."""
@@ -252,7 +252,7 @@ def checked_chunks(path: Path, manifest: Manifest, end: int) -> Iterator[memoryv
                 check.check(room[:done])
                 yield room[: min(done, end - start)]
     except OSError as exc:
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
 
 
 def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk: int) -> None:
@@ -263,13 +263,13 @@ def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk:
             tag = tags[index * _HASH_BYTES : (index + 1) * _HASH_BYTES]
             cipher.decrypt(_nonce(index), tag, data[start : start + CHUNK_BYTES])
         except (InvalidTag, ValueError) as exc:
-            raise Refused("bad_chunk") from exc
+            raise SnapshotRefused("bad_chunk") from exc
 
 
 class PayloadCheck:
     """Checks a payload that comes in pieces of any size, and hands it on in whole chunks that are right."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: SnapshotManifest) -> None:
         self._cipher = _cipher(manifest.snapshot_id)
         self._tags = manifest.tags
         self._left = manifest.payload_bytes
@@ -280,7 +280,7 @@ class PayloadCheck:
         """Raises Refused at the first chunk that is not what the manifest says."""
         self._buffer += data
         if len(self._buffer) > self._left:
-            raise Refused("too_long")
+            raise SnapshotRefused("too_long")
         while self._left and len(self._buffer) >= min(CHUNK_BYTES, self._left):
             chunk = bytes(self._buffer[:CHUNK_BYTES])
             del self._buffer[:CHUNK_BYTES]
@@ -292,21 +292,21 @@ class PayloadCheck:
         begin = self._index * _HASH_BYTES
         tag = self._tags[begin : begin + _HASH_BYTES]
         if not tag:
-            raise Refused("too_long")
+            raise SnapshotRefused("too_long")
         expected = min(CHUNK_BYTES, self._left)
         if len(chunk) != expected:
-            raise Refused("truncated" if len(chunk) < expected else "too_long")
+            raise SnapshotRefused("truncated" if len(chunk) < expected else "too_long")
         try:
             self._cipher.decrypt(_nonce(self._index), tag, chunk)
         except InvalidTag as exc:
-            raise Refused("bad_chunk") from exc
+            raise SnapshotRefused("bad_chunk") from exc
         self._index += 1
         self._left -= len(chunk)
 
     def finish(self) -> None:
         """Raises Refused when something is missing."""
         if self._left:
-            raise Refused("truncated")
+            raise SnapshotRefused("truncated")
 
 
 # -- inside ----------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ The rank of a session is its Gittins index: the best rate, over all horizons, of
 which is LRU's order where hazards fall with silence, and more than that where they rise first: nobody reads an answer
 in three seconds (Gittins, 1979; ranking cached things by hits per time kept: LHD, Beckmann et al., NSDI '18).
 
-`ReturnModel` and its fit are pure; `Returns` remembers sessions under a bound. Neither knows tiers, nor what bytes
-cost. Before anything was observed the ranks are those of LRU.
+`ReturnModel` and its fit are pure; `ReturnTracker` remembers sessions under a bound. Neither knows tiers, nor what
+bytes cost. Before anything was observed the ranks are those of LRU.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _EDGES: Final[Floats] = np.array(AGES_S, dtype=np.float64)
 _WIDTHS: Final[Floats] = np.diff(_EDGES)
 
 
-class Kind(NamedTuple):
+class SilenceKind(NamedTuple):
     """The cell of the table that a session's silence belongs to."""
 
     turns: int
@@ -64,10 +64,10 @@ class Kind(NamedTuple):
     pace: int
 
 
-def kind_of(turns: int, tokens: int, pace_s: float | None) -> Kind:
+def silence_kind(turns: int, tokens: int, pace_s: float | None) -> SilenceKind:
     """`turns`: how many came before the last one; `pace_s`: the silence before that, None for a first turn."""
     pace = 0 if pace_s is None else bisect.bisect_right(PACES_S, pace_s)
-    return Kind(min(turns, _TURNS - 1), bisect.bisect_right(SIZES, tokens) - 1, pace)
+    return SilenceKind(min(turns, _TURNS - 1), bisect.bisect_right(SIZES, tokens) - 1, pace)
 
 
 class ReturnModel:
@@ -80,13 +80,13 @@ class ReturnModel:
         self._factors: tuple[Floats, ...] = tuple(np.ones(size) for size in _CELLS)
         self._tables: dict[int, list[float]] = {}
 
-    def observe(self, kind: Kind, silence_s: float, *, returned: bool) -> None:
+    def observe(self, kind: SilenceKind, silence_s: float, *, returned: bool) -> None:
         """A silence that ended: with a return, or because nobody waits for one any more."""
         self._exposure[kind] += _exposure(silence_s)
         if returned:
             self._returns[kind][_bucket(silence_s)] += 1
 
-    def fit(self, silent: Iterable[tuple[Kind, float]] = (), *, weight: float = 1.0) -> None:
+    def fit(self, silent: Iterable[tuple[SilenceKind, float]] = (), *, weight: float = 1.0) -> None:
         """Learns from everything observed, and from the silences that go on: (kind, seconds so far), each of which
         stands for `weight` of its sort."""
         exposure = self._exposure.copy()
@@ -115,7 +115,7 @@ class ReturnModel:
             self._exposure *= 0.5
             self._returns *= 0.5
 
-    def index(self, kind: Kind, silence_s: float) -> float:
+    def index(self, kind: SilenceKind, silence_s: float) -> float:
         """Returns per second that it pays to wait for; the larger, the better kept."""
         factor = self._factors[0][kind.turns] * self._factors[1][kind.size] * self._factors[2][kind.pace]
         level = round(math.log(factor) * _LEVELS)
@@ -132,13 +132,13 @@ class _Silence:
 
     __slots__ = ("kind", "since_s", "turns")
 
-    def __init__(self, kind: Kind, since_s: float, turns: int) -> None:
+    def __init__(self, kind: SilenceKind, since_s: float, turns: int) -> None:
         self.kind = kind
         self.since_s = since_s
         self.turns = turns
 
 
-class Returns:
+class ReturnTracker:
     """The sessions of one engine, the longest silent first. `clock` counts seconds, any kind of them."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Returns:
             turns, pace_s = before.turns + 1, now - before.since_s
             self.model.observe(before.kind, pace_s, returned=True)
             self._unfitted += 1
-        self._silences[key] = _Silence(kind_of(turns, tokens, pace_s), now, turns)
+        self._silences[key] = _Silence(silence_kind(turns, tokens, pace_s), now, turns)
         if len(self._silences) > self._sessions_max:
             _, longest = self._silences.popitem(last=False)
             self.model.observe(longest.kind, now - longest.since_s, returned=False)
@@ -180,7 +180,7 @@ class Returns:
         silence = self._silences.get(key)
         now = self._clock()
         if silence is None:
-            return self.model.index(kind_of(0, tokens, None), max(0.0, now - used_s))
+            return self.model.index(silence_kind(0, tokens, None), max(0.0, now - used_s))
         return self.model.index(silence.kind, max(0.0, now - silence.since_s))
 
 

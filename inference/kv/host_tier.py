@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal
 
-from inference.kv.envelope import Manifest, Refused
+from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from sessions.model.types import SessionKey
 
 
@@ -42,11 +42,11 @@ class HostSnapshot:
         self.moving = False  # on its way to disk
         self.gone = False  # out of the index: nobody may begin to use it
         self.freed = False
-        self.manifest: Manifest | None = None  # once tagged
+        self.manifest: SnapshotManifest | None = None  # once tagged
         self.tagging: asyncio.Task[None] | None = None
 
 
-class Flight:
+class PendingHostSnapshot:
     """A session's snapshot on its way into host memory."""
 
     __slots__ = ("revoked",)
@@ -60,7 +60,7 @@ def create(path: Path) -> BinaryIO:
     try:
         return path.open("wb", buffering=0)
     except OSError as exc:
-        raise Refused("no_room") from exc
+        raise SnapshotRefused("no_room") from exc
 
 
 async def append(file: BinaryIO, part: bytes) -> None:
@@ -69,7 +69,7 @@ async def append(file: BinaryIO, part: bytes) -> None:
     try:
         await asyncio.shield(writing)
     except OSError as exc:
-        raise Refused("no_room") from exc
+        raise SnapshotRefused("no_room") from exc
     except asyncio.CancelledError:
         await asyncio.wait([writing])  # the file must not be closed under the thread
         raise

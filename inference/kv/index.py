@@ -18,7 +18,7 @@ from sessions.model.types import SessionKey, TenantId
 SAMPLE: Final = 256
 
 
-class Held(Protocol):
+class Indexed(Protocol):
     """What stands here; it does not change its size."""
 
     @property
@@ -27,11 +27,11 @@ class Held(Protocol):
     def bytes(self) -> int: ...
 
 
-S = TypeVar("S", bound=Held)
+S = TypeVar("S", bound=Indexed)
 T = TypeVar("T")
 
 
-class Shelf(Generic[S]):
+class SnapshotIndex(Generic[S]):
     """Each of its snapshots once."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Shelf(Generic[S]):
         return True
 
 
-def least(held: Iterable[T], rank: Callable[[T], Any]) -> T | None:
+def lowest_ranked(held: Iterable[T], rank: Callable[[T], Any]) -> T | None:
     """The one that ranks lowest, of many the lowest of a few; None of none."""
     some = list(held)
     if len(some) > SAMPLE:

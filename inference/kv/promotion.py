@@ -1,8 +1,8 @@
 """The way up: snapshots that are being read from a tier below into host memory, and who waits for them how long.
 
 A read is shared by all who want its snapshot, and goes on when one of them is cancelled or too late. It ends before its
-time only when everybody who waited for it has seen that computing is faster (`Choice.is_too_slow`); what it has shown
-of the tier's pace is learned then as well.
+time only when everybody who waited for it has seen that computing is faster (`RestoreChoice.is_too_slow`); what it has
+shown of the tier's pace is learned then as well.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Literal
 
-from inference.kv.cold_tier import ColdSnapshot, Progress
-from inference.kv.cost import Choice
-from inference.kv.envelope import Refused
-from inference.kv.host_tier import Flight, HostSnapshot
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress
+from inference.kv.cost import RestoreChoice
+from inference.kv.envelope import SnapshotRefused
+from inference.kv.host_tier import HostSnapshot, PendingHostSnapshot
 
 if TYPE_CHECKING:
     from inference.kv.tiers import Tiers
@@ -30,7 +30,7 @@ class Promotion:
     __slots__ = ("progress", "task", "waiting")
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = FetchProgress()
         self.waiting = 0  # who would lose by its end
         self.task: asyncio.Task[HostSnapshot]
 
@@ -58,7 +58,7 @@ class Promotions:
             found.task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return found
 
-    async def wait(self, snapshot: ColdSnapshot, choice: Choice | None) -> HostSnapshot:
+    async def wait(self, snapshot: ColdSnapshot, choice: RestoreChoice | None) -> HostSnapshot:
         """The snapshot in host memory; without a choice, however long that takes. Raises Refused.
 
         Cancelled, it leaves the read to itself."""
@@ -84,21 +84,23 @@ class Promotions:
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _refused(self, reason: Literal["too_late", "too_slow"]) -> Refused:
+    def _refused(self, reason: Literal["too_late", "too_slow"]) -> SnapshotRefused:
         self._tiers.counters[f"refused_{reason}"] += 1
-        return Refused(reason)
+        return SnapshotRefused(reason)
 
-    async def _promote(self, snapshot: ColdSnapshot, progress: Progress, flight: Flight) -> HostSnapshot:
+    async def _promote(
+        self, snapshot: ColdSnapshot, progress: FetchProgress, flight: PendingHostSnapshot
+    ) -> HostSnapshot:
         tiers = self._tiers
         size = snapshot.bytes  # of all that is stored, so a little more than is needed
         if not await tiers.reserve(size, snapshot.key.tenant):
-            raise Refused("no_room")
+            raise SnapshotRefused("no_room")
         path, begun_s = tiers.new_path(), time.monotonic()
         try:
             manifest = await tiers.tier_of(snapshot).fetch(snapshot, path, progress)
             if flight.revoked:
-                raise Refused("no_snapshot")
-        except Refused as exc:
+                raise SnapshotRefused("no_snapshot")
+        except SnapshotRefused as exc:
             log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
             self._learn_pace(snapshot, progress, begun_s)
             await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -108,7 +110,7 @@ class Promotions:
         tiers.cost.moved(snapshot.tier, size, now_s - begun_s, now_s)
         return tiers.take(manifest, path, reserved=size)
 
-    def _learn_pace(self, snapshot: ColdSnapshot, progress: Progress, begun_s: float) -> None:
+    def _learn_pace(self, snapshot: ColdSnapshot, progress: FetchProgress, begun_s: float) -> None:
         """How long all of it would have taken, of a read that was stopped."""
         now_s = time.monotonic()
         whole_s = progress.seconds_for(snapshot.bytes, now_s)

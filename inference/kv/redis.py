@@ -31,10 +31,10 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from inference.kv.cold_tier import ColdSnapshot, Progress, Rank, data_key_for, least_recently_used
-from inference.kv.encryption import Stored, store, stored_bytes
-from inference.kv.envelope import Identity, Manifest, Refused, check_manifest, encode_header
-from inference.kv.index import Shelf
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
+from inference.kv.encryption import StoredSnapshotReader, store, stored_bytes
+from inference.kv.envelope import KvIdentity, SnapshotManifest, SnapshotRefused, check_manifest, encode_header
+from inference.kv.index import SnapshotIndex
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
@@ -116,7 +116,7 @@ class RedisTier:
         self,
         url: str,
         bytes_max: int,
-        identity: Identity,
+        identity: KvIdentity,
         keys: Keys | None = None,
         *,
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
@@ -134,7 +134,7 @@ class RedisTier:
         self._drop_script = self._client.register_script(_DROP)
         self._namespace = namespace
         self._mark = hashlib.blake2b(msgspec.msgpack.encode(identity), digest_size=8).hexdigest()
-        self._known = Shelf[RedisSnapshot]()
+        self._known = SnapshotIndex[RedisSnapshot]()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._writing: dict[SessionKey, int] = {}
         self._revoked: set[SessionKey] = set()  # erased while something of it is being written
@@ -142,7 +142,7 @@ class RedisTier:
 
     async def open(self) -> None:
         """Never raises: a server that is away may come back."""
-        await self._ask(self._client.ping())
+        await self._execute(self._client.ping())
 
     async def close(self) -> None:
         if self._tasks:
@@ -175,7 +175,7 @@ class RedisTier:
             return
         try:
             async with asyncio.timeout(_LOOK_WAIT_S):
-                found = await self._ask(self._client.hgetall(self._index(key)))
+                found = await self._execute(self._client.hgetall(self._index(key)))
                 if found is not None:
                     self._know(key, await self._heads(key, found))
         except TimeoutError:
@@ -191,35 +191,35 @@ class RedisTier:
             elif field.startswith(f"{self._mark}:"):
                 try:
                     manifest = await self._head(key, field)
-                except Refused as exc:
+                except SnapshotRefused as exc:
                     await self._refused(key, field, exc)
                 else:
                     snapshots.append(RedisSnapshot(key, manifest.ledger, int(size), field))
         return snapshots
 
-    async def _head(self, key: SessionKey, field: str) -> Manifest:
+    async def _head(self, key: SessionKey, field: str) -> SnapshotManifest:
         """The manifest alone: enough bytes for a short one, the whole where they do not do."""
         name = self._data(key, field)
         for end in (16 << 10, -1):
-            data = await self._ask(self._client.getrange(name, 0, end))
+            data = await self._execute(self._client.getrange(name, 0, end))
             if not data:
-                raise Refused("tier_away" if data is None else "no_snapshot")
+                raise SnapshotRefused("tier_away" if data is None else "no_snapshot")
             try:
                 return await self._opened(_blob(data), key)
-            except Refused as exc:
+            except SnapshotRefused as exc:
                 if exc.reason != "truncated" or end == -1:
                     raise
         raise AssertionError("the whole was read")
 
-    async def _opened(self, data: bytes, key: SessionKey) -> Manifest:
-        stored = Stored(io.BytesIO(data))
+    async def _opened(self, data: bytes, key: SessionKey) -> SnapshotManifest:
+        stored = StoredSnapshotReader(io.BytesIO(data))
         manifest = stored.open(await data_key_for(self.keys, stored.head))
         check_manifest(manifest, key, self.identity)
         return manifest
 
     # -- moving ------------------------------------------------------------------------------------------
 
-    async def put(self, manifest: Manifest, payload: Path) -> bool:
+    async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         """False for a snapshot that is too large for here, and when Redis or the key store are away."""
         key = manifest.key
         if manifest.payload_bytes > self.snapshot_bytes_max or time.monotonic() < self._away_until_s:
@@ -234,18 +234,18 @@ class RedisTier:
                 del self._writing[key]
                 self._revoked.discard(key)
 
-    async def _put(self, manifest: Manifest, payload: Path) -> bool:
+    async def _put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         key, field = manifest.key, self._field(manifest.snapshot_id)
         try:
             data_key = await self.keys.current(key) if self.keys is not None else None
             data = await asyncio.to_thread(_sealed, manifest, payload, data_key)
-        except (SessileError, Refused, OSError) as exc:
+        except (SessileError, SnapshotRefused, OSError) as exc:
             self.counters["redis_write_failed"] += 1
             log.warning("KV is not copied to Redis: %s", exc)
             return False
         if len(data) > self.bytes_max or key in self._revoked:
             return False
-        held = await self._ask(
+        held = await self._execute(
             self._put_script(
                 keys=[*self._books, self._index(key)],
                 args=[
@@ -275,7 +275,9 @@ class RedisTier:
         self._know(key, [*kept, RedisSnapshot(key, tokens, len(data), field)])
         return True
 
-    async def fetch(self, snapshot: ColdSnapshot, payload: Path, progress: Progress | None = None) -> Manifest:
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
         """It comes in one answer: `progress` hears nothing."""
         assert isinstance(snapshot, RedisSnapshot)
         key = snapshot.key
@@ -283,10 +285,10 @@ class RedisTier:
             stored = await self._stored(snapshot)
             data_key = await data_key_for(self.keys, stored.head)
             manifest = await asyncio.to_thread(_unsealed, stored, data_key, key, self.identity, payload)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             await self._refused(key, snapshot.field, exc)
             raise
-        await self._ask(
+        await self._execute(
             self._client.zadd(self._books[1], {f"{self._session(key)}/{snapshot.field}": time.time()}, xx=True)
         )
         self.counters["redis_reads"] += 1
@@ -299,15 +301,15 @@ class RedisTier:
             yield encode_header(stored.open(await data_key_for(self.keys, stored.head)))
             for chunk in stored.chunks():
                 yield bytes(chunk)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             await self._refused(snapshot.key, snapshot.field, exc)
             raise
 
-    async def _stored(self, snapshot: RedisSnapshot) -> Stored:
-        data = await self._ask(self._client.get(self._data(snapshot.key, snapshot.field)))
+    async def _stored(self, snapshot: RedisSnapshot) -> StoredSnapshotReader:
+        data = await self._execute(self._client.get(self._data(snapshot.key, snapshot.field)))
         if data is None:
-            raise Refused("tier_away" if time.monotonic() < self._away_until_s else "no_snapshot")
-        return Stored(io.BytesIO(_blob(data)))
+            raise SnapshotRefused("tier_away" if time.monotonic() < self._away_until_s else "no_snapshot")
+        return StoredSnapshotReader(io.BytesIO(_blob(data)))
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
         assert isinstance(snapshot, RedisSnapshot)
@@ -351,7 +353,7 @@ class RedisTier:
     def _unlearn(self, key: SessionKey, field: str) -> None:
         self._know(key, [known for known in self._known.of(key) if known.field != field])
 
-    async def _refused(self, key: SessionKey, field: str, exc: Refused) -> None:
+    async def _refused(self, key: SessionKey, field: str, exc: SnapshotRefused) -> None:
         """What proved to be no good goes; what could only not be reached stays."""
         if exc.reason in ("no_room", "keys_away", "tier_away"):
             return
@@ -361,7 +363,7 @@ class RedisTier:
         await self._drop(key, field)
 
     async def _drop(self, key: SessionKey, *fields: str) -> None:
-        held = await self._ask(
+        held = await self._execute(
             self._drop_script(
                 keys=[*self._books, self._index(key)], args=[self._session(key), f"{self._namespace}:data:", *fields]
             )
@@ -371,10 +373,10 @@ class RedisTier:
         else:
             self.bytes = int(held)
 
-    async def _ask(self, command: Awaitable[T]) -> T | None:
+    async def _execute(self, command: Awaitable[T]) -> T | None:
         """The answer, None when there was none. Runs to its end whatever becomes of the caller."""
 
-        async def asked() -> T | None:
+        async def execute() -> T | None:
             try:
                 return await command
             except (RedisError, OSError) as exc:
@@ -383,7 +385,7 @@ class RedisTier:
                 log.warning("Redis does not keep KV now: %s", exc)
                 return None
 
-        task = asyncio.ensure_future(asked())
+        task = asyncio.ensure_future(execute())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
@@ -398,7 +400,7 @@ def _blob(data: bytes | str) -> bytes:
 # -- blocking parts, for threads ---------------------------------------------------------------------------
 
 
-def _sealed(manifest: Manifest, payload: Path, data_key: DataKey | None) -> bytes:
+def _sealed(manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> bytes:
     sink = io.BytesIO()
     store(sink, manifest, payload, data_key)
     data = sink.getvalue()
@@ -406,7 +408,9 @@ def _sealed(manifest: Manifest, payload: Path, data_key: DataKey | None) -> byte
     return data
 
 
-def _unsealed(stored: Stored, data_key: DataKey | None, key: SessionKey, identity: Identity, payload: Path) -> Manifest:
+def _unsealed(
+    stored: StoredSnapshotReader, data_key: DataKey | None, key: SessionKey, identity: KvIdentity, payload: Path
+) -> SnapshotManifest:
     manifest = stored.open(data_key)
     check_manifest(manifest, key, identity)
     try:
@@ -414,5 +418,5 @@ def _unsealed(stored: Stored, data_key: DataKey | None, key: SessionKey, identit
             for chunk in stored.chunks():
                 file.write(chunk)
     except OSError as exc:
-        raise Refused("no_room") from exc
+        raise SnapshotRefused("no_room") from exc
     return manifest

@@ -55,7 +55,7 @@ class StagingFolder:
             self._lock = -1
 
 
-def staging_folder(named: Path | None) -> StagingFolder | None:
+def create_staging_folder(named: Path | None) -> StagingFolder | None:
     """In the folder that is named, else in memory. None, which the log tells, where the system offers no memory.
 
     Blocking. Raises BadInput for a folder that is named and cannot be used."""

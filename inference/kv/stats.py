@@ -5,7 +5,7 @@ from __future__ import annotations
 from inference.kv.tiers import Tiers
 
 
-def gauges_of(tiers: Tiers) -> dict[str, float]:
+def tier_stats(tiers: Tiers) -> dict[str, float]:
     """Bytes and bounds of each tier, and what it was measured to take."""
     told = {
         "host_bytes": float(tiers.host_bytes),

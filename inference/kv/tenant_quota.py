@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.host_tier import HostSnapshot
-from inference.kv.index import least
+from inference.kv.index import lowest_ranked
 from sessions.model.types import TenantId
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Snapshot = HostSnapshot | ColdSnapshot
 
 
-class Holdings:
+class TenantKvQuota:
     """One engine's. `tiers` joins by itself; `ceiling`, `resident` and `shed` are set by whoever knows them."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Holdings:
         if coming and over > movable:
             return False
         while self.over(tenant, coming) > 0:
-            worst = least(self._idle(tenant), lambda snapshot: _value(tiers, snapshot))
+            worst = lowest_ranked(self._idle(tenant), lambda snapshot: _value(tiers, snapshot))
             if worst is not None:
                 await tiers.drop(worst)
             elif not self.shed(tenant):

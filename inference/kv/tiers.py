@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from inference.kv import transfer
 from inference.kv.cold_tier import ColdSnapshot, ColdTier, Ranked
-from inference.kv.cost import Choice, CostModel
+from inference.kv.cost import CostModel, RestoreChoice
 from inference.kv.disk import DiskTier
-from inference.kv.envelope import Identity, Manifest, Refused, check_file, make_manifest, tag_file
-from inference.kv.eviction_rank import Returns
-from inference.kv.host_tier import Flight, HostSnapshot
-from inference.kv.index import Shelf, least
+from inference.kv.envelope import KvIdentity, SnapshotManifest, SnapshotRefused, check_file, make_manifest, tag_file
+from inference.kv.eviction_rank import ReturnTracker
+from inference.kv.host_tier import HostSnapshot, PendingHostSnapshot
+from inference.kv.index import SnapshotIndex, lowest_ranked
 from inference.kv.promotion import Promotions
-from inference.kv.tenant_quota import Holdings
+from inference.kv.tenant_quota import TenantKvQuota
 from inference.tokens import common_prefix
 from sessions.model.generation import KVExport, KVPlace
 from sessions.model.types import OPENINGS, SHARED, SessionKey, TenantId
@@ -61,15 +61,15 @@ class Tiers:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: KvIdentity,
         folder: Path,
         host_bytes_max: int,
         disk: DiskTier | None,
         *,
         shared: RedisTier | None = None,
-        returns: Returns | None = None,
+        returns: ReturnTracker | None = None,
         cost: CostModel | None = None,
-        holdings: Holdings | None = None,
+        holdings: TenantKvQuota | None = None,
     ) -> None:
         self.identity = identity
         self.folder = folder
@@ -78,15 +78,15 @@ class Tiers:
         self.disk = disk
         self.shared = shared
         self.cold: tuple[ColdTier, ...] = tuple(tier for tier in (disk, shared) if tier is not None)
-        self.returns = returns or Returns(time.monotonic)
+        self.returns = returns or ReturnTracker(time.monotonic)
         self.cost = cost or CostModel()
         self.counters: Counter[str] = Counter()
-        self.holdings = holdings or Holdings()
+        self.holdings = holdings or TenantKvQuota()
         self.holdings.tiers = self
-        self.host = Shelf[HostSnapshot]()
+        self.host = SnapshotIndex[HostSnapshot]()
         self._last_used_s = 0.0
         self._promotions = Promotions(self)
-        self._flights: dict[SessionKey, set[Flight]] = {}
+        self._flights: dict[SessionKey, set[PendingHostSnapshot]] = {}
         if disk is not None:
             disk.rank = self.worth
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,7 +144,7 @@ class Tiers:
 
     def choose(
         self, snapshot: HostSnapshot | ColdSnapshot, begin: int, end: int, *, needed_bytes: int | None = None
-    ) -> Choice:
+    ) -> RestoreChoice:
         """Whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take.
 
         `needed_bytes`: what the engine takes of a snapshot that is in host memory, where that is not all of it."""
@@ -214,7 +214,7 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def payload(
-        self, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
+        self, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> AsyncIterator[HostSnapshot]:
         """The checked payload as a file in the staging folder, for as long as the context lasts.
 
@@ -226,7 +226,7 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def held(
-        self, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
+        self, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> AsyncIterator[HostSnapshot]:
         """The payload as a file, not evicted for as long as the context lasts, with its manifest.
 
@@ -239,7 +239,7 @@ class Tiers:
             if host.tagging is not None:
                 await asyncio.shield(host.tagging)
             if host.gone or host.manifest is None:
-                raise Refused("no_snapshot")
+                raise SnapshotRefused("no_snapshot")
             self._touch(host)
             yield host
         finally:
@@ -288,7 +288,7 @@ class Tiers:
                 async with contextlib.aclosing(transfer.stream(host.path, host.manifest)) as chunks:
                     async for chunk in chunks:
                         yield chunk
-        except Refused as exc:
+        except SnapshotRefused as exc:
             self.counters["exports_cut"] += 1
             log.warning("KV is not sent to another replica (%s), it will be recomputed", exc.reason)
 
@@ -296,7 +296,7 @@ class Tiers:
         """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
         try:
             return await self._import(key, chunks)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             self.counters[f"refused_{exc.reason}"] += 1
             log.warning("KV from elsewhere refused (%s), it will be recomputed", exc.reason)
             return 0
@@ -306,12 +306,12 @@ class Tiers:
         begun, size = time.monotonic(), manifest.payload_bytes
         with self.flight(key) as flight:
             if not await self.reserve(size, key.tenant):
-                raise Refused("no_room")
+                raise SnapshotRefused("no_room")
             path = self.new_path()
             try:
                 await transfer.receive(chunks, manifest, rest, path)
                 if flight.revoked:
-                    raise Refused("no_snapshot")
+                    raise SnapshotRefused("no_snapshot")
             except BaseException:
                 path.unlink(missing_ok=True)
                 self.unreserve(size)
@@ -363,7 +363,7 @@ class Tiers:
         if self.disk is not None and self.host_bytes > _DEMOTE_AHEAD * self.host_bytes_max:
             self._evict_one()
 
-    def take(self, manifest: Manifest, path: Path, *, reserved: int) -> HostSnapshot:
+    def take(self, manifest: SnapshotManifest, path: Path, *, reserved: int) -> HostSnapshot:
         """A checked payload with its manifest, in room that was reserved for it."""
         self.host_bytes += manifest.payload_bytes - reserved
         snapshot = HostSnapshot(manifest.key, manifest.ledger, path, manifest.payload_bytes)
@@ -378,8 +378,8 @@ class Tiers:
         return task
 
     @contextlib.contextmanager
-    def flight(self, key: SessionKey) -> Iterator[Flight]:
-        flight = Flight()
+    def flight(self, key: SessionKey) -> Iterator[PendingHostSnapshot]:
+        flight = PendingHostSnapshot()
         flights = self._flights.setdefault(key, set())
         flights.add(flight)
         try:
@@ -410,16 +410,16 @@ class Tiers:
 
     async def _check(self, snapshot: HostSnapshot) -> None:
         if snapshot.gone:
-            raise Refused("no_snapshot")
+            raise SnapshotRefused("no_snapshot")
         try:
             if snapshot.manifest is None:
-                raise Refused("unreadable")
+                raise SnapshotRefused("unreadable")
             await asyncio.to_thread(check_file, snapshot.path, snapshot.manifest)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             await self.refuse(snapshot, exc.reason)
             raise
 
-    async def _copy_down(self, snapshot: HostSnapshot, manifest: Manifest) -> None:
+    async def _copy_down(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
         """Write-behind: the tiers below get a copy while the snapshot stays. One at a time, and the newest only."""
         async with self._copying:
             for tier in self.cold:
@@ -440,7 +440,7 @@ class Tiers:
         idle = [snapshot for snapshot in self.host if not snapshot.users]
         if any(snapshot.moving for snapshot in idle):
             return
-        victim = least(idle, lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
+        victim = lowest_ranked(idle, lambda snapshot: (not snapshot.parked, *self.worth(snapshot)))
         if victim is None:
             return
         self.counters["host_evictions"] += 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from inference.kv.envelope import (
     CHUNK_BYTES,
-    Identity,
-    Manifest,
+    KvIdentity,
     PayloadCheck,
-    Refused,
+    SnapshotManifest,
+    SnapshotRefused,
     check_manifest,
     decode_header,
     encode_header,
@@ -24,7 +24,7 @@ from inference.kv.host_tier import append, create
 from sessions.model.types import SessionKey
 
 
-async def stream(payload: Path, manifest: Manifest) -> AsyncGenerator[bytes, None]:
+async def stream(payload: Path, manifest: SnapshotManifest) -> AsyncGenerator[bytes, None]:
     """A snapshot whose payload lies in a file that stays for so long. Raises Refused where that cannot be read."""
     header = encode_header(manifest)
     for start in range(0, len(header), CHUNK_BYTES):
@@ -34,10 +34,10 @@ async def stream(payload: Path, manifest: Manifest) -> AsyncGenerator[bytes, Non
             while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield data
     except OSError as exc:
-        raise Refused("unreadable") from exc
+        raise SnapshotRefused("unreadable") from exc
 
 
-async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: Identity) -> tuple[Manifest, bytes]:
+async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdentity) -> tuple[SnapshotManifest, bytes]:
     """Reads the header: (manifest, what came of the payload already). Raises Refused."""
     head = b""
     async for chunk in chunks:
@@ -47,10 +47,10 @@ async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: Identit
             manifest, header_bytes = decoded
             check_manifest(manifest, key, identity)
             return manifest, head[header_bytes:]
-    raise Refused("truncated")
+    raise SnapshotRefused("truncated")
 
 
-async def receive(chunks: AsyncIterator[bytes], manifest: Manifest, rest: bytes, path: Path) -> None:
+async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest: bytes, path: Path) -> None:
     """Writes the checked payload to a file, which is the caller's to remove when this fails. Raises Refused."""
     check = PayloadCheck(manifest)
     with await asyncio.to_thread(create, path) as file:

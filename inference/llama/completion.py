@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from inference.llama.http import EventStream, HttpClient
+from inference.llama.http import HttpClient, SseReader
 from inference.llama.sampling import public_logprobs
-from inference.llama.vocabulary import Fragments
+from inference.llama.vocabulary import ByteFragments
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import INTEGER_MAX, Json, Tokens
@@ -55,14 +55,14 @@ _ENCODER: Final = msgspec.json.Encoder()
 _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
 
-class Completion:
+class LlamaCompletion:
     """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held`
     says what the slot holds for certain."""
 
     def __init__(
         self,
         http: HttpClient,
-        fragments: Fragments,
+        fragments: ByteFragments,
         encode: Callable[[str], Awaitable[Tokens]],
         slot_number: int,
         prompt: array.array[int],
@@ -79,7 +79,7 @@ class Completion:
         self._emitted: array.array[int] = array.array("I")
         self._resident = resident
         self._evaluated = resident
-        self._stream: EventStream | None = None
+        self._stream: SseReader | None = None
         self._finish: Finish | None = None
         self._predicted = 0
         self._silent: tuple[int, ...] = ()  # tokens without text: the last may prove to be the end of sequence

@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from inference.llama.slot_kv import Residency
+from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot, SlotTable
 
 
-class SavesAhead:
+class EagerSaver:
     """`look` when a slot was brought up for a run or given back, `rest` for one that was given back, `close` once."""
 
     def __init__(
-        self, table: SlotTable, residency: Residency, *, num_waiting: Callable[[], int], save_idle_s: float
+        self, table: SlotTable, residency: SlotKv, *, num_waiting: Callable[[], int], save_idle_s: float
     ) -> None:
         self._table = table
         self._residency = residency
@@ -53,19 +53,19 @@ class SavesAhead:
         if self._table.num_busy:
             self.rest(slot)
         elif self._residency.is_worth_saving(slot):
-            self._residency.save_ahead(slot)
+            self._residency.begin_save(slot)
 
     async def _save(self) -> None:
         while (slot := self._next()) is not None:
             used = slot.used
-            await self._residency.save_ahead(slot)
+            await self._residency.begin_save(slot)
             if slot.used == used and not slot.busy and self._residency.is_worth_saving(slot):
                 self._failed[slot] = used
 
     def _next(self) -> Slot | None:
-        if self._closed or not self._others_live():
+        if self._closed or not self._has_more_sessions_than_slots():
             return None
-        line = self._table.next_for_a_stranger()
+        line = self._table.order_for_new_session()
         if self._table.num_busy or not self._residency.has_room_for_more():
             line = line[:1]
         return next(
@@ -73,8 +73,8 @@ class SavesAhead:
             None,
         )
 
-    def _others_live(self) -> bool:
+    def _has_more_sessions_than_slots(self) -> bool:
         """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
         if self._table.has_empty():
             return False
-        return self._num_waiting() > 0 or self._residency.has_others({slot.key for slot in self._table})
+        return self._num_waiting() > 0 or self._residency.has_evictable({slot.key for slot in self._table})

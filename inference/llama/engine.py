@@ -18,26 +18,26 @@ from typing import Final
 
 from inference.brownout_engine import check_model
 from inference.chat_template import BUILT_IN, ChatTemplate
-from inference.forecast import Load
+from inference.forecast import LoadForecast
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
-from inference.kv.envelope import Identity
-from inference.kv.staging import StagingFolder, staging_folder
-from inference.kv.stats import gauges_of
-from inference.kv.tenant_quota import Holdings
+from inference.kv.envelope import KvIdentity
+from inference.kv.staging import StagingFolder, create_staging_folder
+from inference.kv.stats import tier_stats
+from inference.kv.tenant_quota import TenantKvQuota
 from inference.kv.tiers import Tiers
-from inference.llama.completion import Completion
-from inference.llama.eager_save import SavesAhead
-from inference.llama.gguf import Model, read_model
+from inference.llama.completion import LlamaCompletion
+from inference.llama.eager_save import EagerSaver
+from inference.llama.gguf import GgufModel, read_model
 from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
-from inference.llama.prefill import Prefill, Turn
+from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import HONOURED, completion_parameters
-from inference.llama.scheduling import Run, Scheduler, continued
-from inference.llama.schema_probe import IMPOSSIBLE, SchemaTrials
+from inference.llama.scheduling import EngineRun, Scheduler, continuation_of
+from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
-from inference.llama.slot_kv import Residency, bytes_per_token
-from inference.llama.slot_usage import Resident
+from inference.llama.slot_kv import SlotKv, bytes_per_token
+from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
@@ -68,23 +68,23 @@ class LlamaEngine:
         self._cost = cost or CostModel()
         self._scheduler = Scheduler(SlotTable(options.slots, ranking=self._rank), options.waiting_max)
         self._table = self._scheduler.table
-        self._load = Load(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
-        self._turns: dict[SessionKey, set[Turn]] = {}
+        self._load = LoadForecast(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
+        self._turns: dict[SessionKey, set[SlotRun]] = {}
         self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
-        self.holdings = Holdings()
+        self.holdings = TenantKvQuota()
         self._counters = dict.fromkeys(
             ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
             0.0,
         )
         # Set by `start`:
-        self._model: Model
+        self._model: GgufModel
         self._vocabulary: Vocabulary
         self._staging: StagingFolder
         self._server: LlamaServer | None = None
         self._http: HttpClient
-        self._residency: Residency
-        self._saves_ahead: SavesAhead
-        self._prefill: Prefill
+        self._residency: SlotKv
+        self._saves_ahead: EagerSaver
+        self._prefill: SlotPrefill
         self._tokenizer: LlamaTokenizer
         self._info: EngineInfo
 
@@ -114,7 +114,7 @@ class LlamaEngine:
                 "preemptions": float(self._scheduler.num_preempted),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
-            gauges=gauges_of(tiers),
+            gauges=tier_stats(tiers),
             away=None if self._gone is None else self._gone.public_message,
         )
 
@@ -154,32 +154,32 @@ class LlamaEngine:
             undo.pop_all()
         self._model, self._vocabulary, self._staging, self._server = model, vocabulary, staging, server
         self._http, self._tokenizer = http, tokenizer
-        self._residency = Residency(
+        self._residency = SlotKv(
             http,
             tiers,
             worth_tokens=self.options.spill_tokens_min,
             bytes_per_token=bytes_per_token(model.metadata, model.architecture),
         )
-        self._saves_ahead = SavesAhead(
+        self._saves_ahead = EagerSaver(
             self._table,
             self._residency,
             num_waiting=lambda: self._scheduler.num_waiting,
             save_idle_s=self.options.save_idle_s,
         )
-        self._prefill = Prefill(
+        self._prefill = SlotPrefill(
             self._scheduler,
             http,
             self._residency,
             tokenizer,
             vocabulary.fragments,
-            SchemaTrials(letter),
+            SchemaProbe(letter),
             piece_tokens(self.options),
             always=not self.options.gpu_layers,
             check=self._check_alive,
         )
         if tiers.cold:
             await self._prefill.measure()
-        Resident(self._table, self._residency, self._rank).join(self.holdings)
+        SlotUsage(self._table, self._residency, self._rank).join(self.holdings)
         self._info = EngineInfo(
             model=self.options.model_name or model.path.stem,
             build=BUILD,
@@ -215,8 +215,8 @@ class LlamaEngine:
         await server.stop()
         await asyncio.to_thread(self._staging.close)
 
-    def _tiers(self, options: LlamaOptions, model: Model, staging: StagingFolder) -> Tiers:
-        identity = Identity(BUILD, model.fingerprint, "f16", _LAYOUT)
+    def _tiers(self, options: LlamaOptions, model: GgufModel, staging: StagingFolder) -> Tiers:
+        identity = KvIdentity(BUILD, model.fingerprint, "f16", _LAYOUT)
         folder, keys = options.disk_folder, self._keys
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = None
@@ -239,7 +239,7 @@ class LlamaEngine:
         parameters = completion_parameters(request, self._vocabulary_size)
         self._residency.tiers.turn(request.key, len(prompt))
         pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
-        claim = Run(request.key, prompt, request.priority, request.weight, pauses=pauses)
+        claim = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
         cached_tokens: int | None = None
         while True:
             slot = await self._scheduler.acquire(claim)
@@ -256,11 +256,11 @@ class LlamaEngine:
                 while run is not None and isinstance(item, Chunk):
                     if cached_tokens is None:
                         cached_tokens = item.cached_tokens
-                        self._load.spoke(claim.claim)
+                        self._load.on_output(claim.claim)
                     elif item.cached_tokens != cached_tokens:  # of a run that goes on: said once, of its beginning
                         item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens)
                     said.extend(item.tokens)
-                    self._scheduler.spoke(claim, len(item.tokens))
+                    self._scheduler.on_output(claim, len(item.tokens))
                     yield item
                     if claim.yields and item.text and len(said) < request.max_tokens:
                         turn.paused = True
@@ -277,7 +277,7 @@ class LlamaEngine:
             if not said:
                 continue
             claim.prompt = claim.prompt + said
-            request = continued(request, said)
+            request = continuation_of(request, said)
             parameters = completion_parameters(request, self._vocabulary_size)
         cached = min(item.cached_tokens, turn.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
@@ -286,7 +286,7 @@ class LlamaEngine:
         tokens = as_tokens(prompt)
         if self._gone is not None or len(tokens) >= self._info.context_window:
             return
-        claim = Run(key, tokens)
+        claim = EngineRun(key, tokens)
         slot = self._scheduler.try_acquire(claim) if tokens else None
         if slot is None:
             if not self._table.of(key):
@@ -344,19 +344,19 @@ class LlamaEngine:
                 " the answer.",
             )
 
-    def _enter(self, slot: Slot, key: SessionKey, claim: Run) -> Turn:
-        turn = Turn(slot, claim)
+    def _enter(self, slot: Slot, key: SessionKey, claim: EngineRun) -> SlotRun:
+        turn = SlotRun(slot, claim)
         self._turns.setdefault(key, set()).add(turn)
         return turn
 
-    def _leave(self, turn: Turn, key: SessionKey) -> None:
+    def _leave(self, turn: SlotRun, key: SessionKey) -> None:
         """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
         if turn.preparing is not None and not turn.preparing.done():
             turn.preparing.add_done_callback(lambda _: self._give_back(turn, key))
         else:
             self._give_back(turn, key)
 
-    def _give_back(self, turn: Turn, key: SessionKey) -> None:
+    def _give_back(self, turn: SlotRun, key: SessionKey) -> None:
         slot, run = turn.slot, turn.run
         turns = self._turns[key]
         turns.remove(turn)
@@ -385,7 +385,7 @@ class LlamaEngine:
         index = self._residency.tiers.returns.index(slot.key, 0.0, len(slot.tokens))
         return (not slot.parked, index, slot.used)
 
-    def _count(self, turn: Turn, run: Completion) -> None:
+    def _count(self, turn: SlotRun, run: LlamaCompletion) -> None:
         counters = self._counters
         reused = min(run.cached_tokens, turn.cached_max)
         counters["prefilled_tokens"] += run.evaluated_tokens + run.cached_tokens - reused
@@ -399,13 +399,13 @@ class LlamaEngine:
 
 def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
     """A folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled. Blocking."""
-    staging = staging_folder(options.staging_folder) if options.host_bytes_max else None
+    staging = create_staging_folder(options.staging_folder) if options.host_bytes_max else None
     if staging is not None:
         return options, staging
     return options.without_spill(), StagingFolder(Path(tempfile.gettempdir()))
 
 
-def _template(wanted: str | None, model: Model, vocabulary: Vocabulary) -> ChatTemplate:
+def _template(wanted: str | None, model: GgufModel, vocabulary: Vocabulary) -> ChatTemplate:
     source = model.chat_template if wanted is None else BUILT_IN.get(wanted, wanted)
     if source is None:
         raise BadInput(

@@ -32,7 +32,7 @@ _SAMPLE_BYTES: Final = 1 << 20
 _SAMPLES: Final = 64
 
 
-class Model(msgspec.Struct, frozen=True):
+class GgufModel(msgspec.Struct, frozen=True):
     """What the head of a file says."""
 
     path: Path
@@ -54,7 +54,7 @@ class Model(msgspec.Struct, frozen=True):
         return self.metadata.get("tokenizer.chat_template")
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path) -> GgufModel:
     """Blocking. Raises BadInput that names the path and what to do."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -114,7 +114,7 @@ class _Reader:
         return self.scalar(_SCALARS[kind])
 
 
-def _parse(path: Path, data: mmap.mmap) -> Model:
+def _parse(path: Path, data: mmap.mmap) -> GgufModel:
     if data[:4] != MAGIC:
         raise _refused(path, "is not a GGUF file. llama.cpp needs GGUF: convert the model, or name another file")
     reader = _Reader(data)
@@ -132,7 +132,7 @@ def _parse(path: Path, data: mmap.mmap) -> Model:
     start = -(-reader.at // alignment) * alignment
     if len(data) < start + max(ends, default=0):
         raise _refused(path, f"ends after {len(data)} bytes, before its last tensor does. Fetch it again")
-    return Model(path, len(data), metadata, _fingerprint(data, start))
+    return GgufModel(path, len(data), metadata, _fingerprint(data, start))
 
 
 def _tensor_end(reader: _Reader) -> int:

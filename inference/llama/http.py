@@ -2,7 +2,7 @@
 
 llama-server closes the connection of every stream by itself, so connections are not kept. What this is for is the
 cost per token: parsing is httptools', events are split without decoding, and one wake-up may deliver many.
-Closing an `EventStream` closes the socket at once: that is how a generation is aborted.
+Closing an `SseReader` closes the socket at once: that is how a generation is aborted.
 
 Errors: Unavailable when the server cannot be reached or cuts an answer short. HTTP status codes are the caller's.
 """
@@ -110,7 +110,7 @@ class _Exchange(asyncio.Protocol):
             waiter.set_result(None)
 
 
-class EventStream:
+class SseReader:
     """The server-sent events of one answer, raw and in order. Close it, whatever happened."""
 
     def __init__(self, exchange: _Exchange) -> None:
@@ -157,7 +157,7 @@ class HttpClient:
             exchange.abort()
         return exchange.status, bytes(exchange.body)
 
-    async def stream(self, path: str, body: bytes) -> tuple[int, bytes, EventStream]:
+    async def stream(self, path: str, body: bytes) -> tuple[int, bytes, SseReader]:
         """Waits for the head of an answer. With status 200 its events follow in the stream; with any other
         the body is there and the stream is over."""
         exchange = await self._send("POST", path, body, events=True)
@@ -169,7 +169,7 @@ class HttpClient:
         except BaseException:
             exchange.abort()
             raise
-        return exchange.status, bytes(exchange.body), EventStream(exchange)
+        return exchange.status, bytes(exchange.body), SseReader(exchange)
 
     async def _send(self, method: str, path: str, body: bytes, *, events: bool) -> _Exchange:
         head = (

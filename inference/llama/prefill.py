@@ -13,15 +13,15 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from inference.llama.completion import Completion
+from inference.llama.completion import LlamaCompletion
 from inference.llama.http import HttpClient
-from inference.llama.prefix_cache import WORTH_TOKENS, Openings
-from inference.llama.scheduling import Run, Scheduler
-from inference.llama.schema_probe import SchemaTrials
-from inference.llama.slot_kv import Residency
+from inference.llama.prefix_cache import WORTH_TOKENS, PrefixCache
+from inference.llama.scheduling import EngineRun, Scheduler
+from inference.llama.schema_probe import SchemaProbe
+from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot
 from inference.llama.tokenizer import LlamaTokenizer
-from inference.llama.vocabulary import Fragments
+from inference.llama.vocabulary import ByteFragments
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.generation import Chunk
@@ -31,32 +31,32 @@ _TRIED_TOKENS: Final = 64
 _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
 
 
-class Turn:
+class SlotRun:
     """A run of a session, from the moment it has its slot."""
 
     __slots__ = ("cached_max", "claim", "forgotten", "paused", "preparing", "run", "slot")
 
-    def __init__(self, slot: Slot, claim: Run) -> None:
+    def __init__(self, slot: Slot, claim: EngineRun) -> None:
         self.slot = slot
         self.claim = claim
         self.paused = False  # it makes room, and goes on later
-        self.run: Completion | None = None
+        self.run: LlamaCompletion | None = None
         self.preparing: asyncio.Task[Any] | None = None
         self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
         self.forgotten = False  # the session was deleted: nothing of it stays
 
 
-class Prefill:
+class SlotPrefill:
     """`begin` once for each turn; the caller gives the slot back afterwards, however it ended."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         http: HttpClient,
-        residency: Residency,
+        residency: SlotKv,
         tokenizer: LlamaTokenizer,
-        fragments: Fragments,
-        schemas: SchemaTrials,
+        fragments: ByteFragments,
+        schemas: SchemaProbe,
         piece_tokens: int,
         *,
         always: bool,
@@ -66,7 +66,7 @@ class Prefill:
         self._scheduler = scheduler
         self._residency = residency
         self._http = http
-        self._openings = Openings(residency)
+        self._openings = PrefixCache(residency)
         self._tokenizer = tokenizer
         self._fragments = fragments
         self._schemas = schemas
@@ -75,8 +75,8 @@ class Prefill:
         self._check = check
 
     async def begin(
-        self, turn: Turn, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
-    ) -> Completion | None:
+        self, turn: SlotRun, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
+    ) -> LlamaCompletion | None:
         """Brings the KV up and starts the run; None: it is to make room first."""
         slot, key = turn.slot, turn.claim.key
         turn.preparing = asyncio.create_task(self._prepare(turn, prompt, shared_prefix))
@@ -93,7 +93,7 @@ class Prefill:
         if filled is None:
             return None
         resident = filled
-        trial = self._schemas.wanted(parameters)
+        trial = self._schemas.probe_parameters(parameters)
         if trial is not None:
             run = await self._run(turn, prompt, resident, trial)
             self._schemas.judge(trial["json_schema"], await run.next())
@@ -106,7 +106,9 @@ class Prefill:
         """Computes some tokens that nobody asked for, in a slot that is nobody's yet: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
         for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and tells nothing
-            run = Completion(self._http, self._fragments, self._tokenizer.text, 0, array.array("I", [0] * count), 0)
+            run = LlamaCompletion(
+                self._http, self._fragments, self._tokenizer.text, 0, array.array("I", [0] * count), 0
+            )
             with contextlib.suppress(SessileError):
                 await run.open({"n_predict": 0})
                 while isinstance(await run.next(), Chunk):
@@ -114,21 +116,21 @@ class Prefill:
                 self.learn(run)
             run.close()
 
-    def learn(self, run: Completion) -> None:
+    def learn(self, run: LlamaCompletion) -> None:
         """What a run that is over tells of the engine's pace."""
         if run.finished and run.evaluated_tokens >= _MEASURED_TOKENS_MIN:
             self._residency.tiers.cost.prefilled(
                 run.cached_tokens, run.cached_tokens + run.evaluated_tokens, run.prefill_s
             )
 
-    async def _fill(self, turn: Turn, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
+    async def _fill(self, turn: SlotRun, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
         """Computes what is not `resident` of a prompt, in pieces where it is to go in pieces, until no more than
         `leave` tokens are left. Returns how many are there then; None: the run is to make room first."""
         while True:
             self._check()
             gives_way = self._scheduler.gives_way(turn.claim)
             if gives_way:
-                if not await self._scheduler.turn_to_fill(turn.claim):
+                if not await self._scheduler.wait_to_prefill(turn.claim):
                     return None
                 self._check()
             in_pieces = gives_way or self._always
@@ -144,18 +146,18 @@ class Prefill:
             resident = len(piece)
 
     async def _run(
-        self, turn: Turn, prompt: array.array[int], resident: int, parameters: dict[str, Json]
-    ) -> Completion:
+        self, turn: SlotRun, prompt: array.array[int], resident: int, parameters: dict[str, Json]
+    ) -> LlamaCompletion:
         slot = turn.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
-        turn.run = Completion(
+        turn.run = LlamaCompletion(
             self._http, self._fragments, self._tokenizer.text, slot.number, prompt, resident, turn.cached_max
         )
         await turn.run.open(parameters)
         return turn.run
 
-    async def _prepare(self, turn: Turn, prompt: array.array[int], shared_prefix: int) -> int:
+    async def _prepare(self, turn: SlotRun, prompt: array.array[int], shared_prefix: int) -> int:
         """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""

@@ -13,20 +13,20 @@ from __future__ import annotations
 import array
 from typing import Final
 
-from inference.llama.slot_kv import Residency
+from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot
-from inference.shared_prefixes import Beginnings
+from inference.shared_prefixes import SharedPrefixes
 from sessions.model.types import OPENINGS, SessionKey, TenantId
 
 WORTH_TOKENS: Final = 12  # fewer are computed sooner than laid in; that is for the caller to decide
 
 
-class Openings:
+class PrefixCache:
     """The openings of one engine. The caller holds the slot, busy."""
 
-    def __init__(self, residency: Residency) -> None:
+    def __init__(self, residency: SlotKv) -> None:
         self._residency = residency
-        self._beginnings = Beginnings()
+        self._beginnings = SharedPrefixes()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
         """A session begins so: whether that is worth keeping for others."""

@@ -2,7 +2,7 @@
 
 A slot is handed to a waiter by the release that frees it, so nobody overtakes; a waiter that was cancelled in that
 moment gives it back at once. Where a waiter goes before somebody that runs, that one is told to make room
-(`Run.yields`) and does so behind its next token.
+(`EngineRun.yields`) and does so behind its next token.
 
 That takes several steps of llama-server's: until it has said its next token, has noticed that we hung up, and the slot
 is saved. So with enough slots one is kept idle for whoever is around and has less than its share
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from inference.fair_queue import Claim, FairQueue
+from inference.fair_queue import FairQueue, SlotClaim
 from inference.llama.slots import Slot, SlotTable
 from sessions.model.errors import Overloaded, SessileError
 from sessions.model.generation import GenerationRequest
@@ -27,7 +27,7 @@ from sessions.model.types import SessionKey, Tokens
 from sessions.turn.generation_task import continuation_seed
 
 
-class Run:
+class EngineRun:
     """One run of an engine as the queue knows it: it may have several slots, one after another."""
 
     __slots__ = ("claim", "filling", "future", "key", "pauses", "prompt", "slot", "yields")
@@ -43,7 +43,7 @@ class Run:
     ) -> None:
         self.key = key
         self.prompt = prompt  # what it begins from, or goes on from
-        self.claim: Claim[Run] = Claim(
+        self.claim: SlotClaim[EngineRun] = SlotClaim(
             self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt)
         )
         self.claim.may_yield = False
@@ -63,7 +63,7 @@ class Scheduler:
     def __init__(self, table: SlotTable, waiting_max: int) -> None:
         slots = len(list(table))
         self.table = table
-        self.queue: FairQueue[Run] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
+        self.queue: FairQueue[EngineRun] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
         self._gated: list[asyncio.Future[None]] = []
         self.num_shed = 0
         self.num_preempted = 0
@@ -73,7 +73,7 @@ class Scheduler:
         """Counted, not kept: a cancelled task has left the queue before it has run once more to say so."""
         return sum(_waits(claim.holder) for claim in self.queue.waiting)
 
-    async def acquire(self, run: Run) -> Slot:
+    async def acquire(self, run: EngineRun) -> Slot:
         """A busy slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full, and the error of
         `refuse_all`; then, and cancelled, the run has left."""
         if not run.claim.arrival:
@@ -91,7 +91,7 @@ class Scheduler:
             self.leave(run)
             raise
 
-    def try_acquire(self, run: Run) -> Slot | None:
+    def try_acquire(self, run: EngineRun) -> Slot | None:
         """A slot if one is idle and nobody waits; never queues."""
         if self.num_waiting or not self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight):
             return None
@@ -102,7 +102,7 @@ class Scheduler:
             run.slot = slot
         return slot
 
-    def spoke(self, run: Run, tokens: int) -> None:
+    def on_output(self, run: EngineRun, tokens: int) -> None:
         """The run has said something: from now on stopping it loses nothing."""
         self.queue.served(run.claim, tokens)
         if run.filling:
@@ -112,7 +112,7 @@ class Scheduler:
             run.claim.may_yield = True
             self._hand_out()
 
-    def give_way(self, run: Run, slot: Slot) -> None:
+    def give_way(self, run: EngineRun, slot: Slot) -> None:
         """The run's KV is in order, and its slot goes to who is next; it waits again."""
         run.yields = run.filling = False
         run.slot = None
@@ -122,7 +122,7 @@ class Scheduler:
         self._hand_out()
         self._open_gates()
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: EngineRun) -> None:
         """The run is over, wherever it was."""
         self.queue.leave(run.claim)
         slot, run.slot = run.slot, None
@@ -134,17 +134,17 @@ class Scheduler:
 
     # -- whose prompt is computed first ------------------------------------------------------------------------
 
-    def gives_way(self, run: Run) -> bool:
+    def gives_way(self, run: EngineRun) -> bool:
         """Whether its prompt is to be sent in pieces, `turn_to_fill` before each."""
         return self.queue.gives_way(run.claim)
 
-    async def turn_to_fill(self, run: Run) -> bool:
+    async def wait_to_prefill(self, run: EngineRun) -> bool:
         """Waits until nobody who goes first has a prompt that is being computed. Whoever goes first of all passes, so
         somebody always does; all look again when a prompt is done, and when somebody comes to its next piece. False:
         the run is to make room now, between two pieces, where stopping it loses nothing either."""
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True
-            self._ask_for_room()
+            self._request_room()
         self._open_gates()
         while not run.yields and any(
             each.holder.filling and self.queue.is_before(each, run.claim)
@@ -180,12 +180,12 @@ class Scheduler:
             run.filling = True
             assert run.future is not None
             run.future.set_result(slot)
-        self._ask_for_room()
+        self._request_room()
 
-    def _may_start(self, claim: Claim[Run]) -> bool:
+    def _may_start(self, claim: SlotClaim[EngineRun]) -> bool:
         return _waits(claim.holder) and self.queue.num_idle_for(claim.tenant, claim.priority, claim.weight) > 0
 
-    def _ask_for_room(self) -> None:
+    def _request_room(self) -> None:
         """One at a time: who is asked next depends on who has made room."""
         if any(each.holder.yields for each in self.queue.running):
             return
@@ -198,7 +198,7 @@ class Scheduler:
             self._open_gates()
 
 
-def continued(request: GenerationRequest, said: Tokens) -> GenerationRequest:
+def continuation_of(request: GenerationRequest, said: Tokens) -> GenerationRequest:
     """The rest of a run that said something and made room, as a run of its own."""
     emitted = (*request.emitted, *said)
     return msgspec.structs.replace(
@@ -210,10 +210,10 @@ def continued(request: GenerationRequest, said: Tokens) -> GenerationRequest:
     )
 
 
-def _ready(claim: Claim[Run]) -> bool:
+def _ready(claim: SlotClaim[EngineRun]) -> bool:
     return _waits(claim.holder)
 
 
-def _waits(run: Run) -> bool:
+def _waits(run: EngineRun) -> bool:
     """Not so: it is cancelled or refused, or has just made room, and will say so when it runs."""
     return run.future is not None and not run.future.done()

@@ -21,14 +21,14 @@ _KNOWN_MAX: Final = 1024
 _ALL_WEIGHT: Final = 100.0
 
 
-class SchemaTrials:
+class SchemaProbe:
     """Remembers which schemas are good. `letter`: the token of IMPOSSIBLE."""
 
     def __init__(self, letter: int) -> None:
         self._letter = letter
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
-    def wanted(self, parameters: dict[str, Json]) -> dict[str, Json] | None:
+    def probe_parameters(self, parameters: dict[str, Json]) -> dict[str, Json] | None:
         """The parameters of a trial, None where none is needed."""
         schema = parameters.get("json_schema")
         if schema is None or _name(schema) in self._good:

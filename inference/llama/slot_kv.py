@@ -24,8 +24,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from inference.kv.cold_tier import ColdSnapshot
-from inference.kv.cost import Choice
-from inference.kv.envelope import Refused
+from inference.kv.cost import RestoreChoice
+from inference.kv.envelope import SnapshotRefused
 from inference.kv.tiers import HostSnapshot, Tiers
 from inference.llama.http import HttpClient
 from inference.llama.slots import Slot
@@ -62,7 +62,7 @@ class _Restored(msgspec.Struct, frozen=True):
     n_restored: int
 
 
-class Residency:
+class SlotKv:
     """Slots and tiers together. The caller holds the slot (busy) in `bring_up` and `save`."""
 
     def __init__(self, http: HttpClient, tiers: Tiers, *, worth_tokens: int, bytes_per_token: int) -> None:
@@ -109,7 +109,7 @@ class Residency:
             return False
         return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, begin, tokens, time.monotonic())
 
-    def has_others(self, resident: Set[SessionKey | None]) -> bool:
+    def has_evictable(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
         return any(
             not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
@@ -137,9 +137,9 @@ class Residency:
         if slot in self._saving:
             await asyncio.shield(self._saving[slot])
         if self.is_worth_saving(slot):
-            await asyncio.shield(self.save_ahead(slot))
+            await asyncio.shield(self.begin_save(slot))
 
-    def save_ahead(self, slot: Slot) -> asyncio.Task[None]:
+    def begin_save(self, slot: Slot) -> asyncio.Task[None]:
         """Begins to save a slot that may be used meanwhile: the server takes one after the other."""
         task = self._saving.get(slot)
         if task is None:
@@ -199,7 +199,7 @@ class Residency:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def restore(
-        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: Choice | None = None
+        self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> array.array[int] | None:
         """The tokens that the slot holds afterwards: none when the engine failed to take them, whatever it holds then.
 
@@ -208,14 +208,14 @@ class Residency:
             async with self.tiers.payload(snapshot, choice) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
                 if held != host.tokens:
-                    raise Refused("bad_tokens")
+                    raise SnapshotRefused("bad_tokens")
                 begun = time.monotonic()
                 restored = await self._command(slot, "restore", host.path, _Restored)
                 if restored is not None and restored.n_restored == len(host.tokens):
                     now_s = time.monotonic()
                     self.tiers.cost.moved("device", host.bytes, now_s - begun, now_s)
                     return host.tokens
-        except Refused as exc:
+        except SnapshotRefused as exc:
             self.counters["restores_declined" if exc.reason == "too_slow" else "restores_refused"] += 1
             log.info("KV is recomputed instead of restored: %s", exc.reason)
             return None

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inference.kv.tenant_quota import Holdings
-from inference.llama.slot_kv import Residency
+from inference.kv.tenant_quota import TenantKvQuota
+from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Ranking, Slot, SlotTable
 from sessions.model.types import TenantId
 
 
-class Resident:
-    def __init__(self, table: SlotTable, residency: Residency, ranking: Ranking) -> None:
+class SlotUsage:
+    def __init__(self, table: SlotTable, residency: SlotKv, ranking: Ranking) -> None:
         self._table = table
         self._residency = residency
         self._ranking = ranking
 
-    def join(self, holdings: Holdings) -> None:
+    def join(self, holdings: TenantKvQuota) -> None:
         holdings.resident, holdings.shed = self.bytes_of, self.shed
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:

@@ -78,7 +78,7 @@ class SlotTable:
         slot.busy = True
         return slot
 
-    def next_for_a_stranger(self) -> list[Slot]:
+    def order_for_new_session(self) -> list[Slot]:
         """The idle slots, in the order in which sessions that have none would get them."""
         return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
 

@@ -1,8 +1,8 @@
 """The bytes of the tokens that are not whole characters, read from the model file.
 
 llama-server holds a streamed token back while its text ends inside a character, and then sends the id of the completing
-token only. `Fragments.recover` finds the ids in between from the bytes that they must have. Where several splits are
-possible the caller decides. A wrong id would cost recomputed tokens at the next turn, never wrong text: the server
+token only. `ByteFragments.recover` finds the ids in between from the bytes that they must have. Where several splits
+are possible the caller decides. A wrong id would cost recomputed tokens at the next turn, never wrong text: the server
 compares ids before it reuses KV.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 _CONTROL: Final = {2, 3, 5}  # unknown, control, unused
 
 
-class Fragments:
+class ByteFragments:
     """Tokens whose bytes are no UTF-8 by themselves. Immutable after construction."""
 
     def __init__(self, pieces: Iterator[tuple[int, bytes]]) -> None:
@@ -55,7 +55,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """What of a tokenizer's metadata we use ourselves; encoding is llama.cpp's."""
 
     digest: str  # of everything that decides how text becomes tokens
-    fragments: Fragments
+    fragments: ByteFragments
     specials: tuple[str, ...]  # spellings of control tokens
     bos_id: int | None
     bos_text: str
@@ -73,7 +73,7 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     return Vocabulary(
         digest=_digest(metadata),
-        fragments=Fragments(_pieces(tokens, kinds, model)),
+        fragments=ByteFragments(_pieces(tokens, kinds, model)),
         specials=tuple(token for token, kind in zip(tokens, kinds, strict=False) if kind in (3, 4) and token),
         bos_id=bos,
         bos_text=tokens[bos] if bos is not None and bos < len(tokens) else "",

@@ -10,26 +10,30 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from inference.moderation.normalize import plain_of
-from inference.moderation.segments import cut, distinct, spread
-from inference.moderation.word_hashing import hashes_of_each, letters
+from inference.moderation.normalize import normalize_text
+from inference.moderation.segments import count_distinct, cut_segments, expand_ranges
+from inference.moderation.word_hashing import hashes_of_each, word_characters
 
 
-class Model(Protocol):
+class Classifier(Protocol):
     version: str
 
     def judge(self, texts: Sequence[str]) -> list[Any]: ...
 
 
-def load(name: str) -> Model:
+def load_classifier(name: str) -> Classifier:
     """Takes seconds the first time, for a first use too. Raises ImportError, or KeyError for a name that is none."""
-    made: dict[str, type[Model]] = {"toxicity": Toxicity, "prompt_injection": Injection, "entities": Entities}
+    made: dict[str, type[Classifier]] = {
+        "toxicity": ToxicityClassifier,
+        "prompt_injection": InjectionClassifier,
+        "entities": EntityClassifier,
+    }
     model = made[name]()
     model.judge(["A first text."])  # makes its tables, which take a while: nobody's message waits for them
     return model
 
 
-class Toxicity:
+class ToxicityClassifier:
     """alt-profanity-check: linear models over words, calibrated and averaged (Zhou, 2019); weights from its package.
 
     Its own code takes 12 ms for 2k tokens, nearly all of it for preparing matrices; the same sums are made here in
@@ -58,12 +62,12 @@ class Toxicity:
 
     def judge(self, texts: Sequence[str]) -> list[float]:
         np = self._np
-        found = cut([text.lower() for text in texts], letters("_"), shortest=2)
+        found = cut_segments([text.lower() for text in texts], word_characters("_"), shortest=2)
         at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
         known = np.flatnonzero(self._hashes[at] == found.words)
         column = self._column[at[known]]
-        row, index = spread(np.searchsorted(known, found.first), np.searchsorted(known, found.behind))
-        pairs, counts = distinct(row * len(self._hashes) + column[index])
+        row, index = expand_ranges(np.searchsorted(known, found.first), np.searchsorted(known, found.behind))
+        pairs, counts = count_distinct(row * len(self._hashes) + column[index])
         row, column = np.divmod(pairs, len(self._hashes))
         stretches = len(found.text)
         squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=stretches)
@@ -73,21 +77,21 @@ class Toxicity:
         return found.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
 
 
-class Injection:
+class InjectionClassifier:
     """The linear model of `injection`: the score of the worst stretch of two sentences or so."""
 
     def __init__(self) -> None:
         from inference.moderation.injection import model
 
-        self._model = model.Linear.load()
+        self._model = model.LinearModel.load()
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        found = cut([plain_of(text).lower() for text in texts], letters())
+        found = cut_segments([normalize_text(text).lower() for text in texts], word_characters())
         return found.worst(self._model.scores(found.words, found.first, found.behind))
 
 
-class Entities:
+class EntityClassifier:
     """Presidio's recogniser over spaCy's small English model: people and places, as (kind, start, end, score)."""
 
     def __init__(self) -> None:

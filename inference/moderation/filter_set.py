@@ -1,6 +1,6 @@
 """The filters that tenants' policies ask for, and the policies while they change: loaded, replaced, never half.
 
-A new file is read, checked and compiled off the loop (`Watched`), and made known to workers and guards, before the
+A new file is read, checked and compiled off the loop (`FileWatcher`), and made known to workers and guards, before the
 first filter is made from it; whatever is wrong leaves the old policies in force and says so. Answers and messages under
 way end under the policy that they began with.
 """
@@ -19,14 +19,14 @@ import msgspec
 import structlog
 
 from inference.moderation.guard import GuardClient
-from inference.moderation.guard_models import Judged
-from inference.moderation.input_filter import Look, PolicyInputFilter
-from inference.moderation.output_filter import Ask, JudgedOutputFilter, PolicyOutputFilter, Scores
-from inference.moderation.policy import BadPolicy, Policies, Policy, Side, read_policies
+from inference.moderation.guard_models import GuardVerdict
+from inference.moderation.input_filter import PolicyInputFilter, TextScan
+from inference.moderation.output_filter import ClassifyText, JudgedOutputFilter, PolicyOutputFilter, Scores
+from inference.moderation.policy import BadPolicy, Policies, Policy, PolicySide, read_policies
 from inference.moderation.scan import Scanner
-from inference.moderation.worker_client import NotJudged, WorkerLink
-from sessions.file_watcher import Watched
-from sessions.metrics import Measures
+from inference.moderation.worker_client import ModerationWorkerClient, NotJudged
+from sessions.file_watcher import FileWatcher
+from sessions.metrics import Metrics
 from sessions.model.audit import Action
 from sessions.model.types import Json, Principal
 from sessions.ports import InputFilter, OutputFilter
@@ -71,20 +71,20 @@ def read_and_compile(path: Path) -> _Ready:
 class PolicyFilterSet:
     """Implements `FilterSet`. `open` starts its workers and raises BadPolicy; `close` ends them."""
 
-    def __init__(self, path: str, measures: Measures | None = None) -> None:
-        self._measures = measures or Measures()
+    def __init__(self, path: str, measures: Metrics | None = None) -> None:
+        self._measures = measures or Metrics()
         self._ready: _Ready | None = None
         self._messages: dict[str, tuple[InputFilter, ...]] = {}  # by policy name
-        self._scanning = WorkerLink("scan")
-        self._judging: WorkerLink | None = None  # where some policy asks models
+        self._scanning = ModerationWorkerClient("scan")
+        self._judging: ModerationWorkerClient | None = None  # where some policy asks models
         self._guards: dict[str, GuardClient] = {}
         self._retired: set[asyncio.Task[None]] = set()  # guards that only older answers ask
-        self._watched = Watched(
+        self._watched = FileWatcher(
             path, read_and_compile, self._take, what="policy", refused=(BadPolicy, UnicodeDecodeError)
         )
         self._watch: asyncio.Task[None] | None = None
         self._asks = self._measures.counter("guard_texts", "Texts that guards were asked about, by how.", "outcome")
-        self._watched.told = self._tell
+        self._watched.told = self._report_reload
         self.announce: Announce | None = None  # has what becomes of the file written down
 
     async def open(self) -> None:
@@ -115,7 +115,7 @@ class PolicyFilterSet:
         """Reads the file again; False where it is refused and the old policies stay in force."""
         return await self._watched.again()
 
-    async def _tell(self, refused: str | None) -> None:
+    async def _report_reload(self, refused: str | None) -> None:
         if self.announce is None:
             return
         if refused is None:
@@ -124,7 +124,7 @@ class PolicyFilterSet:
             await self.announce("policy.refused", {"error": refused, "versions": self.versions})
 
     @contextlib.contextmanager
-    def read_again_on_hangup(self) -> Iterator[None]:
+    def reload_on_sighup(self) -> Iterator[None]:
         """While it lasts, SIGHUP means `reload`."""
         loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[bool]]()
 
@@ -154,8 +154,8 @@ class PolicyFilterSet:
         found = self._of(principal)
         policy = found.policy
         if policy.output.models:
-            ask, models = self._asker(policy.output), self._versions(policy.output)
-            return (JudgedOutputFilter(policy, found.answers, ask, models=models, told=told, calls=calls),)
+            classify, models = self._classifier_call(policy.output), self._versions(policy.output)
+            return (JudgedOutputFilter(policy, found.answers, classify, models=models, told=told, calls=calls),)
         return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=told, calls=calls),)
 
     def holds_whole(self, principal: Principal) -> bool:
@@ -183,7 +183,7 @@ class PolicyFilterSet:
             await self._scanning.load(packed, ())
             if models:
                 if self._judging is None:
-                    self._judging = WorkerLink("judge")
+                    self._judging = ModerationWorkerClient("judge")
                     await self._judging.start()
                 await self._judging.load(packed, models)
         except BaseException as error:
@@ -244,15 +244,15 @@ class PolicyFilterSet:
         if not policy.input.rules:
             return ()
         return (
-            PolicyInputFilter(policy, compiled.messages, self._looker(policy), models=self._versions(policy.input)),
+            PolicyInputFilter(policy, compiled.messages, self._scan_call(policy), models=self._versions(policy.input)),
         )
 
-    def _versions(self, side: Side) -> dict[str, str]:
+    def _versions(self, side: PolicySide) -> dict[str, str]:
         """Of the classifiers of a side."""
         guard = {} if side.guard is None else {"guard": self._guards[side.guard.name].version}
         return {**(self._judging.versions if self._judging is not None else {}), **guard}
 
-    def _looker(self, policy: Policy) -> Look:
+    def _scan_call(self, policy: Policy) -> TextScan:
         """How messages are looked at: by one worker at one go, so that a message waits once; its classifiers' worker,
         where it has some. Patterns need no classifier: where that worker errs or is late, the other one looks for them.
         A guard is asked by its own way."""
@@ -271,33 +271,33 @@ class PolicyFilterSet:
                 found = asyncio.ensure_future(_or(places, lambda: scanning.scan(text, policy.version, scan_s)))
             elif local:
                 assert judging is not None
-                judged = judging.ask(text, local, deadline_s)
+                judged = judging.classify(text, local, deadline_s)
             elif scan:
                 found = scanning.scan(text, policy.version, scan_s)
             if guard is not None:
-                judged = asyncio.ensure_future(_together(guard.ask(text, deadline_s), judged, local))
+                judged = asyncio.ensure_future(_together(guard.classify(text, deadline_s), judged, local))
             return judged, found
 
         return look
 
-    def _asker(self, side: Side) -> Ask:
+    def _classifier_call(self, side: PolicySide) -> ClassifyText:
         """How the classifiers of a side are asked: a guard by its own way, the others in the worker; each for itself,
         so that one that fails leaves what the others say."""
         judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
         if guard is None:
             assert judging is not None
-            return judging.ask
+            return judging.classify
 
-        def ask(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
+        def classify(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
             local = [name for name in models if name != "guard"]
             assert judging is not None or not local
-            judged = judging.ask(text, local, timeout_s) if judging is not None and local else None
+            judged = judging.classify(text, local, timeout_s) if judging is not None and local else None
             if "guard" not in models:
                 assert judged is not None
                 return judged
-            return asyncio.ensure_future(_together(guard.ask(text, timeout_s), judged, local))
+            return asyncio.ensure_future(_together(guard.classify(text, timeout_s), judged, local))
 
-        return ask
+        return classify
 
 
 async def _or(places: asyncio.Future[list[Any]], again: Callable[[], asyncio.Future[list[Any]]]) -> list[Any]:
@@ -308,7 +308,7 @@ async def _or(places: asyncio.Future[list[Any]], again: Callable[[], asyncio.Fut
 
 
 async def _together(
-    guarded: asyncio.Future[Judged], judged: asyncio.Future[Scores] | None, local: Sequence[str]
+    guarded: asyncio.Future[GuardVerdict], judged: asyncio.Future[Scores] | None, local: Sequence[str]
 ) -> Scores:
     """What each says, or the error by which it did not."""
     scores: Scores = {}

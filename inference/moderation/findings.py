@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from inference.moderation.policy import Policy, Side
+from inference.moderation.policy import Policy, PolicySide
 from inference.moderation.scan import Hit
 from sessions.model.verdicts import Finding
 
@@ -18,10 +18,10 @@ AROUND: Final = 160  # code points on either side of what was found, for reviewe
 Action = Literal["block", "redact", "flag", "retract"]
 
 
-class Reporter:
+class FindingReporter:
     """Makes findings under one side of a policy. `text` is what was looked at: the span lies at `within` in it."""
 
-    def __init__(self, policy: Policy, side: Side, models: dict[str, str] | None = None) -> None:
+    def __init__(self, policy: Policy, side: PolicySide, models: dict[str, str] | None = None) -> None:
         self._version = policy.version
         self._keeps = policy.review_text
         self._review = {name: rule.review for name, rule in side.rules.items()}

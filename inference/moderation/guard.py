@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from inference.moderation.guard_models import Endpoint, GuardModel, Judged, Local
-from inference.moderation.policy import Guard
+from inference.moderation.guard_models import GuardModel, GuardVerdict, LocalGuard, RemoteGuard
+from inference.moderation.policy import GuardConfig
 from inference.moderation.worker_client import NotJudged
 from sessions.model.errors import SessileError
 
@@ -38,13 +38,13 @@ log = structlog.get_logger(__name__)
 class GuardClient:
     """One guard of a policy file. `start` before anything else; `close` ends what is under way."""
 
-    def __init__(self, guard: Guard, observe: Callable[[str, float], None] = lambda how, seconds: None) -> None:
+    def __init__(self, guard: GuardConfig, observe: Callable[[str, float], None] = lambda how, seconds: None) -> None:
         """`observe` hears how each text came out (judged, late, failed, busy) and how long it took."""
         self.guard = guard
         self._observe = observe
-        self._backend: GuardModel = Endpoint(guard) if guard.url else Local(guard)
+        self._backend: GuardModel = RemoteGuard(guard) if guard.url else LocalGuard(guard)
         self._slots = asyncio.Semaphore(guard.at_once)
-        self._asked: set[asyncio.Task[Judged]] = set()
+        self._asked: set[asyncio.Task[GuardVerdict]] = set()
         self._stretches = 0  # asked and not answered
         self._trouble: str | None = None
 
@@ -64,33 +64,33 @@ class GuardClient:
             await asyncio.wait(self._asked)
         await self._backend.close()
 
-    def ask(self, text: str, timeout_s: float) -> asyncio.Future[Judged]:
+    def classify(self, text: str, timeout_s: float) -> asyncio.Future[GuardVerdict]:
         task = asyncio.get_running_loop().create_task(self._judge(text, timeout_s))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
         return task
 
-    async def _judge(self, text: str, timeout_s: float) -> Judged:
+    async def _judge(self, text: str, timeout_s: float) -> GuardVerdict:
         clock = asyncio.get_running_loop().time
         begun_at, how = clock(), "failed"
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._worst(stretches(text))
+                found = await self._worst(split_segments(text))
             how = "judged"
-            self._tell(None)
+            self._report_trouble(None)
             return found
         except TimeoutError as error:
             how = "late"
-            self._tell(how)
+            self._report_trouble(how)
             raise NotJudged("late") from error
         except _Busy:
             how = "busy"
             raise
         except SessileError as error:
-            self._tell(error.code)
+            self._report_trouble(error.code)
             raise NotJudged("the guard does not answer") from error
         except NotJudged as error:
-            self._tell(str(error))
+            self._report_trouble(str(error))
             raise
         except asyncio.CancelledError:
             how = "late"
@@ -98,7 +98,7 @@ class GuardClient:
         finally:
             self._observe(how, clock() - begun_at)
 
-    def _tell(self, trouble: str | None) -> None:
+    def _report_trouble(self, trouble: str | None) -> None:
         """Logs when it begins to fail and when it is well again, not every text between."""
         if (trouble is None) is (self._trouble is None):
             return
@@ -108,7 +108,7 @@ class GuardClient:
         else:
             log.warning("guard_failed", guard=self.version, error=trouble)
 
-    async def _worst(self, pieces: Sequence[str]) -> Judged:
+    async def _worst(self, pieces: Sequence[str]) -> GuardVerdict:
         if len(pieces) > STRETCHES_MAX:
             raise NotJudged("the text is too long for the guard")
         if self._stretches + len(pieces) > self.guard.waiting + self.guard.at_once:
@@ -123,7 +123,7 @@ class GuardClient:
             self._stretches -= len(pieces)
         return max((task.result() for task in asked), key=lambda judged: judged.score)
 
-    async def _one(self, piece: str) -> Judged:
+    async def _one(self, piece: str) -> GuardVerdict:
         async with self._slots:
             return await self._backend.judge(piece)
 
@@ -132,6 +132,6 @@ class _Busy(NotJudged):
     pass
 
 
-def stretches(text: str) -> list[str]:
+def split_segments(text: str) -> list[str]:
     step = STRETCH - OVERLAP
     return [text[at : at + STRETCH] for at in range(0, max(1, len(text) - OVERLAP), step)]

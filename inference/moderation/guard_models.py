@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from inference.llama.http import HttpClient
-from inference.moderation.policy import TEXT, BadPolicy, Guard
+from inference.moderation.policy import TEXT, BadPolicy, GuardConfig
 from inference.moderation.worker_client import NotJudged
 from sessions.model.errors import SessileError
 from sessions.model.types import Json
@@ -31,7 +31,7 @@ BIAS: Final = 100.0  # lifts the two words above all others and leaves their odd
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Judged(NamedTuple):
+class GuardVerdict(NamedTuple):
     score: float
     kind: str = ""  # of the policy's mapping
 
@@ -45,7 +45,7 @@ class GuardModel(Protocol):
 
     async def close(self) -> None: ...
 
-    async def judge(self, text: str) -> Judged:
+    async def judge(self, text: str) -> GuardVerdict:
         """Raises NotJudged, SessileError."""
         ...
 
@@ -82,10 +82,10 @@ class _Answer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_Answer)
 
 
-class Endpoint:
+class RemoteGuard:
     """`url` is what clients call the base URL, with `/v1`."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: GuardConfig) -> None:
         self._guard = guard
         self.version = f"guard/{guard.model}"
         parts = urlsplit(guard.url)
@@ -111,7 +111,7 @@ class Endpoint:
     async def close(self) -> None:
         self._http = None
 
-    async def judge(self, text: str) -> Judged:
+    async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard
         if self._http is None:
             raise NotJudged("the guard is closed")
@@ -133,10 +133,10 @@ class Endpoint:
         said = (choice.message.content or "").strip()
         tokens = choice.logprobs.content if choice.logprobs is not None else None
         score = _by_word(guard, said) if not tokens else _by_tokens(guard, tokens)
-        return Judged(score, kind_of(guard, said) if score >= 0.5 else "")
+        return GuardVerdict(score, kind_of(guard, said) if score >= 0.5 else "")
 
 
-def _by_word(guard: Guard, said: str) -> float:
+def _by_word(guard: GuardConfig, said: str) -> float:
     said = said.lower()
     for word, score in ((guard.unsafe, 1.0), (guard.safe, 0.0)):
         if said.startswith(word):
@@ -144,7 +144,7 @@ def _by_word(guard: Guard, said: str) -> float:
     raise NotJudged("the guard says neither of its two words")
 
 
-def _by_tokens(guard: Guard, tokens: Sequence[_Token]) -> float:
+def _by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
     """How likely the second word is, of the two, where the answer begins."""
     first = next((each for each in tokens if each.token.strip()), None)
     if first is None:
@@ -164,7 +164,7 @@ def _share(unsafe: float, safe: float) -> float:
     return unsafe / (unsafe + safe)
 
 
-def kind_of(guard: Guard, said: str) -> str:
+def kind_of(guard: GuardConfig, said: str) -> str:
     """The first of the mapped words that stands in an answer; "" for none."""
     words = said.lower().replace(",", " ").split()
     return next((kind for name, kind in guard.kinds.items() if name.lower() in words), "")
@@ -198,10 +198,10 @@ class _Prompt(msgspec.Struct):
 MARK: Final = "\x02text\x02"  # stands in the rendered template where the text goes
 
 
-class Local:
+class LocalGuard:
     """A GGUF behind llama.cpp. The text's tokens are its own: it cannot write the template's special ones."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: GuardConfig) -> None:
         self._guard = guard
         self.version = f"guard/{Path(guard.model_path).stem}"
         self._server: Any = None
@@ -253,7 +253,7 @@ class Local:
             await asyncio.to_thread(self._folder.cleanup)
             self._folder = None
 
-    async def judge(self, text: str) -> Judged:
+    async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard
         prompt = [*self._before, *(await self._tokens(text, special=False)), *self._behind]
         drawn = await self._call(
@@ -274,7 +274,7 @@ class Local:
         unsafe, safe = (odds.get(word, 0.0) for word in self._words)
         score = _share(unsafe, safe)
         if score < 0.5 or not guard.kinds:
-            return Judged(score)
+            return GuardVerdict(score)
         told = await self._call(
             "/completion",
             {
@@ -285,7 +285,7 @@ class Local:
             },
             _Completion,
         )
-        return Judged(score, kind_of(guard, told.content))
+        return GuardVerdict(score, kind_of(guard, told.content))
 
     async def _tokens(self, text: str, *, special: bool, first: bool = False) -> list[int]:
         asked = {"content": text, "add_special": first, "parse_special": special}

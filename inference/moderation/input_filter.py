@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from inference.moderation.findings import Reporter
-from inference.moderation.normalize import Normal, folded_of
+from inference.moderation.findings import FindingReporter
+from inference.moderation.normalize import Normalizer, fold_case
 from inference.moderation.output_filter import Scores, mark_of, score_of
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
@@ -23,7 +23,7 @@ INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well belo
 Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
 
-class Look(Protocol):
+class TextScan(Protocol):
     """Has a text looked at off the event loop: what classifiers say of it (None where none is asked), and where the
     policy hits, as (hit, start, end) each (None where `scan` does not ask)."""
 
@@ -34,9 +34,9 @@ class Look(Protocol):
 
 def scan_message(scanner: Scanner, text: str) -> list[Place]:
     """Every hit in a whole text, with its place there."""
-    normal = Normal()
+    normal = Normalizer()
     normal.feed(text)
-    hits = scanner.find(normal.plain, folded_of(normal.plain))
+    hits = scanner.find(normal.plain, fold_case(normal.plain))
     return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
 
 
@@ -47,7 +47,7 @@ class PolicyInputFilter:
         self,
         policy: Policy,
         scanner: Scanner,
-        look: Look,
+        look: TextScan,
         *,
         models: dict[str, str] | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class PolicyInputFilter:
         self._scanner = scanner
         self._models = policy.input.models
         self._look = look
-        self._report = Reporter(policy, policy.input, models)
+        self._report = FindingReporter(policy, policy.input, models)
 
     async def check(self, principal: Principal, text: str) -> Verdict:
         if not text:
@@ -128,13 +128,13 @@ class PolicyInputFilter:
                 category="pii",
                 start=0,
                 end=len(text),
-                replacement=redacted(text, spans),
+                replacement=redact_spans(text, spans),
                 findings=told,
             )
         return Verdict(action="flag", findings=told) if told else PASS
 
 
-def redacted(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+def redact_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
     """The text with marks in the places of spans; where spans overlap, the first one's."""
     pieces, at = [], 0
     for start, end, mark in sorted(spans, key=lambda span: (span[0], -span[1])):

@@ -63,7 +63,7 @@ _STRETCH: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTA
 _ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: ASCII that is seen, less the backtick
 
 
-class Normal:
+class Normalizer:
     """A text that grows: `plain` and, for each of its code points, the place in what was fed that it comes from."""
 
     def __init__(self, *, escapes: bool = False, before: int = 0) -> None:
@@ -156,14 +156,14 @@ class Normal:
         return self.plain[-1] == " " if self.plain else self._spaced
 
 
-def plain_of(text: str) -> str:
+def normalize_text(text: str) -> str:
     """A whole text's plain form."""
     if text.isascii() and _ALREADY.fullmatch(text):
         return text
     return _SPACES.sub(" ", "".join(map(_PLAIN.__getitem__, text)))
 
 
-def folded_of(plain: str) -> str:
+def fold_case(plain: str) -> str:
     """Plain text without case, of the same length."""
     lower = plain.lower()
     return lower if len(lower) == len(plain) else fold(plain)

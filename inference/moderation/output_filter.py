@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from inference.moderation.findings import Reporter
-from inference.moderation.normalize import Normal, folded_of
+from inference.moderation.findings import FindingReporter
+from inference.moderation.normalize import Normalizer, fold_case
 from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
 from sessions.model.verdicts import PASS, Finding, Verdict
@@ -29,7 +29,7 @@ RETRACTED: Final = "[withheld]"
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")
 
 Scores = dict[str, Any]  # a number from 0 to 1, with a kind or without; of "entities" the spans; or an exception
-Ask = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
+ClassifyText = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
 
 
 class PolicyOutputFilter:
@@ -38,9 +38,9 @@ class PolicyOutputFilter:
     def __init__(self, policy: Policy, scanner: Scanner, *, told: str = "", calls: bool = False) -> None:
         self._policy = policy
         self._scanner = scanner
-        self._report = Reporter(policy, policy.output)
+        self._report = FindingReporter(policy, policy.output)
         self._late = policy.mode == "async" and not calls
-        self._normal = Normal(escapes=calls)
+        self._normal = Normalizer(escapes=calls)
         self._before = ""
         self._fed = 0  # in this run
         self._told = len(told) if self._late else 0
@@ -59,7 +59,7 @@ class PolicyOutputFilter:
     def _look(self, *, last: bool) -> tuple[int, Verdict]:
         normal = self._normal
         plain = normal.plain
-        folded = folded_of(plain)
+        folded = fold_case(plain)
         free = len(plain) if last else len(plain) - self._scanner.open(plain, folded)
         flags: list[Finding] = []
         if free > 0 and not self._scanner.empty:
@@ -125,15 +125,15 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self,
         policy: Policy,
         scanner: Scanner,
-        ask: Ask,
+        ask: ClassifyText,
         *,
         models: dict[str, str] | None = None,
         told: str = "",
         calls: bool = False,
     ) -> None:
         super().__init__(policy, scanner, told=told, calls=calls)
-        self._report = Reporter(policy, policy.output, models)
-        self._ask_models = ask
+        self._report = FindingReporter(policy, policy.output, models)
+        self._classify = ask
         self._models = policy.output.models
         self._text = told if self._late else ""  # of the open passage, behind the end of the one before
         self._overlap = 0  # code points of it that are of the one before
@@ -169,7 +169,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             return
         cut = self._overlap + length
         text = self._text[:cut]
-        judgement = self._ask_models(text, self._models, self._policy.deadline_ms / 1000)
+        judgement = self._classify(text, self._models, self._policy.deadline_ms / 1000)
         self._open.append(_Passage(self._passage_at, self._passage_at + length, text, judgement))
         self._passage_at += length
         begin = max(0, cut - self._policy.overlap)

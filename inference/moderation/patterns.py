@@ -80,7 +80,7 @@ def public_address(text: str) -> bool:
     return not (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
-def varied(text: str) -> bool:
+def is_varied(text: str) -> bool:
     """Not a placeholder: xxxxxxxx, 00000000, your-key-here."""
     return len(set(text)) > 6 and not re.search(r"(?i)your|example|placeholder|xxxx|0000|1234567", text)
 
@@ -136,7 +136,7 @@ SECRETS: Final[tuple[Pattern, ...]] = (
         "model_key",
         "word",
         re.compile(r"(?<!\w)sk-(?:[a-z]{2,10}-)?(?:[a-z0-9]{1,8}-)?[A-Za-z0-9_-]{20,200}", re.ASCII),
-        varied,
+        is_varied,
     ),
     Pattern("package_token", "word", re.compile(r"(?<!\w)(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{50,240})", re.ASCII)),
     Pattern("jwt", "word", re.compile(r"(?<!\w)eyJ[\w-]{8,200}\.eyJ[\w-]{8,200}(?:\.[\w-]{0,90})?", re.ASCII)),
@@ -149,7 +149,7 @@ SECRETS: Final[tuple[Pattern, ...]] = (
             r"|(?<=s)ecret(?:[_-]?key)?|(?<=p)(?:assw(?:or)?d|wd))"
             r"[\"']{0,2}[=:][\"']?[^\s\"'<>{},;]{8,160}"
         ),
-        lambda text: varied(re.split("[=:]", text, maxsplit=1)[1]),
+        lambda text: is_varied(re.split("[=:]", text, maxsplit=1)[1]),
     ),
 )
 

@@ -54,14 +54,14 @@ class BadPolicy(BadInput):
         super().__init__("bad_policy", why)
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`review`: whether a person is to look at what it finds; not said: at what is merely flagged."""
 
     action: Action = "block"
     review: bool | None = None
 
 
-class Phrases(Rule, frozen=True, kw_only=True):
+class PhraseRule(PolicyRule, frozen=True, kw_only=True):
     """`allow` are longer phrases in which a forbidden one is harmless; `words`: only where no letter touches it."""
 
     deny: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
@@ -69,23 +69,23 @@ class Phrases(Rule, frozen=True, kw_only=True):
     words: bool = False
 
 
-class Kinds(Rule, frozen=True, kw_only=True):
+class KindsRule(PolicyRule, frozen=True, kw_only=True):
     """`kinds` empty: all that patterns can find."""
 
     kinds: tuple[str, ...] = ()
 
 
-class Scored(Rule, frozen=True, kw_only=True):
+class ScoreRule(PolicyRule, frozen=True, kw_only=True):
     threshold: Score = 0.5
 
 
-class Guarded(Scored, frozen=True, kw_only=True):
+class GuardRule(ScoreRule, frozen=True, kw_only=True):
     """Asks the guard of this name in the file's `guards`."""
 
     name: str = "default"
 
 
-class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model that says of a text whether it is safe (`inference.moderation.guard`). Either `url` or `model_path`."""
 
     url: str = ""  # an OpenAI-compatible base URL, http://host:8000/v1
@@ -103,18 +103,18 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is looked for on the way in, or on the way out."""
 
-    phrases: Phrases | None = None
-    pii: Kinds | None = None
-    secrets: Kinds | None = None
-    prompt_injection: Scored | None = None
-    toxicity: Scored | None = None
-    guard: Guarded | None = None
+    phrases: PhraseRule | None = None
+    pii: KindsRule | None = None
+    secrets: KindsRule | None = None
+    prompt_injection: ScoreRule | None = None
+    toxicity: ScoreRule | None = None
+    guard: GuardRule | None = None
 
     @property
-    def rules(self) -> dict[str, Rule]:
+    def rules(self) -> dict[str, PolicyRule]:
         return {name: rule for name in self.__struct_fields__ if (rule := getattr(self, name)) is not None}
 
     @property
@@ -135,8 +135,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         "This message was refused by this service's rules."
     )
     output_message: Annotated[str, Meta(min_length=1, max_length=1000)] = "The rest of this answer was withheld."
-    input: Side = Side()
-    output: Side = Side()
+    input: PolicySide = PolicySide()
+    output: PolicySide = PolicySide()
 
     @property
     def version(self) -> str:
@@ -145,7 +145,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policies: dict[str, Policy]
-    guards: dict[str, Guard] = {}
+    guards: dict[str, GuardConfig] = {}
     tenants: dict[str, str] = {}
 
     def of(self, tenant: str) -> Policy:
@@ -201,13 +201,13 @@ def read_policies(path: str) -> Policies:
         raise BadPolicy(f"{path}: {error}") from error
 
 
-def _check_side(policy: Policy, side: str, given: Side, place: str) -> None:
+def _check_side(policy: Policy, side: str, given: PolicySide, place: str) -> None:
     for name, rule in given.rules.items():
         if rule.action == "retract" and (side == "input" or policy.mode != "async"):
             raise BadPolicy(
                 f"{place}.{name}: `retract` is for answers in mode `async`; in {policy.mode!r} use block or redact"
             )
-        if rule.action == "redact" and isinstance(rule, Scored):
+        if rule.action == "redact" and isinstance(rule, ScoreRule):
             raise BadPolicy(
                 f"{place}.{name}: a classifier judges a passage and names no span; use block, flag or retract"
             )
@@ -219,13 +219,13 @@ def _check_side(policy: Policy, side: str, given: Side, place: str) -> None:
         raise BadPolicy(f"{place}.phrases: `deny` is empty")
 
 
-def _check_kinds(rule: Kinds | None, known: tuple[str, ...], place: str) -> None:
+def _check_kinds(rule: KindsRule | None, known: tuple[str, ...], place: str) -> None:
     for kind in rule.kinds if rule is not None else ():
         if kind not in known:
             raise BadPolicy(f"{place}.kinds: no kind {kind!r}; there are {', '.join(known)}")
 
 
-def _check_guard(guard: Guard, place: str) -> None:
+def _check_guard(guard: GuardConfig, place: str) -> None:
     if bool(guard.url) == bool(guard.model_path):
         raise BadPolicy(f"{place}: give `url` or `model_path`, one of the two")
     if guard.url:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from inference.moderation.normalize import folded_of, plain_of
+from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.patterns import (
     AROUND_NUMBER,
     HINTS,
@@ -31,7 +31,7 @@ from inference.moderation.patterns import (
     WORD_MAX,
     Pattern,
 )
-from inference.moderation.policy import Action, Side
+from inference.moderation.policy import Action, PolicySide
 from sessions.turn.output_pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
@@ -60,15 +60,15 @@ class _Literal(NamedTuple):
 
 
 class Scanner:
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: PolicySide) -> None:
         self._literals: dict[str, _Literal] = {}
         self._patterns: list[tuple[str, Action, Pattern]] = []
         allow: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
-            allow = [folded_of(plain_of(phrase)) for phrase in rule.allow]
+            allow = [fold_case(normalize_text(phrase)) for phrase in rule.allow]
             for phrase in rule.deny:
-                plain = folded_of(plain_of(phrase).strip()) or folded_of(phrase)
+                plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
                 turned = codecs.encode(plain, "rot13")
                 if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
@@ -113,15 +113,15 @@ class Scanner:
         before the text."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
         for word in _LONG.finditer(plain):
-            inner = next((hit for text in decoded(word[0]) for hit in self._inside(text)), None)
+            inner = next((hit for text in possible_decodings(word[0]) for hit in self._inside(text)), None)
             if inner is not None:
                 hits.append(Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action))
         hits.sort(key=lambda hit: (hit.start, hit.action != "block", -hit.end))
         return hits
 
     def _inside(self, text: str) -> Iterator[Hit]:
-        plain = plain_of(text)
-        yield from self._literal_hits(folded_of(plain), "")
+        plain = normalize_text(text)
+        yield from self._literal_hits(fold_case(plain), "")
         yield from self._pattern_hits(plain, "")
 
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
@@ -167,7 +167,7 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
     yield from pattern.regex.finditer(text, start)
 
 
-def decoded(word: str) -> Iterator[str]:
+def possible_decodings(word: str) -> Iterator[str]:
     """The texts that a word may stand for: percent-encoded, base64 or hex of something that can be read."""
     if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
         yield plain

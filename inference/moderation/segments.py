@@ -22,7 +22,7 @@ _BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
 Span = tuple[int, int]  # [start, end)
 
 
-def sentences_of(text: str) -> list[Span]:
+def split_sentences(text: str) -> list[Span]:
     """Where they are, at least one; a long one is cut."""
     sentences: list[Span] = []
     start = 0
@@ -40,7 +40,7 @@ def _add(sentences: list[Span], start: int, end: int) -> None:
     sentences.append((start, end))
 
 
-def neighbours(sentences: Sequence[Span]) -> list[Span]:
+def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
     """Which of them [first, behind the last) make a stretch together, a space between; none that is one alone."""
     together: list[Span] = []
     first = length = 0
@@ -54,7 +54,7 @@ def neighbours(sentences: Sequence[Span]) -> list[Span]:
     return [(start, end) for start, end in together if end - start > 1]
 
 
-class Stretches(NamedTuple):
+class Segments(NamedTuple):
     """All stretches of some texts: ranges of words, which are those of all texts, in order."""
 
     words: Any  # (words,) uint64: their hashes
@@ -70,7 +70,7 @@ class Stretches(NamedTuple):
         return found
 
 
-def cut(texts: Sequence[str], inside: Any, shortest: int = 1) -> Stretches:
+def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segments:
     """`inside` says what words are made of (`letters`); those of fewer code points than `shortest` are left out."""
     begins: list[int] = []  # of each sentence, in all texts laid together
     ends: list[int] = []
@@ -78,9 +78,9 @@ def cut(texts: Sequence[str], inside: Any, shortest: int = 1) -> Stretches:
     together: list[tuple[int, int, int]] = []
     at = 0
     for number, text in enumerate(texts):
-        sentences = sentences_of(text)
+        sentences = split_sentences(text)
         count = len(begins)
-        together += [(count + first, count + behind - 1, number) for first, behind in neighbours(sentences)]
+        together += [(count + first, count + behind - 1, number) for first, behind in group_neighbours(sentences)]
         begins += [at + start for start, _ in sentences]
         ends += [at + end for _, end in sentences]
         alone += [number] * len(sentences)
@@ -98,10 +98,10 @@ def cut(texts: Sequence[str], inside: Any, shortest: int = 1) -> Stretches:
         first = np.concatenate((first, first[firsts]))
         behind = np.concatenate((behind, behind[lasts]))
         alone += numbers.tolist()
-    return Stretches(hashes_of(codes, word_begins, word_ends), first, behind, np.array(alone, dtype=np.int64))
+    return Segments(hashes_of(codes, word_begins, word_ends), first, behind, np.array(alone, dtype=np.int64))
 
 
-def spread(first: Any, behind: Any) -> tuple[Any, Any]:
+def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
     """Ranges (n,) as (which range, index) of all that lies in them, range after range."""
     lengths = np.maximum(behind - first, 0)
     row = np.repeat(np.arange(len(lengths)), lengths)
@@ -109,7 +109,7 @@ def spread(first: Any, behind: Any) -> tuple[Any, Any]:
     return row, np.arange(len(row)) + (first - begins)[row]
 
 
-def distinct(keys: Any) -> tuple[Any, Any]:
+def count_distinct(keys: Any) -> tuple[Any, Any]:
     """The different ones of (n,) int64, ascending, and how often each is there. (`numpy.unique` takes twenty times as
     long for a message's worth of them.)"""
     keys = np.sort(keys)

@@ -21,7 +21,7 @@ _KEPT: Final = 131_072  # powers that are kept; longer texts make theirs
 
 
 @cache
-def letters(also: str = "") -> Any:
+def word_characters(also: str = "") -> Any:
     """Whether each code point is part of a word: (0x110000,) bool. Letters and digits are, and what is in `also`."""
     table = np.fromiter((chr(point).isalnum() for point in range(_CODE_POINTS)), dtype=np.bool_, count=_CODE_POINTS)
     table[[ord(each) for each in also]] = True
@@ -61,7 +61,7 @@ def hashes_of_each(words: Sequence[str]) -> Any:
     return hashes_of(codes_of("".join(words)), np.concatenate(([0], ends[:-1])), ends)
 
 
-def followed(hashes: Any, by: Any) -> Any:
+def bigram_hashes(hashes: Any, by: Any) -> Any:
     """(n,) uint64: of each with what follows it."""
     return _mixed(hashes * np.uint64(BASE) + by)
 

@@ -20,29 +20,38 @@ import msgspec
 from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import Policies
 from inference.moderation.scan import Scanner
-from inference.moderation.worker_frames import Item, Load, Look, Reply, Request, Seen, frame, read_request
+from inference.moderation.worker_frames import (
+    JudgeItem,
+    JudgeRequest,
+    JudgeResult,
+    LoadRequest,
+    Request,
+    WorkerReply,
+    encode_frame,
+    read_request,
+)
 
 VERSIONS_MAX = 64
 
 
-class Worker:
+class ModerationWorker:
     def __init__(self) -> None:
         self._scanners: dict[str, Scanner] = {}
         self._models: dict[str, Any] = {}
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> WorkerReply:
         try:
             match request:
-                case Load():
-                    return Reply(versions=self._load(request))
-                case Look():
+                case LoadRequest():
+                    return WorkerReply(versions=self._load(request))
+                case JudgeRequest():
                     scores = self._judged(request.items)
                     pairs = zip(scores, request.items, strict=True)
-                    return Reply(seen=[Seen(each, self._places(item)) for each, item in pairs])
+                    return WorkerReply(seen=[JudgeResult(each, self._places(item)) for each, item in pairs])
         except Exception as error:  # noqa: BLE001 - the server decides what a failure means
-            return Reply(error=_told(error))
+            return WorkerReply(error=_error_text(error))
 
-    def _load(self, request: Load) -> dict[str, str]:
+    def _load(self, request: LoadRequest) -> dict[str, str]:
         """Returns the version of each model."""
         policies = msgspec.json.decode(request.policies, type=Policies)
         for policy in policies.policies.values():
@@ -54,12 +63,12 @@ class Worker:
 
             for name in request.models:
                 if name not in self._models:
-                    self._models[name] = classifiers.load(name)
+                    self._models[name] = classifiers.load_classifier(name)
         gc.collect()
         gc.freeze()  # models live as long as the process and are not worth looking at again
         return {name: model.version for name, model in self._models.items()}
 
-    def _judged(self, items: Sequence[Item]) -> Sequence[dict[str, Any] | str]:
+    def _judged(self, items: Sequence[JudgeItem]) -> Sequence[dict[str, Any] | str]:
         """Each model sees all of its texts at once; where one errs, each goes by itself: the others have theirs."""
         results: list[dict[str, Any]] = [{} for _ in items]
         try:
@@ -69,20 +78,20 @@ class Worker:
                 for index, score in zip(asked, scores, strict=True):
                     results[index][name] = score
         except Exception as error:  # noqa: BLE001 - what patterns find is told all the same
-            return [_told(error)] if len(items) == 1 else [self._judged((item,))[0] for item in items]
+            return [_error_text(error)] if len(items) == 1 else [self._judged((item,))[0] for item in items]
         return results
 
-    def _places(self, item: Item) -> list[Any] | str:
+    def _places(self, item: JudgeItem) -> list[Any] | str:
         if not item.version:
             return []
         try:
             found = scan_message(self._scanners[item.version], item.text)
         except Exception as error:  # noqa: BLE001 - what models say is told all the same
-            return _told(error)
+            return _error_text(error)
         return [(list(hit), start, end) for hit, start, end in found]
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -93,9 +102,9 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 50)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints is no answer
-    worker = Worker()
+    worker = ModerationWorker()
     while (request := read_request(sys.stdin.buffer)) is not None:
-        answers.write(frame(worker.answer(request)))
+        answers.write(encode_frame(worker.answer(request)))
 
 
 if __name__ == "__main__":

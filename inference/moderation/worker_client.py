@@ -18,7 +18,15 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from inference.moderation.worker_frames import Item, Load, Look, Reply, Request, frame, read_reply
+from inference.moderation.worker_frames import (
+    JudgeItem,
+    JudgeRequest,
+    LoadRequest,
+    Request,
+    WorkerReply,
+    encode_frame,
+    read_reply,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -35,8 +43,8 @@ class NotJudged(Exception):
     """No judgement came: the policy says what that means."""
 
 
-class _Asked(NamedTuple):
-    item: Item
+class _PendingItem(NamedTuple):
+    item: JudgeItem
     scores: asyncio.Future[dict[str, Any]] | None  # where models are asked
     places: asyncio.Future[list[Any]] | None  # where a policy is looked for
 
@@ -47,18 +55,18 @@ class _Asked(NamedTuple):
 
     def fail(self, why: str) -> None:
         for each in (self.scores, self.places):
-            _tell(each, why)
+            _resolve(each, why)
 
 
-class WorkerLink:
+class ModerationWorkerClient:
     """One worker process. `start` before anything else; `close` ends it."""
 
     def __init__(self, name: str) -> None:
         self.versions: dict[str, str] = {}  # of the models that it has
         self.batches = self.texts = self.restarts = 0
         self._log = log.bind(worker=name)
-        self._loaded: Load | None = None
-        self._waiting: deque[_Asked] = deque()
+        self._loaded: LoadRequest | None = None
+        self._waiting: deque[_PendingItem] = deque()
         self._bell = asyncio.Event()
         self._lock = asyncio.Lock()  # one request at a time
         self._process: asyncio.subprocess.Process | None = None
@@ -79,7 +87,7 @@ class WorkerLink:
 
     async def load(self, policies: bytes, models: Sequence[str]) -> None:
         """Raises NotJudged with the reason when the worker cannot."""
-        request = Load(policies, tuple(models))
+        request = LoadRequest(policies, tuple(models))
         async with self._lock:
             reply = await self._exchange(request, LOAD_S)
         if reply.error is not None:
@@ -87,16 +95,16 @@ class WorkerLink:
         self.versions = reply.versions
         self._loaded = request
 
-    def ask(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
+    def classify(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
         """What each of the models says of a text."""
         scores = _due(timeout_s)
-        self._submit(_Asked(Item(text, tuple(models), ""), scores, None))
+        self._submit(_PendingItem(JudgeItem(text, tuple(models), ""), scores, None))
         return scores
 
     def scan(self, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
         """Where a policy's input side hits in a long text: (hit, start, end) each."""
         places = _due(timeout_s)
-        self._submit(_Asked(Item(text, (), version), None, places))
+        self._submit(_PendingItem(JudgeItem(text, (), version), None, places))
         return places
 
     def look(
@@ -104,10 +112,10 @@ class WorkerLink:
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
         """Both at one go: one wait for a processor instead of two."""
         scores, places = _due(timeout_s), _due(timeout_s)
-        self._submit(_Asked(Item(text, tuple(models), version), scores, places))
+        self._submit(_PendingItem(JudgeItem(text, tuple(models), version), scores, places))
         return scores, places
 
-    def _submit(self, asked: _Asked) -> None:
+    def _submit(self, asked: _PendingItem) -> None:
         if len(self._waiting) >= WAITING_MAX or self._task is None or self._task.done():
             asked.fail("too many texts wait")
             return
@@ -127,14 +135,14 @@ class WorkerLink:
             except (OSError, EOFError, TimeoutError, ValueError) as error:
                 self._fail(batch, "the moderation worker ended")
                 self._log.error("moderation_worker_lost", error=repr(error))
-                await self._begin_again()
+                await self._restart()
             except BaseException:
                 self._fail(batch, "the server is closing")
                 raise
 
-    def _next_batch(self) -> list[_Asked]:
+    def _next_batch(self) -> list[_PendingItem]:
         """Texts for the models together; one for none by itself."""
-        batch: list[_Asked] = []
+        batch: list[_PendingItem] = []
         characters = 0
         while self._waiting and len(batch) < BATCH_TEXTS:
             first = self._waiting[0]
@@ -147,8 +155,8 @@ class WorkerLink:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _work(self, batch: list[_Asked]) -> None:
-        reply = await self._exchange(Look(tuple(each.item for each in batch)), HANG_S)
+    async def _work(self, batch: list[_PendingItem]) -> None:
+        reply = await self._exchange(JudgeRequest(tuple(each.item for each in batch)), HANG_S)
         self.batches += 1
         self.texts += len(batch)
         if reply.error is not None:
@@ -156,20 +164,20 @@ class WorkerLink:
             self._fail(batch, reply.error)
             return
         for each, seen in zip(batch, reply.seen, strict=True):
-            self._tell(each.scores, seen.scores)
-            self._tell(each.places, seen.places)
+            self._resolve(each.scores, seen.scores)
+            self._resolve(each.places, seen.places)
 
-    def _tell(self, future: asyncio.Future[Any] | None, result: Any) -> None:
+    def _resolve(self, future: asyncio.Future[Any] | None, result: Any) -> None:
         if isinstance(result, str):
             self._log.error("moderation_failed", error=result)
-        _tell(future, result)
+        _resolve(future, result)
 
-    async def _exchange(self, request: Request, timeout_s: float) -> Reply:
+    async def _exchange(self, request: Request, timeout_s: float) -> WorkerReply:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise EOFError("there is no worker")
         async with asyncio.timeout(timeout_s):
-            process.stdin.write(frame(request))
+            process.stdin.write(encode_frame(request))
             await process.stdin.drain()
             return await read_reply(process.stdout)
 
@@ -184,7 +192,7 @@ class WorkerLink:
             limit=1 << 20,
         )
 
-    async def _begin_again(self) -> None:
+    async def _restart(self) -> None:
         """A new worker with what the old one had loaded."""
         while True:
             await self._end()
@@ -209,7 +217,7 @@ class WorkerLink:
             await process.wait()
 
     @staticmethod
-    def _fail(asked: Sequence[_Asked] | deque[_Asked], why: str) -> None:
+    def _fail(asked: Sequence[_PendingItem] | deque[_PendingItem], why: str) -> None:
         for each in asked:
             each.fail(why)
 
@@ -218,12 +226,12 @@ def _due(timeout_s: float) -> asyncio.Future[Any]:
     """A future that is late after so long."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    timer = loop.call_later(timeout_s, _tell, future, "late")
+    timer = loop.call_later(timeout_s, _resolve, future, "late")
     future.add_done_callback(lambda _: timer.cancel())
     return future
 
 
-def _tell(future: asyncio.Future[Any] | None, result: Any) -> None:
+def _resolve(future: asyncio.Future[Any] | None, result: Any) -> None:
     """Text in place of a result is why there is none."""
     if future is None or future.done():
         return

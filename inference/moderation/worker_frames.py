@@ -14,14 +14,14 @@ import msgspec
 FRAME_BYTES_MAX: Final = 64 << 20
 
 
-class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+class LoadRequest(msgspec.Struct, frozen=True, tag="load", array_like=True):
     """Takes these policies (JSON) in beside those that are there, and loads these models."""
 
     policies: bytes
     models: tuple[str, ...]
 
 
-class Item(msgspec.Struct, frozen=True, array_like=True):
+class JudgeItem(msgspec.Struct, frozen=True, array_like=True):
     """A text, the models that are to judge it, and the version of the policy whose input side is to be looked for in
     it ("": none)."""
 
@@ -30,37 +30,37 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     version: str
 
 
-class Look(msgspec.Struct, frozen=True, tag="look", array_like=True):
-    items: tuple[Item, ...]
+class JudgeRequest(msgspec.Struct, frozen=True, tag="look", array_like=True):
+    items: tuple[JudgeItem, ...]
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
+class JudgeResult(msgspec.Struct, frozen=True, array_like=True):
     """What became of an item. In place of what failed stands why."""
 
     scores: dict[str, Any] | str  # by model
     places: list[Any] | str  # (hit, start, end) each
 
 
-Request = Load | Look
+Request = LoadRequest | JudgeRequest
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True):
+class WorkerReply(msgspec.Struct, frozen=True, array_like=True):
     versions: dict[str, str] = {}  # of the models, for Load
-    seen: list[Seen] = []  # for Look, an item each
+    seen: list[JudgeResult] = []  # for Look, an item each
     error: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _requests = msgspec.msgpack.Decoder(Request)
-_replies = msgspec.msgpack.Decoder(Reply)
+_replies = msgspec.msgpack.Decoder(WorkerReply)
 
 
-def frame(message: Request | Reply) -> bytes:
+def encode_frame(message: Request | WorkerReply) -> bytes:
     body = _encode(message)
     return len(body).to_bytes(4, "little") + body
 
 
-async def read_reply(stream: asyncio.StreamReader) -> Reply:
+async def read_reply(stream: asyncio.StreamReader) -> WorkerReply:
     """Raises IncompleteReadError when the worker is gone."""
     size = int.from_bytes(await stream.readexactly(4), "little")
     if size > FRAME_BYTES_MAX:

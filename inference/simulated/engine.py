@@ -22,10 +22,17 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from inference.brownout_engine import check_model
-from inference.fair_queue import Claim, FairQueue
-from inference.forecast import Load
-from inference.kv.envelope import Identity, Refused, check_manifest, decode_header, encode_header, make_manifest
-from inference.simulated.kv import DeviceMemory, nearest
+from inference.fair_queue import FairQueue, SlotClaim
+from inference.forecast import LoadForecast
+from inference.kv.envelope import (
+    KvIdentity,
+    SnapshotRefused,
+    check_manifest,
+    decode_header,
+    encode_header,
+    make_manifest,
+)
+from inference.simulated.kv import DeviceMemory, longest_shared
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
 from inference.simulated.vocabulary import (
@@ -42,7 +49,7 @@ from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailabl
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
-__all__ = ["SimulatedEngine", "SimulatedOptions", "Stream"]
+__all__ = ["SimulatedEngine", "SimulatedOptions", "SimulatedStream"]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +68,7 @@ _COUNTERS = (
 _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
 
 
-class Stream:
+class SimulatedStream:
     """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
 
     __slots__ = (
@@ -91,7 +98,7 @@ class Stream:
     def __init__(
         self, key: SessionKey, prompt: array.array[int], max_tokens: int, priority: int, weight: float = 1.0
     ) -> None:
-        self.claim = Claim(self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt))
+        self.claim = SlotClaim(self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt))
         self.key = key
         self.tokens = prompt  # the prompt and what was decoded since
         self.prompt_tokens = len(prompt)
@@ -128,11 +135,11 @@ class SimulatedEngine:
         self._memory = DeviceMemory(self.options.kv_tokens_max)
         weights = f"-{self.options.weights}" if self.options.weights else ""
         self._fingerprint = f"{self._tokenizer.fingerprint}{weights}"
-        self._identity = Identity(BUILD, self._fingerprint, "none", "tokens")
-        self._queue: FairQueue[Stream] = FairQueue(self.options.slots, self.options.waiting_max)
-        self._load = Load(self._queue, lambda: asyncio.get_running_loop().time())
-        self._running: dict[Stream, None] = {}  # in order of admission
-        self._waiting: dict[Stream, None] = {}
+        self._identity = KvIdentity(BUILD, self._fingerprint, "none", "tokens")
+        self._queue: FairQueue[SimulatedStream] = FairQueue(self.options.slots, self.options.waiting_max)
+        self._load = LoadForecast(self._queue, lambda: asyncio.get_running_loop().time())
+        self._running: dict[SimulatedStream, None] = {}  # in order of admission
+        self._waiting: dict[SimulatedStream, None] = {}
         self._running_tokens = 0
         self._step_timer: asyncio.TimerHandle | None = None
         self._step_due = 0.0
@@ -206,12 +213,12 @@ class SimulatedEngine:
             self._break_off(self._running, error)
             self._memory.shrink_to(0)
 
-    def found(self) -> None:
+    def recover(self) -> None:
         """It has been started again."""
         self._lost = None
         self._plan()
 
-    def _break_off(self, streams: dict[Stream, None], error: SessileError) -> None:
+    def _break_off(self, streams: dict[SimulatedStream, None], error: SessileError) -> None:
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step_timer = None
@@ -227,7 +234,9 @@ class SimulatedEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self._load.arrived(request.response_id)
         check_model(self.info, request.model)
-        stream = Stream(request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight)
+        stream = SimulatedStream(
+            request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight
+        )
         mean = self.options.answer_tokens_mean
         if mean:
             base = hash_tokens(stream.tokens[: stream.prompt_tokens - len(request.emitted)])
@@ -254,7 +263,7 @@ class SimulatedEngine:
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         """Prefills `prompt` like a generation of the lowest priority, and returns when that is done."""
-        stream = Stream(key, as_tokens(prompt), 0, 1_000_000)
+        stream = SimulatedStream(key, as_tokens(prompt), 0, 1_000_000)
         try:
             self._submit(stream)
         except SessileError:
@@ -275,7 +284,7 @@ class SimulatedEngine:
 
     async def export_kv(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
         written = [stream.tokens[:-1] for stream in self._of(key) if self.options.block_access and stream.decoded]
-        held = nearest(ledger, [*self._memory.of(key), *written])
+        held = longest_shared(ledger, [*self._memory.of(key), *written])
         if held is None:
             return None
         digest = hashlib.blake2b(held.tobytes(), digest_size=16).digest()
@@ -288,9 +297,9 @@ class SimulatedEngine:
         try:
             decoded = decode_header(data)
             if decoded is None or decoded[1] != len(data):
-                raise Refused("truncated" if decoded is None else "too_long")
+                raise SnapshotRefused("truncated" if decoded is None else "too_long")
             held = check_manifest(decoded[0], key, self._identity)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             log.info("KV from elsewhere refused: %s", exc.reason)
             self._counters["imports_refused"] += 1
             return 0
@@ -307,7 +316,7 @@ class SimulatedEngine:
         o = self.options
         return o.step_base_s + o.step_per_stream_s * decoding + prefill_tokens / o.prefill_tokens_per_s
 
-    def draw(self, stream: Stream) -> int | None:
+    def draw(self, stream: SimulatedStream) -> int | None:
         """The next token of a stream, None at the end of the answer."""
         if stream.decoded == stream.ends_after:
             return None
@@ -325,14 +334,14 @@ class SimulatedEngine:
         drawn = 0 if temperature == 0 else seed * 2 + 1
         return (drawn ^ (self.options.weights << 33)) & 0xFFFF_FFFF_FFFF_FFFF
 
-    def _of(self, key: SessionKey) -> list[Stream]:
+    def _of(self, key: SessionKey) -> list[SimulatedStream]:
         return [stream for stream in self._running if stream.key == key]
 
-    async def _arrival(self, stream: Stream) -> None:
+    async def _arrival(self, stream: SimulatedStream) -> None:
         stream.waiter = asyncio.get_running_loop().create_future()
         await stream.waiter
 
-    def _submit(self, stream: Stream) -> None:
+    def _submit(self, stream: SimulatedStream) -> None:
         if self._gone is not None:
             raise self._gone
         if not stream.tokens:
@@ -365,7 +374,7 @@ class SimulatedEngine:
                 return  # its turn comes when others end; nobody overtakes it meanwhile
             self._make_room(victim)
 
-    def _make_room(self, victim: Claim[Stream]) -> None:
+    def _make_room(self, victim: SlotClaim[SimulatedStream]) -> None:
         """A stream between two steps: it pauses, and goes on where it was."""
         self._queue.make_room(victim)
         self._put_away(victim.holder)
@@ -373,7 +382,7 @@ class SimulatedEngine:
         self._load.paused(victim)
         self._counters["preemptions"] += 1
 
-    def _begin(self, stream: Stream) -> None:
+    def _begin(self, stream: SimulatedStream) -> None:
         """Of a new stream, or one that goes on."""
         del self._waiting[stream]
         held = self._memory.take(stream.key, stream.tokens)
@@ -396,7 +405,7 @@ class SimulatedEngine:
             return
         self._admit()
         decoding = prefill_tokens = 0
-        filling: list[Stream] = []
+        filling: list[SimulatedStream] = []
         for stream in self._running:
             stream.prefill_now = 0
             stream.decoding = False
@@ -433,7 +442,7 @@ class SimulatedEngine:
                 self._advance(stream)
         self._plan()
 
-    def _advance(self, stream: Stream) -> None:
+    def _advance(self, stream: SimulatedStream) -> None:
         token = self.draw(stream) if stream.max_tokens else None
         if token is None:
             self._finish(stream, "stop")
@@ -444,7 +453,7 @@ class SimulatedEngine:
         self._running_tokens += 1
         self._queue.served(stream.claim, 1)
         if stream.decoded == 1:
-            self._load.spoke(stream.claim)
+            self._load.on_output(stream.claim)
         self._counters["decoded_tokens"] += 1
         text = _WORD_TEXT[token]
         if not text or stream.unfinished:
@@ -457,13 +466,13 @@ class SimulatedEngine:
         stream.stalled = len(stream.outbox) >= self.options.unread_chunks_max
         stream.wake()
 
-    def _finish(self, stream: Stream, reason: str) -> None:
+    def _finish(self, stream: SimulatedStream, reason: str) -> None:
         done = Finish("stop" if reason == "stop" else "length", stream.prompt_tokens, stream.cached_tokens)
         stream.outbox.append(done)
         self._retire(stream)
         stream.wake()
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: SimulatedStream) -> None:
         """The reader is gone: whatever of the stream is left ends now."""
         if stream in self._waiting:
             del self._waiting[stream]
@@ -475,13 +484,13 @@ class SimulatedEngine:
             self._counters["aborts"] += 1
             self._plan()
 
-    def _retire(self, stream: Stream) -> None:
+    def _retire(self, stream: SimulatedStream) -> None:
         """The stream is over: frees its slot."""
         self._queue.leave(stream.claim)
         self._load.ended(stream.claim, stream.decoded)
         self._put_away(stream)
 
-    def _put_away(self, stream: Stream) -> None:
+    def _put_away(self, stream: SimulatedStream) -> None:
         """Takes the stream from its slot and gives the computed KV back to the session's memory."""
         del self._running[stream]
         self._running_tokens -= len(stream.tokens)

@@ -98,7 +98,7 @@ class DeviceMemory:
             del self._of_session[key]
 
 
-def nearest(prompt: array.array[int], sequences: Iterable[array.array[int]]) -> array.array[int] | None:
+def longest_shared(prompt: array.array[int], sequences: Iterable[array.array[int]]) -> array.array[int] | None:
     """The sequence that shares most leading tokens with `prompt`, if any shares one."""
     best = max(sequences, key=lambda sequence: common_prefix(sequence, prompt), default=None)
     return best if best is not None and common_prefix(best, prompt) else None

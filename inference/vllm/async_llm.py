@@ -26,7 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
-from inference.vllm.worker_events import Ready
+from inference.vllm.worker_events import WorkerReady
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
 
@@ -39,7 +39,7 @@ _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM ma
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
-class Ended:
+class RunEnded:
     """How a run ended: "stop", "length" or "abort", and how much of its prompt was there already."""
 
     __slots__ = ("cached_tokens", "reason")
@@ -55,7 +55,7 @@ class VllmCore:
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
         self.adapter: Adapter | None = None  # of every run; set before `start`
-        self.kv_shape: list[Ready] | str | None = None  # what its workers said of their KV, once they did
+        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers said of their KV, once they did
         self.dead = False  # a run heard that its processes had ended without being asked
         self._llm: AsyncLLM | None = None
 
@@ -111,7 +111,7 @@ class VllmCore:
 
     async def run(
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
-    ) -> AsyncGenerator[Chunk | Ended, None]:
+    ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """Chunks, then one Ended. Closing it aborts the run within one step. Raises SessileError."""
         llm = self._llm
         if llm is None:
@@ -139,7 +139,7 @@ class VllmCore:
                 if reason is not None:
                     if reason not in ("stop", "length", "abort"):
                         raise _refused(params, f"it ended with {reason}")
-                    yield Ended(reason, cached or 0)
+                    yield RunEnded(reason, cached or 0)
                     return
         except EngineDeadError as exc:
             self.dead = self.dead or self._llm is llm  # who was slow to read hears it when another one has begun

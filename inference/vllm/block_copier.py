@@ -31,9 +31,9 @@ from typing import Any, Final
 
 import torch
 
-from inference.kv.envelope import CHUNK_BYTES, Refused, check_chunks
-from inference.vllm.connector_metadata import Load, Save
-from inference.vllm.worker_events import Loaded, Ready, Saved, Sender
+from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_chunks
+from inference.vllm.connector_metadata import BlockLoad, BlockSave
+from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, WorkerEventSender, WorkerReady
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ _READS_WAIT_S: Final = 5.0  # how long a forward pass may wait for reads of bloc
 _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, so that an idle core does not spin
 
 
-class Mover:
-    def __init__(self, sender: Sender, rank: int, world: int) -> None:
+class BlockCopier:
+    def __init__(self, sender: WorkerEventSender, rank: int, world: int) -> None:
         self.sender = sender
         self.rank = rank
         self.world = world
@@ -56,8 +56,8 @@ class Mover:
         self._received: set[str] = set()
         self._bad_blocks: set[int] = set()
         self._underway = 0
-        self._saves: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
-        self._loads: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._saves: queue.SimpleQueue[BlockSave | None] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[BlockLoad | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._pinned = False
 
@@ -84,7 +84,7 @@ class Mover:
             self._threads.append(thread)
         distinct = sorted(set(layout))
         self.sender.send(
-            Ready(self.rank, self.world, self.block_bytes, f"{len(layout)} layers of {' or '.join(distinct)}")
+            WorkerReady(self.rank, self.world, self.block_bytes, f"{len(layout)} layers of {' or '.join(distinct)}")
         )
 
     def close(self) -> None:
@@ -96,13 +96,13 @@ class Mover:
 
     # -- called between forward passes, never blocking but where it says so --------------------------------
 
-    def save(self, save: Save) -> None:
+    def save(self, save: BlockSave) -> None:
         with self._changed:
             self._reading[save.request] += 1
             self._underway += 1
         self._saves.put(save)
 
-    def load(self, load: Load) -> None:
+    def load(self, load: BlockLoad) -> None:
         with self._changed:
             self._underway += 1
         self._loads.put(load)
@@ -149,7 +149,7 @@ class Mover:
                         del self._reading[save.request]
                     if save.close:
                         self._torn.discard(save.request)
-                saved = Saved(save.name, self.rank, save.first_block + len(save.block_ids), save.close, failed)
+                saved = BlocksSaved(save.name, self.rank, save.first_block + len(save.block_ids), save.close, failed)
                 (self.sender.send if save.close or failed else self.sender.mention)(saved)
                 with self._changed:
                     self._underway -= 1
@@ -157,7 +157,7 @@ class Mover:
                         self._sent.add(save.request)
                     self._changed.notify_all()
 
-    def _write(self, save: Save, stage: Any) -> None:
+    def _write(self, save: BlockSave, stage: Any) -> None:
         if not save.block_ids:
             return
         file = os.open(save.path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -183,7 +183,7 @@ class Mover:
                 reason = ""
                 try:
                     self._read(load, stage)
-                except Refused as exc:
+                except SnapshotRefused as exc:
                     reason = exc.reason
                 except OSError:
                     reason = "unreadable"
@@ -192,7 +192,7 @@ class Mover:
                     reason = "failed"
                 size = len(load.block_ids) * self.block_bytes
                 self.sender.send(
-                    Loaded(load.name, self.rank, size, time.monotonic() - begun, load.resident_tokens, reason)
+                    BlocksLoaded(load.name, self.rank, size, time.monotonic() - begun, load.resident_tokens, reason)
                 )
                 with self._changed:
                     self._underway -= 1
@@ -201,22 +201,22 @@ class Mover:
                     self._received.add(load.request)
                     self._changed.notify_all()
 
-    def _read(self, load: Load, stage: Any) -> None:
+    def _read(self, load: BlockLoad, stage: Any) -> None:
         source = load.source
         end = (load.first_block + len(load.block_ids)) * self.block_bytes * self.world
         if end > source.payload_bytes:
-            raise Refused("truncated")
+            raise SnapshotRefused("truncated")
         file = os.open(source.path, os.O_RDONLY)
         try:
             size = os.fstat(file).st_size
             if size != source.payload_bytes:
-                raise Refused("truncated" if size < source.payload_bytes else "too_long")
+                raise SnapshotRefused("truncated" if size < source.payload_bytes else "too_long")
             for first, ids in self._portions(load.first_block, load.block_ids):
                 self._scatter(self._fill(file, first, len(ids), load, stage), ids)
         finally:
             os.close(file)
 
-    def _fill(self, file: int, first: int, count: int, load: Load, stage: Any) -> Any:
+    def _fill(self, file: int, first: int, count: int, load: BlockLoad, stage: Any) -> Any:
         """This rank's part of blocks, (count, bytes of a block), read into the stage and checked there.
 
         Whole chunks are read, as the tags are the chunks'."""
@@ -230,7 +230,7 @@ class Mover:
         while done < len(view):
             got = os.preadv(file, [view[done:]], start + done)
             if not got:
-                raise Refused("truncated")
+                raise SnapshotRefused("truncated")
             done += got
         check_chunks(view, source.snapshot_id, source.tags, start // CHUNK_BYTES)
         whole = stage[begin - start : end - start]

@@ -16,13 +16,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from inference.kv.tenant_quota import Holdings
+from inference.kv.tenant_quota import TenantKvQuota
 from sessions.model.types import SessionKey, TenantId
 
 TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
 
 
-class Resident:
+class BlockUsage:
     def __init__(self, block_tokens: int, is_busy: Callable[[SessionKey], bool]) -> None:
         self.device_tokens = 0  # that the device has room for
         self._block_tokens = block_tokens
@@ -80,20 +80,20 @@ class Resident:
         if tag is not None:
             self._retire.append(tag)
 
-    def to_tell(self, tag: str) -> tuple[list[str], list[str]]:
+    def take_notices(self, tag: str) -> tuple[list[str], list[str]]:
         """What the connector must hear with a run under `tag`: tags to forget, and tags whose blocks go first."""
         forget, self._forget = self._forget, []
         retire, self._retire = [parked for parked in self._retire if parked != tag], []
         return forget, retire
 
-    def not_told(self, forget: list[str], retire: list[str]) -> None:
+    def return_notices(self, forget: list[str], retire: list[str]) -> None:
         """The run never got there: the next one takes it along."""
         self._forget += forget
         self._retire += retire
 
     # -- a tenant's share ------------------------------------------------------------------------------
 
-    def join(self, holdings: Holdings, token_bytes: float, covered: Callable[[SessionKey], int]) -> None:
+    def join(self, holdings: TenantKvQuota, token_bytes: float, covered: Callable[[SessionKey], int]) -> None:
         """`covered`: tokens of a session that a snapshot holds."""
         self._token_bytes, self._covered = token_bytes, covered
         holdings.resident, holdings.shed = self.bytes_of, self.shed

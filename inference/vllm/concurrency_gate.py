@@ -16,7 +16,7 @@ from sessions.model.errors import Overloaded, SessileError
 _RETRY_AFTER_MS: Final = 1000
 
 
-class Gate:
+class ConcurrencyGate:
     """`acquire` and `release` come in pairs."""
 
     def __init__(self, slots: int, waiting_max: int) -> None:

@@ -1,8 +1,8 @@
 """The KV connector: a session's blocks leave the device as they fill, and come back into freshly allocated ones.
 
 vLLM makes one object in the scheduler and one in each worker (`kv_connector_module_path`, its own extension point; no
-fork, no patch). The scheduler half decides what is saved and loaded and writes `Orders`; the worker half hands them to
-a `Mover`, whose threads move the bytes. Verified against vLLM 0.32.
+fork, no patch). The scheduler half decides what is saved and loaded and writes `SessileConnectorMetadata`; the worker
+half hands them to a `BlockCopier`, whose threads move the bytes. Verified against vLLM 0.32.
 
 Invariants:
 * A block is saved only when the step that filled it has been processed, and stays allocated until it is read: the
@@ -28,10 +28,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 
-from inference.vllm.block_copier import Mover
-from inference.vllm.connector_metadata import Load, Orders, Save, Transfer
-from inference.vllm.parent_watchdog import end_with
-from inference.vllm.worker_events import Sender, Unfit
+from inference.vllm.block_copier import BlockCopier
+from inference.vllm.connector_metadata import BlockLoad, BlockSave, RequestTransfer, SessileConnectorMetadata
+from inference.vllm.parent_watchdog import exit_with_parent
+from inference.vllm.worker_events import WorkerEventSender, WorkerUnfit
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,7 +43,7 @@ FOLDER: Final = "folder"  # of kv_connector_extra_config: the staging folder
 FRONT: Final = "front"  # likewise: the server's process id
 
 
-def contained(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+def contain_errors(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """An exception ends here: it is logged, and `fallback()` is the answer."""
 
     def wrap(method: Callable[..., T]) -> Callable[..., T]:
@@ -62,7 +62,7 @@ def contained(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callabl
     return wrap
 
 
-def nothing() -> None:
+def return_none() -> None:
     return None
 
 
@@ -71,7 +71,7 @@ class _Tracked:
 
     __slots__ = ("forgotten", "into", "loading", "refused", "request", "resident_tokens", "saved", "transfer")
 
-    def __init__(self, request: Any, transfer: Transfer) -> None:
+    def __init__(self, request: Any, transfer: RequestTransfer) -> None:
         self.request = request
         self.transfer = transfer
         self.saved = transfer.first_block  # blocks before this one are in the file, or need not be
@@ -88,16 +88,16 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         folder = Path(self._kv_transfer_config.get_from_extra_config(FOLDER, ""))
         self._block_tokens = int(vllm_config.cache_config.block_size)
         self._tracked: dict[str, _Tracked] = {}
-        self._loads: list[Load] = []
-        self._closings: list[Save] = []
+        self._loads: list[BlockLoad] = []
+        self._closings: list[BlockSave] = []
         self._blocks_of: OrderedDict[str, dict[int, Any]] = OrderedDict()  # tag -> block id -> hash it had
         self._pool: Any = None
-        self._mover: Mover | None = None
+        self._mover: BlockCopier | None = None
         if role == KVConnectorRole.WORKER:
             parallel = vllm_config.parallel_config
-            self._mover = Mover(Sender(folder), int(parallel.rank), int(parallel.world_size))
+            self._mover = BlockCopier(WorkerEventSender(folder), int(parallel.rank), int(parallel.world_size))
         else:
-            end_with(int(self._kv_transfer_config.get_from_extra_config(FRONT, 0)))
+            exit_with_parent(int(self._kv_transfer_config.get_from_extra_config(FRONT, 0)))
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -108,18 +108,18 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         self._pool = gpu_block_pool
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def on_new_request(self, request: Any) -> None:
         if request.kv_transfer_params is None:
             return
-        transfer = msgspec.convert(request.kv_transfer_params, Transfer)
+        transfer = msgspec.convert(request.kv_transfer_params, RequestTransfer)
         self._tracked[request.request_id] = _Tracked(request, transfer)
         for tag in transfer.forget:
             self._forget(tag)
         for tag in transfer.retire:
             self._retire(tag)
 
-    @contained(lambda: _NO_MATCH)
+    @contain_errors(lambda: _NO_MATCH)
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.transfer.source is None or tracked.refused:
@@ -130,7 +130,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         more = usable * self._block_tokens - num_computed_tokens
         return (more, True) if more > 0 else (0, False)
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         tracked = self._tracked.get(request.request_id)
         source = tracked.transfer.source if tracked is not None else None
@@ -141,11 +141,11 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         block_ids = list(blocks.get_block_ids()[0][first : first + count])
         tracked.loading, tracked.into = True, frozenset(block_ids)
         name, resident = tracked.transfer.name, tracked.resident_tokens
-        self._loads.append(Load(request.request_id, name, source, first, block_ids, resident))
+        self._loads.append(BlockLoad(request.request_id, name, source, first, block_ids, resident))
 
-    @contained(Orders)
-    def build_connector_meta(self, scheduler_output: Any) -> Orders:
-        orders = Orders(
+    @contain_errors(SessileConnectorMetadata)
+    def build_connector_meta(self, scheduler_output: Any) -> SessileConnectorMetadata:
+        orders = SessileConnectorMetadata(
             saves=self._closings,
             loads=self._loads,
             preempted=set(scheduler_output.preempted_req_ids or ()),
@@ -161,12 +161,12 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             if full > tracked.saved:
                 block_ids = list(blocks.get_block_ids(request_id)[0][tracked.saved : full])
                 orders.saves.append(
-                    Save(request_id, tracked.transfer.name, tracked.transfer.path, tracked.saved, block_ids)
+                    BlockSave(request_id, tracked.transfer.name, tracked.transfer.path, tracked.saved, block_ids)
                 )
                 tracked.saved = full
         return orders
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def update_connector_output(self, connector_output: Any) -> None:
         bad = connector_output.invalid_block_ids
         if bad:  # vLLM asks again where nothing of the prompt is left, and would be given the same for ever
@@ -177,7 +177,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             if tracked is not None:
                 tracked.loading = False
 
-    @contained(lambda: _NOTHING_HELD)
+    @contain_errors(lambda: _NOTHING_HELD)
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
@@ -195,7 +195,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             return False, None
         keep = not tracked.loading
         self._closings.append(
-            Save(request.request_id, transfer.name, transfer.path, tracked.saved, held, close=True, held=keep)
+            BlockSave(request.request_id, transfer.name, transfer.path, tracked.saved, held, close=True, held=keep)
         )
         return keep, None
 
@@ -249,20 +249,20 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             mover.register(kv_caches, int(self._kv_cache_config.num_blocks))
         except Exception as exc:
             log.exception("this model's KV cannot be moved: its sessions live on the device alone")
-            mover.sender.send(Unfit(mover.rank, f"{type(exc).__name__}: {exc}"[:200]))
+            mover.sender.send(WorkerUnfit(mover.rank, f"{type(exc).__name__}: {exc}"[:200]))
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        if self._mover is not None and isinstance(kv_connector_metadata, Orders):
+        if self._mover is not None and isinstance(kv_connector_metadata, SessileConnectorMetadata):
             self._mover.finish_reads(kv_connector_metadata.preempted)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
         self.handle_preemptions(connector_metadata)
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        if self._mover is not None and isinstance(self._connector_metadata, Orders):
+        if self._mover is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
             for load in self._connector_metadata.loads:
                 self._mover.load(load)
 
@@ -272,24 +272,24 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         return  # blocks are saved whole, in a later step
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def wait_for_save(self) -> None:
-        if self._mover is not None and isinstance(self._connector_metadata, Orders):
+        if self._mover is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
             for save in self._connector_metadata.saves:
                 self._mover.save(save)
 
-    @contained(lambda: _NOTHING_OVER)
+    @contain_errors(lambda: _NOTHING_OVER)
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         if self._mover is None:
             return None, None
-        idle = isinstance(self._connector_metadata, Orders) and self._connector_metadata.idle
+        idle = isinstance(self._connector_metadata, SessileConnectorMetadata) and self._connector_metadata.idle
         return self._mover.finished(patient=idle)
 
-    @contained(lambda: set[int]())
+    @contain_errors(lambda: set[int]())
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._mover.bad_blocks() if self._mover is not None else set()
 
-    @contained(nothing)
+    @contain_errors(return_none)
     def shutdown(self) -> None:
         if self._mover is not None:
             self._mover.close()

@@ -11,7 +11,7 @@ import msgspec
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
 
-class Source(msgspec.Struct, frozen=True):
+class SnapshotSource(msgspec.Struct, frozen=True):
     """A snapshot's payload in the staging folder, with what it must hash to. Whoever reads it checks it."""
 
     path: str
@@ -21,7 +21,7 @@ class Source(msgspec.Struct, frozen=True):
     tags: bytes
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class RequestTransfer(msgspec.Struct, frozen=True):
     """What the front says about one request.
 
     `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
@@ -29,7 +29,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
     tag: str
     name: str  # of the request, in reports; vLLM gives it an id of its own
-    source: Source | None = None
+    source: SnapshotSource | None = None
     path: str = ""
     first_block: int = 0
     limit_blocks: int = 0
@@ -38,7 +38,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Save:
+class BlockSave:
     """Blocks `first_block` and following of a request, to be written into its file. `close` ends the file."""
 
     request: str
@@ -51,20 +51,20 @@ class Save:
 
 
 @dataclass
-class Load:
+class BlockLoad:
     """Blocks `first_block` and following of a snapshot, into freshly allocated blocks."""
 
     request: str
     name: str
-    source: Source
+    source: SnapshotSource
     first_block: int
     block_ids: list[int]
     resident_tokens: int
 
 
 @dataclass
-class Orders(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    saves: list[Save] = field(default_factory=list)
-    loads: list[Load] = field(default_factory=list)
+class SessileConnectorMetadata(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    saves: list[BlockSave] = field(default_factory=list)
+    loads: list[BlockLoad] = field(default_factory=list)
     preempted: set[str] = field(default_factory=set)  # their blocks are about to be written by others
     idle: bool = False  # no token is computed in this step

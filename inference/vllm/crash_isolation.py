@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from sessions.model.types import SessionKey
 
 
-class Probation:
+class CrashIsolation:
     def __init__(self) -> None:
         self._suspects: set[SessionKey] = set()
         self._alone = asyncio.Lock()

@@ -1,9 +1,10 @@
 """vLLM behind the `Engine` port: sessions share its blocks, and each session's KV follows it through the tiers.
 
-It decides who runs (`Gate`), what a session's blocks are called on the device (a random tag, which is the cache salt:
-two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be restored
-from (`Spill`). vLLM batches, pages and evicts. An opening that sessions of a tenant have in common is shared through
-the tiers: kept once in host memory and on disk, copied to the device for each session that begins with it.
+It decides who runs (`ConcurrencyGate`), what a session's blocks are called on the device (a random tag, which is the
+cache salt: two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be
+restored from (`KvOffload`). vLLM batches, pages and evicts. An opening that sessions of a tenant have in common is
+shared through the tiers: kept once in host memory and on disk, copied to the device for each session that begins with
+it.
 
 Without the connector (an unknown version of vLLM, a model whose KV is not plain blocks, no room in memory) it serves
 all the same and says so: KV then lives on the device alone. It does not know stop strings, filters or the log.
@@ -26,25 +27,25 @@ from inference.brownout_engine import check_model
 from inference.chat_template import BUILT_IN, ChatTemplate
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
-from inference.kv.envelope import Identity
+from inference.kv.envelope import KvIdentity
 from inference.kv.redis import RedisTier
-from inference.kv.staging import StagingFolder, staging_folder
-from inference.kv.stats import gauges_of
-from inference.kv.tenant_quota import Holdings
+from inference.kv.staging import StagingFolder, create_staging_folder
+from inference.kv.stats import tier_stats
+from inference.kv.tenant_quota import TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens, common_prefix
-from inference.vllm.async_llm import BUILD, Ended, VllmCore
-from inference.vllm.block_usage import Resident
-from inference.vllm.concurrency_gate import Gate
-from inference.vllm.crash_isolation import Probation
-from inference.vllm.kv_fingerprint import meaning_of
+from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
+from inference.vllm.block_usage import BlockUsage
+from inference.vllm.concurrency_gate import ConcurrencyGate
+from inference.vllm.crash_isolation import CrashIsolation
+from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
-from inference.vllm.offload import Plan, Spill
+from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
-from inference.vllm.supervisor import Revival
+from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
-from inference.vllm.worker_events import Listener, Ready, Report, Unfit, all_ready
+from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit, all_ready
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
@@ -69,7 +70,7 @@ class _Turn:
         self.key = key
         self.name = name
         self.prompt = prompt
-        self.plan: Plan | None = None
+        self.plan: OffloadPlan | None = None
         self.started = False
         self.emitted: array.array[int] = array.array("I")
 
@@ -95,21 +96,21 @@ class VllmEngine:
         self._keys = keys
         self._cost = cost or CostModel()
         self._core = core or VllmCore(options)
-        self._gate = Gate(options.slots, options.waiting_max)
+        self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._turns: dict[str, _Turn] = {}
-        self._resident = Resident(options.block_tokens, self._is_busy)
+        self._resident = BlockUsage(options.block_tokens, self._is_busy)
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
-        self.holdings = Holdings()
-        self._probation = Probation()
-        self._revival = Revival(
-            self._gate, is_dead=lambda: self._core.is_dead, died=self._died, again=self._begin_again
+        self.holdings = TenantKvQuota()
+        self._probation = CrashIsolation()
+        self._revival = VllmSupervisor(
+            self._gate, is_dead=lambda: self._core.is_dead, died=self._died, again=self._restart
         )
         # Set by `start`:
         self._model: VllmModel
         self._tokenizer: VllmTokenizer
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
-        self._spill: Spill | None = None
+        self._spill: KvOffload | None = None
         self._ends: tuple[int, ...] = ()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
@@ -126,7 +127,7 @@ class VllmEngine:
         gauges: dict[str, float] = {}
         if self._spill is not None:
             tiers = self._spill.tiers
-            gauges = gauges_of(tiers)
+            gauges = tier_stats(tiers)
             each = self._spill.block_bytes / self._spill.block_tokens
             gauges |= {
                 "device_bytes": self._resident.total_tokens * each,
@@ -166,7 +167,9 @@ class VllmEngine:
         template = _template(self.options.chat_template, model)
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
-        model = msgspec.structs.replace(model, fingerprint=meaning_of(model, self.options.engine_args, window))
+        model = msgspec.structs.replace(
+            model, fingerprint=compute_kv_fingerprint(model, self.options.engine_args, window)
+        )
         async with contextlib.AsyncExitStack() as undo:
             self._spill = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
@@ -192,7 +195,7 @@ class VllmEngine:
         await self._core.abort([turn.name for turn in self._turns.values()])
         await undo.aclose()
 
-    async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> Spill | None:
+    async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
         self._core.adapter = model.adapter
         staging = await self._staging()
@@ -202,15 +205,15 @@ class VllmEngine:
             self._resident.device_tokens = self._core.device_tokens
             return None
         undo.push_async_callback(asyncio.to_thread, staging.close)
-        reports: asyncio.Queue[Ready | Unfit] = asyncio.Queue()
+        reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
 
         def heard(report: Report) -> None:
-            if isinstance(report, Ready | Unfit):
+            if isinstance(report, WorkerReady | WorkerUnfit):
                 reports.put_nowait(report)
             elif self._spill is not None:
                 self._spill.heard(report)
 
-        undo.callback(Listener(staging.path, heard).close)
+        undo.callback(WorkerEventListener(staging.path, heard).close)
         undo.push_async_callback(self._core.close)
         await self._core.start(window, str(staging.path))
         self._resident.device_tokens = self._core.device_tokens
@@ -227,7 +230,7 @@ class VllmEngine:
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         options, keys = self.options, self._keys
-        identity = Identity(BUILD, model.fingerprint, self._core.dtype, layout)
+        identity = KvIdentity(BUILD, model.fingerprint, self._core.dtype, layout)
         folder = options.disk_folder
         disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
         shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
@@ -236,7 +239,7 @@ class VllmEngine:
             identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
         )
         await tiers.open()
-        spill = Spill(
+        spill = KvOffload(
             tiers,
             block_tokens=self.options.block_tokens,
             block_bytes=sum(report.block_bytes for report in ready),
@@ -253,7 +256,7 @@ class VllmEngine:
         self._counters["deaths"] += 1
         self._probation.suspect(turn.key for turn in self._turns.values())
 
-    async def _begin_again(self, wanted: Callable[[], bool]) -> None:
+    async def _restart(self, wanted: Callable[[], bool]) -> None:
         """What was saved of sessions and has reached the disk is found again there."""
         await self._leave_core()
         if wanted():
@@ -279,7 +282,7 @@ class VllmEngine:
             self._spill.lose()
         if undo is not None:
             await undo.aclose()
-        self._spill, self._resident = None, Resident(self.options.block_tokens, self._is_busy)
+        self._spill, self._resident = None, BlockUsage(self.options.block_tokens, self._is_busy)
 
     async def _staging(self) -> StagingFolder | None:
         if not self.options.spill:
@@ -287,7 +290,7 @@ class VllmEngine:
         if not self._core.is_known_version:
             log.warning("this engine runs without spilled KV: the connector was never tried with %s", BUILD)
             return None
-        return await asyncio.to_thread(staging_folder, self.options.staging_folder)
+        return await asyncio.to_thread(create_staging_folder, self.options.staging_folder)
 
     # -- generating ------------------------------------------------------------------------------------
 
@@ -310,13 +313,13 @@ class VllmEngine:
                 self._spill.tiers.turn(request.key, len(prompt))
             turn = self._enter(request.key, prompt)
             run = self._run(turn, params, request.shared_prefix, request.priority)
-            async with contextlib.aclosing(self._told(turn, run)) as told:
+            async with contextlib.aclosing(self._output(turn, run)) as told:
                 async for item in told:
                     passed()
                     yield item
 
-    async def _told(
-        self, turn: _Turn, items: AsyncGenerator[Chunk | Ended, None]
+    async def _output(
+        self, turn: _Turn, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
         """What a run says to whoever asked for it."""
         cached = 0
@@ -325,7 +328,7 @@ class VllmEngine:
             async with contextlib.aclosing(items) as run:
                 async for item in run:
                     cached = self._cached(turn, item.cached_tokens)
-                    if isinstance(item, Ended):
+                    if isinstance(item, RunEnded):
                         reason = item.reason
                     else:
                         turn.emitted.extend(item.tokens)
@@ -413,7 +416,7 @@ class VllmEngine:
 
     async def _run(
         self, turn: _Turn, params: SamplingParams, shared_prefix: int, priority: int
-    ) -> AsyncGenerator[Chunk | Ended, None]:
+    ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """`_leave` comes next, also when this fails."""
         self._revival.check()
         tag = self._resident.tag(turn.key)
@@ -435,12 +438,12 @@ class VllmEngine:
             try:
                 async for item in run:
                     if turn.plan is not None and self._spill is not None:
-                        await self._spill.spoke(turn.plan, item.cached_tokens, len(turn.prompt))
+                        await self._spill.on_output(turn.plan, item.cached_tokens, len(turn.prompt))
                     yield item
             except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
                 plan, turn.plan = turn.plan, None
                 if plan is not None and self._spill is not None:
-                    self._resident.not_told(told["forget"], told["retire"])
+                    self._resident.return_notices(told["forget"], told["retire"])
                     await self._spill.abandon(plan)
                 raise
             except EngineLost:
@@ -448,9 +451,9 @@ class VllmEngine:
                     self._revival.dead()
                 raise
 
-    def _transfer(self, plan: Plan, tag: str) -> dict[str, Json]:
+    def _transfer(self, plan: OffloadPlan, tag: str) -> dict[str, Json]:
         assert self._spill is not None
-        return self._spill.transfer(plan, tag, *self._resident.to_tell(tag))
+        return self._spill.transfer(plan, tag, *self._resident.take_notices(tag))
 
     def _cached(self, turn: _Turn, told: int) -> int:
         """A load that failed was counted before it did."""

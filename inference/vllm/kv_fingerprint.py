@@ -58,7 +58,7 @@ IMMATERIAL: Final = frozenset(
 _BY_WINDOW: Final = "long_factor"  # a rope whose factors vLLM picks by the context window, for all positions
 
 
-def meaning_of(model: VllmModel, engine_args: Mapping[str, Json], window: int) -> str:
+def compute_kv_fingerprint(model: VllmModel, engine_args: Mapping[str, Json], window: int) -> str:
     """The model's fingerprint, with a digest behind it where something else takes part."""
     told: dict[str, Json] = {name: value for name, value in engine_args.items() if name not in IMMATERIAL}
     if _BY_WINDOW in json.dumps([model.config, told], default=str):

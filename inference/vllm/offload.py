@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference.kv.disk import DiskSnapshot
-from inference.kv.envelope import Refused, checked_chunks
+from inference.kv.envelope import SnapshotRefused, checked_chunks
 from inference.kv.tiers import HostSnapshot, Tiers
-from inference.shared_prefixes import Beginnings
-from inference.vllm.worker_events import Loaded, Report, Saved
+from inference.shared_prefixes import SharedPrefixes
+from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner tha
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
-class Plan:
+class OffloadPlan:
     """One request's KV: where it comes from and where it goes."""
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Plan:
         self.loaded_s = 0.0  # how long the load took, once it is over
 
 
-class Spill:
+class KvOffload:
     def __init__(
         self, tiers: Tiers, *, block_tokens: int, block_bytes: int, ranks: int, answer_tokens: int, saves: bool
     ) -> None:
@@ -98,9 +98,9 @@ class Spill:
         self.saves = saves
         self.counters: Counter[str] = Counter()
         self._stopped = False
-        self._beginnings = Beginnings()
+        self._beginnings = SharedPrefixes()
         self._answer_tokens = answer_tokens
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, OffloadPlan] = {}
         self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
 
     # -- before a run --------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class Spill:
         max_tokens: int,
         *,
         resident: int = 0,
-    ) -> Plan:
+    ) -> OffloadPlan:
         """What follows is `spoke`, then `settle` or `abandon`. Never raises for KV trouble.
 
         `resident`: how many tokens of the session the device is taken to hold."""
-        plan = self._plans[name] = Plan(name, key, shared_prefix, self.ranks)
+        plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
             if self.saves:
@@ -131,7 +131,7 @@ class Spill:
         plan.planned_s = time.monotonic()
         return plan
 
-    def transfer(self, plan: Plan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
+    def transfer(self, plan: OffloadPlan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
         """The plan in the connector's words (`orders.Transfer`)."""
         told: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
         if plan.source is not None and plan.source.manifest is not None:
@@ -147,7 +147,7 @@ class Spill:
             told |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
         return told
 
-    async def spoke(self, plan: Plan, cached: int, end: int) -> None:
+    async def on_output(self, plan: OffloadPlan, cached: int, end: int) -> None:
         """The run has yielded something; tokens [cached, end) of its prompt were computed for the first of it.
 
         How long that took, waiting beside others included, is the pace that restores are judged by."""
@@ -157,7 +157,7 @@ class Spill:
                 self.tiers.cost.prefilled(cached, end, seconds)
             await self._begun(plan)
 
-    async def _begun(self, plan: Plan) -> None:
+    async def _begun(self, plan: OffloadPlan) -> None:
         """What the run loads has been loaded, or never will be."""
         if plan.source is not None:
             source, plan.source = plan.source, None
@@ -170,7 +170,7 @@ class Spill:
 
     def heard(self, report: Report) -> None:
         match report:
-            case Saved():
+            case BlocksSaved():
                 plan = self._plans.get(report.request)
                 if plan is not None:
                     plan.failed = plan.failed or report.failed
@@ -180,7 +180,7 @@ class Spill:
                         plan.num_blocks = report.num_blocks
                         if plan.open_ranks == 0:
                             plan.closed.set()
-            case Loaded():
+            case BlocksLoaded():
                 self.counters["restores" if not report.reason else "restores_failed"] += 1
                 self.counters["restored_bytes"] += report.num_bytes
                 self.counters["restore_ms"] += int(1000 * report.seconds)
@@ -198,7 +198,7 @@ class Spill:
 
     # -- during a run --------------------------------------------------------------------------------------
 
-    async def cut(self, plan: Plan, known: array.array[int]) -> None:
+    async def cut(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
         and what it has said. The run goes on, and its own snapshot will cover this one."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
@@ -209,7 +209,7 @@ class Spill:
 
     # -- after a run -----------------------------------------------------------------------------------------
 
-    def settle(self, plan: Plan, known: array.array[int]) -> None:
+    def settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
         self._settling_task(plan.key, self._settle(plan, known))
 
@@ -257,7 +257,7 @@ class Spill:
         for plan in tuple(self._plans.values()):
             await self.abandon(plan)
 
-    async def abandon(self, plan: Plan) -> None:
+    async def abandon(self, plan: OffloadPlan) -> None:
         """The run never reached the engine, or is to leave nothing."""
         self._plans.pop(plan.name, None)
         plan.source, plan.base_blocks = None, 0
@@ -266,7 +266,7 @@ class Spill:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    async def _hold_source(self, plan: Plan, prompt: array.array[int], resident: int) -> None:
+    async def _hold_source(self, plan: OffloadPlan, prompt: array.array[int], resident: int) -> None:
         """Names what the run may be restored from, if that is sooner there than computed.
 
         From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
@@ -286,7 +286,7 @@ class Spill:
             return
         try:
             plan.source = await plan.hold.enter_async_context(self.tiers.held(snapshot, choice))
-        except Refused as exc:
+        except SnapshotRefused as exc:
             slow = exc.reason == "too_slow"
             self.counters["restores_declined" if slow else f"sources_refused_{exc.reason}"] += 1
         else:
@@ -306,7 +306,7 @@ class Spill:
                 return shared, whole
         return found, blocks
 
-    async def _make_file(self, plan: Plan, prompt_tokens: int, max_tokens: int) -> None:
+    async def _make_file(self, plan: OffloadPlan, prompt_tokens: int, max_tokens: int) -> None:
         limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens
         size = (limit - plan.base_blocks) * self.block_bytes
         if size <= 0:
@@ -317,7 +317,7 @@ class Spill:
         plan.reserved, plan.limit_blocks = size, limit
         plan.path = self.tiers.new_path()
 
-    async def _settle(self, plan: Plan, known: array.array[int]) -> None:
+    async def _settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         try:
             await self._begun(plan)
             if plan.path is not None and not self._stopped:
@@ -331,7 +331,7 @@ class Spill:
             self._plans.pop(plan.name, None)
             await self._drop_file(plan)
 
-    async def _keep(self, plan: Plan, tail: Path, known: array.array[int]) -> None:
+    async def _keep(self, plan: OffloadPlan, tail: Path, known: array.array[int]) -> None:
         blocks = min(plan.num_blocks, len(known) // self.block_tokens)
         if plan.failed:
             self.counters["saves_failed"] += 1
@@ -349,7 +349,7 @@ class Spill:
                     self.counters["saves"] += 1
             await self._keep_opening(plan, tokens)
 
-    async def _join(self, plan: Plan, tail: Path, tokens: array.array[int]) -> None:
+    async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
         if self._is_covered(plan.key, tokens):
             return
@@ -362,10 +362,10 @@ class Spill:
             async with contextlib.AsyncExitStack() as hold:
                 held = await hold.enter_async_context(self.tiers.held(base)) if base_bytes and base else None
                 await self._adopt_copy(plan, plan.key, tokens, held, base_bytes, tail)
-        except Refused as exc:
+        except SnapshotRefused as exc:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
-    async def _keep_opening(self, plan: Plan, tokens: array.array[int]) -> None:
+    async def _keep_opening(self, plan: OffloadPlan, tokens: array.array[int]) -> None:
         """An opening that sessions have in common is kept once for their tenant, beside them."""
         whole = plan.shared_prefix // self.block_tokens
         opening = tokens[: whole * self.block_tokens]
@@ -377,14 +377,14 @@ class Spill:
         own, blocks = self._best(plan.key, tokens, 0)
         if own is None or blocks < whole:
             return
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(SnapshotRefused):
             async with self.tiers.held(own) as held:
                 await self._adopt_copy(plan, key, opening, held, whole * self.block_bytes)
                 self.counters["openings_kept"] += 1
 
     async def _adopt_copy(
         self,
-        plan: Plan,
+        plan: OffloadPlan,
         key: SessionKey,
         tokens: array.array[int],
         base: HostSnapshot | None,
@@ -403,17 +403,17 @@ class Spill:
             with self.tiers.flight(key) as flight:
                 try:
                     await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
-                except Refused as exc:
+                except SnapshotRefused as exc:
                     if base is not None:
                         await self.tiers.refuse(base, exc.reason)
                     raise
             if plan.forgotten or flight.revoked or self._is_covered(key, tokens):
-                raise Refused("no_snapshot")
+                raise SnapshotRefused("no_snapshot")
         except BaseException as exc:
             await asyncio.to_thread(path.unlink, missing_ok=True)
             self.tiers.unreserve(size)
             if isinstance(exc, OSError):
-                raise Refused("unreadable") from exc
+                raise SnapshotRefused("unreadable") from exc
             raise
         self.tiers.adopt(key, tokens, path, size, size)
         self.counters["saves"] += 1
@@ -421,7 +421,7 @@ class Spill:
     def _is_covered(self, key: SessionKey, tokens: array.array[int]) -> bool:
         return self.tiers.find(key, tokens)[1] == len(tokens)
 
-    async def _drop_file(self, plan: Plan) -> None:
+    async def _drop_file(self, plan: OffloadPlan) -> None:
         if plan.path is not None:
             path, plan.path = plan.path, None
             await asyncio.to_thread(path.unlink, missing_ok=True)

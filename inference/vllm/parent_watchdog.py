@@ -15,7 +15,7 @@ import threading
 log = logging.getLogger(__name__)
 
 
-def end_with(front: int) -> None:
+def exit_with_parent(front: int) -> None:
     """From now on this process ends when process `front` does, if that started it; at once where it ended while the
     model was read, which takes minutes. Does nothing but on Linux."""
     started_by = multiprocessing.parent_process()

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from inference.vllm.concurrency_gate import Gate
+from inference.vllm.concurrency_gate import ConcurrencyGate
 from sessions.model.errors import EngineLost, SessileError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,12 @@ WATCH_S: Final = 0.5
 AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the last ever after
 
 
-class Revival:
+class VllmSupervisor:
     """`started` after the first start, `close` before the engine closes vLLM."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: ConcurrencyGate,
         *,
         is_dead: Callable[[], bool],
         died: Callable[[], None],

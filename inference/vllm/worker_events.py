@@ -26,7 +26,7 @@ _SEND_WAIT_S: Final = 1.0
 _READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     """A worker has its KV memory; `layout` names how the bytes of a block lie."""
 
     rank: int
@@ -35,14 +35,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     layout: str
 
 
-class Unfit(msgspec.Struct, frozen=True, tag="unfit"):
+class WorkerUnfit(msgspec.Struct, frozen=True, tag="unfit"):
     """This worker's KV cannot be moved, and why."""
 
     rank: int
     reason: str
 
 
-class Saved(msgspec.Struct, frozen=True, tag="saved"):
+class BlocksSaved(msgspec.Struct, frozen=True, tag="saved"):
     """A worker has written the request's blocks up to `num_blocks`; with `closed` it writes no more."""
 
     request: str
@@ -52,7 +52,7 @@ class Saved(msgspec.Struct, frozen=True, tag="saved"):
     failed: bool = False
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+class BlocksLoaded(msgspec.Struct, frozen=True, tag="loaded"):
     """A load is over. `reason` is "" or why its blocks must not be used; `resident_tokens` were there before it."""
 
     request: str
@@ -63,11 +63,11 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     reason: str = ""
 
 
-Report = Ready | Unfit | Saved | Loaded
+Report = WorkerReady | WorkerUnfit | BlocksSaved | BlocksLoaded
 _DECODER: Final = msgspec.msgpack.Decoder(Report)
 
 
-class Sender:
+class WorkerEventSender:
     """Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Sender:
         self._mentions.close()
 
 
-class Listener:
+class WorkerEventListener:
     """Hands every report to `heard` on the event loop that made it."""
 
     def __init__(self, folder: Path, heard: Callable[[Report], None]) -> None:
@@ -127,14 +127,14 @@ class Listener:
                 path.unlink()
 
 
-async def all_ready(reports: asyncio.Queue[Ready | Unfit]) -> list[Ready] | str:
+async def all_ready(reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
     """One report of each rank in order, or why their KV cannot be moved."""
-    ready: dict[int, Ready] = {}
+    ready: dict[int, WorkerReady] = {}
     try:
         async with asyncio.timeout(_READY_WAIT_S):
             while True:
                 report = await reports.get()
-                if isinstance(report, Unfit):
+                if isinstance(report, WorkerUnfit):
                     return report.reason
                 ready[report.rank] = report
                 if len(ready) == report.world:

@@ -1,6 +1,6 @@
 """The journal in memory: the contract without a disk, for tests and for a whole cluster under virtual time.
 
-`MemoryStore` is what survives; `MemoryJournal` is one process's way to it. A simulated replica that dies takes its
+`MemoryDatabase` is what survives; `MemoryJournal` is one process's way to it. A simulated replica that dies takes its
 journal with it and leaves the store. `backup` and `restore` play an operator who puts an older copy back.
 
 Faults are not switches in here: every call goes through a `Medium`, which decides when the effect happens and what
@@ -33,20 +33,20 @@ from persistence.codec import PlainCodec, encode_record
 from persistence.group_commit import GroupLimits
 from persistence.validation import (
     COMMANDS_KEPT_MS,
-    FENCES_OF_AN_INCARNATION,
+    FENCES_PER_INCARNATION,
     FIRST_KEY,
     check_key,
     check_text,
     closed,
     fenced,
     purged_row,
-    unknown_place,
+    unknown_cursor,
 )
 from persistence.write_batch import AppendWrite
 from sessions.governance.end_user_data import Erasure
 from sessions.limits import Tally
 from sessions.model.api_keys import ApiKey
-from sessions.model.audit import AuditFloor, AuditHead, AuditRow, Entry, Sealer
+from sessions.model.audit import AuditEntry, AuditFloor, AuditHead, AuditRow, Sealer
 from sessions.model.events import Record, ResponseCreated, ResponseQueued
 from sessions.model.journal_types import (
     COMMANDS_LOADED_MAX,
@@ -77,7 +77,7 @@ class Medium(Protocol):
     def __call__(self, call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Awaitable[Any]: ...
 
 
-async def at_once(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
+async def apply_at_once(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
     """The medium without faults."""
     return effect()
 
@@ -101,7 +101,7 @@ class _Log:
         return twin
 
 
-class MemoryStore:
+class MemoryDatabase:
     """The rows, and the rules of the contract as plain functions on them. May be shared by many journals."""
 
     def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
@@ -120,7 +120,7 @@ class MemoryStore:
         self.erasures: list[Erasure] = []  # see persistence.end_users
         self.sealer = Sealer(hashlib.sha256(self.incarnation.encode()).digest())
 
-    def backup(self) -> MemoryStore:
+    def backup(self) -> MemoryDatabase:
         """A copy as of now; for `restore`."""
         twin = copy.copy(self)
         twin._logs = {key: log.copy() for key, log in self._logs.items()}
@@ -135,7 +135,7 @@ class MemoryStore:
         twin.erasures = list(self.erasures)
         return twin
 
-    def restore(self, backup: MemoryStore) -> None:
+    def restore(self, backup: MemoryDatabase) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
         state = backup.backup()
         self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
@@ -147,7 +147,7 @@ class MemoryStore:
         self.api_keys.update(state.api_keys)
         self.incarnation = self._new_id()
         for log in self._logs.values():
-            fence = log.head.fence + FENCES_OF_AN_INCARNATION
+            fence = log.head.fence + FENCES_PER_INCARNATION
             log.head = msgspec.structs.replace(log.head, fence=fence)
 
     def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
@@ -205,7 +205,7 @@ class MemoryStore:
         if append.audit:
             self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
 
-    def chain(self, entries: list[Entry]) -> None:
+    def chain(self, entries: list[AuditEntry]) -> None:
         """Puts entries of one tenant behind its chain."""
         if entries:
             tenant = entries[0].tenant
@@ -262,9 +262,9 @@ class MemoryStore:
         if after is not None:
             place = self.head(after)
             if place is None or after.tenant != tenant:
-                raise unknown_place()
-            heads = [h for h in heads if _newest_first(h) > _newest_first(place)]
-        return sorted(heads, key=_newest_first)[:limit]
+                raise unknown_cursor()
+            heads = [h for h in heads if _recency_key(h) > _recency_key(place)]
+        return sorted(heads, key=_recency_key)[:limit]
 
     def tally(self, tenant: TenantId, user: str | None) -> Tally:
         logs = [
@@ -315,10 +315,10 @@ class MemoryStore:
 
 
 class MemoryJournal:
-    """The Journal port on a `MemoryStore`, through a `Medium`."""
+    """The Journal port on a `MemoryDatabase`, through a `Medium`."""
 
-    def __init__(self, store: MemoryStore | None = None, *, medium: Medium = at_once) -> None:
-        self.store = store or MemoryStore()
+    def __init__(self, store: MemoryDatabase | None = None, *, medium: Medium = apply_at_once) -> None:
+        self.store = store or MemoryDatabase()
         self._medium = medium
         self._open = False
 
@@ -404,5 +404,5 @@ def _reason(due: Due, head: Head) -> str | None:
     )
 
 
-def _newest_first(head: Head) -> tuple[int, str]:
+def _recency_key(head: Head) -> tuple[int, str]:
     return (-head.updated_at, head.key.session)

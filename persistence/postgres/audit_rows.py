@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from persistence.write_batch import AppendWrite
-from sessions.model.audit import SECRET_BYTES, AuditHead, AuditRow, Entry, Sealer
+from sessions.model.audit import SECRET_BYTES, AuditEntry, AuditHead, AuditRow, Sealer
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId
 
@@ -79,7 +79,7 @@ async def secret_of(connection: Any) -> bytes:
     return bytes(await connection.fetchval(SECRET))
 
 
-async def chain_locked(connection: Any, sealer: Sealer, entries: Sequence[Entry]) -> None:
+async def chain_entries(connection: Any, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
     """Puts entries of one tenant behind its chain, in the transaction that is open. The chain stays locked until it
     ends: for a last step before the commit."""
     tenant = entries[0].tenant
@@ -95,14 +95,14 @@ async def lock_chain(connection: Any, tenant: str) -> None:
     await connection.execute("SELECT 1 FROM audit_heads WHERE tenant = $1 FOR UPDATE", tenant)
 
 
-def overtaken_too_often() -> Unavailable:
+def too_much_contention() -> Unavailable:
     return Unavailable("journal_away", "The audit log is written to by too many at once.", retry_after_ms=500)
 
 
 # -- batches of appends ---------------------------------------------------------------------------------------------
 
 
-class Chained:
+class ChainedEntries:
     """The rows that the appends of one batch put behind their chains, on the heads as this process knows them."""
 
     def __init__(self, sealer: Sealer, heads: dict[str, AuditHead | None], appends: Iterable[AppendWrite]) -> None:
@@ -125,7 +125,7 @@ class Chained:
         return [*columns(self._moves, len(HEAD_TYPES)), *columns(self._rows, len(AUDIT_TYPES))]
 
 
-class Heads:
+class HeadCache:
     """What this process remembers of chains: right as long as nobody else wrote, which a statement finds out."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ ONE_WRITE_IS_BAD: Final = (
 """Errors that a single write of a batch causes, whatever the state of the server."""
 
 
-def away(exc: BaseException) -> Unavailable:
+def unavailable(exc: BaseException) -> Unavailable:
     """Nothing was sent."""
     error = Unavailable("journal_away", "The server's database is away.", retry_after_ms=1000)
     error.__cause__ = exc

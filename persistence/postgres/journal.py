@@ -24,16 +24,16 @@ from uuid import uuid4
 import asyncpg
 import structlog
 
-from persistence.codec import About, Codec, PlainCodec, encode_about
-from persistence.data_dir import FolderLock, Marker, unusable_folder
+from persistence.codec import Codec, HeadBody, PlainCodec, encode_head_body
+from persistence.data_dir import FolderLock, Marker, unusable_data_dir
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.postgres import statements as sql
-from persistence.postgres.audit_rows import TRIES, Chained, Heads, overtaken_too_often, secret_of
+from persistence.postgres.audit_rows import TRIES, ChainedEntries, HeadCache, secret_of, too_much_contention
 from persistence.postgres.connection import PooledConnection, connection_settings, terminate
-from persistence.postgres.faults import FAILURES, NO_ANSWER, ONE_WRITE_IS_BAD, away, translate
+from persistence.postgres.faults import FAILURES, NO_ANSWER, ONE_WRITE_IS_BAD, translate, unavailable
 from persistence.postgres.purge import purge_commands, purge_session
-from persistence.postgres.schema import Known, migrate, settle
-from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_place
+from persistence.postgres.schema import KnownPosition, migrate, settle_incarnation
+from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, closed, fenced, unknown_cursor
 from persistence.write_batch import AppendWrite
 from sessions.limits import Tally
 from sessions.model.audit import Sealer
@@ -93,7 +93,7 @@ class PostgresJournal:
         self._bytes_max = self._group.limits.write_bytes_max
         self._audit_key = audit_key
         self.sealer = Sealer(b"")  # of the audit log, from `open` on
-        self._chains = Heads()
+        self._chains = HeadCache()
         self._pool: Any = None
         self._writer: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -149,7 +149,7 @@ class PostgresJournal:
             mark = self._marker.open() if self._marker else None
         except OSError as exc:
             assert self._marker is not None
-            raise unusable_folder(self._marker.path.parent, exc) from exc
+            raise unusable_data_dir(self._marker.path.parent, exc) from exc
         self._writer_id = mark.writer if mark and mark.writer else self._new_id()
         if mark and mark.writer:
             self._incarnation, self._acknowledged = mark.incarnation, mark.position
@@ -186,8 +186,8 @@ class PostgresJournal:
 
     async def _check(self, connection: Connection) -> None:
         """Runs on every new connection before it is used."""
-        known = Known(writer=self._writer_id, incarnation=self._incarnation, acknowledged=self._acknowledged)
-        now_known = await settle(connection, known, self._new_id)
+        known = KnownPosition(writer=self._writer_id, incarnation=self._incarnation, acknowledged=self._acknowledged)
+        now_known = await settle_incarnation(connection, known, self._new_id)
         if now_known.incarnation != self._incarnation:
             if self._incarnation:
                 log.warning("journal.new_incarnation", last=self._incarnation, now=now_known.incarnation)
@@ -202,7 +202,7 @@ class PostgresJournal:
                 raise closed()
             loop = asyncio.get_running_loop()
             if self._last_failure is not None and loop.time() < self._retry_at_s:
-                raise away(self._last_failure)
+                raise unavailable(self._last_failure)
             connection: Connection | None = None
             try:
                 connection = await asyncpg.connect(**self._settings())
@@ -213,7 +213,7 @@ class PostgresJournal:
                     connection.terminate()
                 if isinstance(exc, FAILURES):
                     self._last_failure, self._retry_at_s = exc, loop.time() + RECONNECT_S
-                    raise away(exc) from exc
+                    raise unavailable(exc) from exc
                 raise
             self._writer, self._commits, self._acknowledged = connection, commits, commits
             self._last_failure = None
@@ -247,7 +247,7 @@ class PostgresJournal:
             outcomes = await self._committed(appends, lost)
             if outcomes is not None:
                 return outcomes
-        return [overtaken_too_often()] * len(writes)
+        return [too_much_contention()] * len(writes)
 
     async def _committed(self, appends: Sequence[AppendWrite], lost: list[AppendWrite]) -> Sequence[object] | None:
         """One try. None: nothing of it stands, and the next one knows more."""
@@ -258,7 +258,7 @@ class PostgresJournal:
         except Unavailable as exc:
             return [exc] * len(appends)
         try:
-            chained = Chained(self.sealer, await self._chains.of(connection, sent), sent) if audited else None
+            chained = ChainedEntries(self.sealer, await self._chains.of(connection, sent), sent) if audited else None
             statement, columns = sql.batch_of(sent, chained)
             row = await connection.fetchrow(statement, self._writer_id, self._commits, *columns)
         except ONE_WRITE_IS_BAD as exc:
@@ -275,7 +275,7 @@ class PostgresJournal:
             log.error("journal.commit_failed", code=failure.code, cause=repr(exc), writes=len(appends))
             self._unsure = self._unsure or isinstance(failure, OutcomeUnknown)
             self._drop_writer()
-            await self._mistrust(exc)
+            await self._expire_pool(exc)
             return [failure] * len(appends)
         if not row["mine"]:
             if chained is not None and row["chained"] < chained.num_chains:
@@ -283,7 +283,7 @@ class PostgresJournal:
                 return None
             # Somebody moved our row: the store went back under us, or a twin of this process runs.
             self._drop_writer()
-            return [away(RuntimeError("the writer's row is not as it was left"))] * len(appends)
+            return [unavailable(RuntimeError("the writer's row is not as it was left"))] * len(appends)
         self._commits += 1
         self._acknowledged = self._commits
         if chained is not None:
@@ -317,7 +317,7 @@ class PostgresJournal:
         async with self._connection() as connection:
             try:
                 if expected_fence is None:
-                    key_id, about = self._codec.encode(key, encode_about(About()))
+                    key_id, about = self._codec.encode(key, encode_head_body(HeadBody()))
                     row = await connection.fetchrow(sql.GRANT_NEW, *key, new_epoch, owner, key_id, about, now_ms)
                 else:
                     row = await connection.fetchrow(sql.GRANT_NEXT, *key, expected_fence, new_epoch, owner, now_ms)
@@ -339,7 +339,7 @@ class PostgresJournal:
         try:
             connection = await self._pool.acquire(timeout=self._timeout_s)
         except FAILURES as exc:
-            raise (closed() if self._closed else away(exc)) from exc
+            raise (closed() if self._closed else unavailable(exc)) from exc
         try:
             yield connection
         finally:
@@ -359,7 +359,7 @@ class PostgresJournal:
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
         """The rows of a read of such tables."""
-        await self._sure()
+        await self._resolve_unknown()
         return await self._fetch(statement, *values)
 
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -371,21 +371,21 @@ class PostgresJournal:
                 except FAILURES as exc:
                     if isinstance(exc, NO_ANSWER):
                         terminate(connection)
-                        await self._mistrust(exc)
+                        await self._expire_pool(exc)
                     failure = translate(exc)
                     if isinstance(failure, OutcomeUnknown):
-                        failure = away(exc)
+                        failure = unavailable(exc)
                     if last or isinstance(exc, TimeoutError) or failure.code != "journal_away":
                         raise failure from exc
         raise AssertionError("unreachable")
 
-    async def _mistrust(self, exc: BaseException) -> None:
+    async def _expire_pool(self, exc: BaseException) -> None:
         """Where one connection turned out to be dead without a word, those of the pool that rest may be too: they are
         made anew before they are used, or each would take its own time-out to be found out."""
         if isinstance(exc, TimeoutError) and self._pool is not None:
             await self._pool.expire_connections()
 
-    async def _sure(self) -> None:
+    async def _resolve_unknown(self) -> None:
         """After a batch without an answer: passes only when it is settled what became of it."""
         if self._closed:
             raise closed()
@@ -394,13 +394,13 @@ class PostgresJournal:
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
-        await self._sure()
+        await self._resolve_unknown()
         rows = await self._fetch(sql.HEAD, *key)
         return sql.head_of(self._codec, rows[0]) if rows else None
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
-        await self._sure()
+        await self._resolve_unknown()
         since, most = now_ms - COMMANDS_KEPT_MS, COMMANDS_LOADED_MAX
         rows = await self._fetch(sql.LOAD, *key, since, most + 1, LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
         if not rows:
@@ -428,13 +428,13 @@ class PostgresJournal:
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_key(key)
         check_text(principal_id, command_id)
-        await self._sure()
+        await self._resolve_unknown()
         rows = await self._fetch(sql.FIND_COMMAND, *key, principal_id, command_id)
         return sql.command_of(tuple(rows[0])) if rows else None
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
-        await self._sure()
+        await self._resolve_unknown()
         rows = await self._fetch(sql.FIND_RESPONSE, tenant, response_id)
         return ResponsePlace(SessionKey(tenant, SessionId(rows[0][0])), rows[0][1]) if rows else None
 
@@ -447,7 +447,7 @@ class PostgresJournal:
             check_key(after)
             rows = await self._fetch(sql.PLACE, *after)
             if not rows or after.tenant != tenant:
-                raise unknown_place()
+                raise unknown_cursor()
             place = (rows[0][0], rows[0][1])
         statement, values = sql.list_heads(tenant, user, limit, place)
         return [sql.head_of(self._codec, row) for row in await self._fetch(statement, *values)]

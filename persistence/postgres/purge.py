@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from persistence.postgres import statements as sql
-from persistence.postgres.audit_rows import chain_locked, lock_chain
+from persistence.postgres.audit_rows import chain_entries, lock_chain
 from persistence.validation import purged_row
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
@@ -38,7 +38,7 @@ async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Seal
         for table in ("events", "commands", "responses", "reviews", "snapshots", "heads"):
             await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
         if reason != "empty":
-            await chain_locked(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])
+            await chain_entries(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])
     return True
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from persistence.validation import FENCES_OF_AN_INCARNATION
+from persistence.validation import FENCES_PER_INCARNATION
 from sessions.model.errors import Unavailable
 
 ADVISORY_LOCK: Final = 0x5365731E
@@ -297,7 +297,7 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: 
 # -- incarnation ----------------------------------------------------------------------------------------------------
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
     """What a process knows of the store and of its own row in it."""
 
     writer: str
@@ -305,7 +305,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: int = 0  # commits of this writer that someone was told of
 
 
-LOOK: Final = """
+READ_POSITION: Final = """
 SELECT store.identity, store.incarnation, writers.commits,
     (SELECT system_identifier FROM pg_control_system())
     || '.' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
@@ -315,7 +315,7 @@ FROM store LEFT JOIN writers ON writers.id = $1
 """
 
 
-def went_back(found: Any, known: Known) -> bool:
+def was_restored(found: Any, known: KnownPosition) -> bool:
     """Whether the store lost something that stood in it, or is not the store that it says it is."""
     if found["identity"] != found["now"]:
         return True
@@ -323,32 +323,34 @@ def went_back(found: Any, known: Known) -> bool:
         return False
     if found["incarnation"] == known.incarnation:
         return found["commits"] is None or found["commits"] < known.acknowledged
-    return number_of(found["incarnation"]) <= number_of(known.incarnation)
+    return incarnation_number(found["incarnation"]) <= incarnation_number(known.incarnation)
 
 
-def number_of(incarnation: str) -> int:
+def incarnation_number(incarnation: str) -> int:
     """The place of an incarnation in the store's history; its text begins with it."""
     return int(incarnation.partition("-")[0] or 0)
 
 
-async def settle(connection: asyncpg.Connection[Any], known: Known, new_id: Callable[[], str]) -> Known:
+async def settle_incarnation(
+    connection: asyncpg.Connection[Any], known: KnownPosition, new_id: Callable[[], str]
+) -> KnownPosition:
     """Checks a new connection. Returns what is known now; the store may have been given a new incarnation by it.
 
     Costs one round trip where nothing changed, which is nearly always.
     """
-    found: Any = await connection.fetchrow(LOOK, known.writer)
-    if found["incarnation"] == known.incarnation and not went_back(found, known):
+    found: Any = await connection.fetchrow(READ_POSITION, known.writer)
+    if found["incarnation"] == known.incarnation and not was_restored(found, known):
         return known
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
-        found = await connection.fetchrow(LOOK, known.writer)
+        found = await connection.fetchrow(READ_POSITION, known.writer)
         incarnation: str = found["incarnation"]
-        if went_back(found, known):
-            number = 1 + max(number_of(incarnation), number_of(known.incarnation))
+        if was_restored(found, known):
+            number = 1 + max(incarnation_number(incarnation), incarnation_number(known.incarnation))
             incarnation = f"{number}-{new_id()}"
             await connection.execute("UPDATE store SET identity = $1, incarnation = $2", found["now"], incarnation)
             await connection.execute("SET LOCAL statement_timeout = 0")  # it touches every head there is
-            await connection.execute("UPDATE heads SET fence = fence + $1", FENCES_OF_AN_INCARNATION, timeout=3600)
+            await connection.execute("UPDATE heads SET fence = fence + $1", FENCES_PER_INCARNATION, timeout=3600)
         await connection.execute(
             "INSERT INTO writers (id, commits) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE"
             " SET commits = greatest(writers.commits, excluded.commits), seen_at = now()",

@@ -14,8 +14,8 @@ from functools import cache
 from itertools import count
 from typing import Any, Final, cast
 
-from persistence.codec import Codec, decode_about, decode_ok, decode_record
-from persistence.postgres.audit_rows import AUDIT_COLUMNS, AUDIT_TYPES, HEAD_TYPES, Chained, columns
+from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
+from persistence.postgres.audit_rows import AUDIT_COLUMNS, AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record
@@ -178,7 +178,7 @@ _USAGE_COLUMNS: Final = (
 )
 
 
-def batch_of(writes: Sequence[AppendWrite], chained: Chained | None = None) -> tuple[str, Columns]:
+def batch_of(writes: Sequence[AppendWrite], chained: ChainedEntries | None = None) -> tuple[str, Columns]:
     """The statement for these appends and its parameters behind the writer's two. `chained`: what they put behind
     chains, where they do."""
     if chained is not None:
@@ -382,7 +382,7 @@ PURGE_WRITERS: Final = "DELETE FROM writers WHERE seen_at < now() - interval '90
 
 def head_of(codec: Codec, row: Any) -> Head:
     key = SessionKey(TenantId(row["tenant"]), SessionId(row["session"]))
-    about = decode_about(codec.decode(key, row["key_id"], row["about"]))
+    about = decode_head_body(codec.decode(key, row["key_id"], row["about"]))
     return Head(
         key=key,
         epoch=Epoch(row["epoch"]),

@@ -11,10 +11,10 @@ from itertools import groupby
 import aiosqlite
 
 from persistence.sqlite.library import sqlite3
-from sessions.model.audit import SECRET_BYTES, AuditHead, Entry, Sealer
+from sessions.model.audit import SECRET_BYTES, AuditEntry, AuditHead, Sealer
 
 
-def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[Entry]) -> None:
+def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
     """Puts entries behind their tenants' chains, in the transaction that is open."""
     for tenant, group in groupby(sorted(entries, key=lambda entry: entry.tenant), key=lambda entry: entry.tenant):
         found = connection.execute("SELECT seq, mac, seal FROM audit_heads WHERE tenant = ?1", (tenant,)).fetchall()

@@ -27,7 +27,7 @@ from persistence.sqlite.library import sqlite3
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY: Final = 16
+CHECK_EVERY: Final = 16
 """Commits between two looks at the log's length."""
 RESTART: Final = 4
 LAST_RESORT: Final = 16
@@ -50,7 +50,7 @@ def checkpoint(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
     return connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
-class Checkpoints:
+class Checkpointer:
     """`committed()` after each commit. `rest` copies the rest of the log on the writer's connection."""
 
     def __init__(self, connection: aiosqlite.Connection, *, pages: int, rest: Callable[[], Awaitable[object]]) -> None:
@@ -62,8 +62,8 @@ class Checkpoints:
 
     def committed(self) -> None:
         self._commits += 1
-        if self._commits % LOOK_EVERY == 0 and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._look(), name="journal checkpoint")
+        if self._commits % CHECK_EVERY == 0 and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._check_log(), name="journal checkpoint")
 
     async def close(self) -> None:
         """After the last commit. Whoever closes the file last copies what is left."""
@@ -71,7 +71,7 @@ class Checkpoints:
             await self._task
         await self._connection.close()
 
-    async def _look(self) -> None:
+    async def _check_log(self) -> None:
         try:
             length, copied = await self._run("NOOP")
             if length - copied < self._pages:

@@ -11,7 +11,7 @@ from persistence.sqlite.library import sqlite3
 from sessions.model.errors import OutcomeUnknown, Unavailable
 
 
-class StoreTaken(Exception):
+class StoreOvertaken(Exception):
     """The store's own head is not as this process left it: another one has opened the file."""
 
 
@@ -23,7 +23,7 @@ class RollbackFailed(Exception):
     """A failed transaction could not be taken back: this connection can do nothing more."""
 
 
-FAILURES: Final = (sqlite3.Error, OSError, StoreTaken, CommitFailed, RollbackFailed)
+FAILURES: Final = (sqlite3.Error, OSError, StoreOvertaken, CommitFailed, RollbackFailed)
 
 ONE_WRITE_IS_BAD: Final = (
     sqlite3.IntegrityError,
@@ -54,7 +54,7 @@ def translate(exc: BaseException) -> Unavailable:
     """
     cause = exc.__cause__ if isinstance(exc, CommitFailed | RollbackFailed) else exc
     error: Unavailable
-    if isinstance(exc, StoreTaken):
+    if isinstance(exc, StoreOvertaken):
         error = Unavailable("journal_taken", "Another process has opened the server's store.", retryable=False)
     elif is_damage(cause):
         error = Unavailable("journal_damaged", "The server's store is damaged. It stopped writing.", retryable=False)

@@ -28,21 +28,21 @@ import msgspec
 import structlog
 
 from persistence.codec import Codec, PlainCodec
-from persistence.data_dir import FolderLock, Marker, unusable_folder
+from persistence.data_dir import FolderLock, Marker, unusable_data_dir
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.sqlite import statements as sql
 from persistence.sqlite.audit_rows import secret_of
-from persistence.sqlite.checkpoints import LAST_RESORT, Checkpoints, checkpoint, connector
+from persistence.sqlite.checkpoints import LAST_RESORT, Checkpointer, checkpoint, connector
 from persistence.sqlite.faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
 from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS, sqlite3
 from persistence.sqlite.schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
 from persistence.sqlite.transaction import (
-    STORE,
+    STORE_KEY,
     Transaction,
-    Trip,
+    WriterCall,
     WriterConnection,
-    begin_generation,
-    nothing,
+    begin_incarnation,
+    no_op,
     purge_commands_step,
     purge_step,
 )
@@ -51,7 +51,7 @@ from persistence.validation import (
     check_key,
     check_text,
     closed,
-    unknown_place,
+    unknown_cursor,
 )
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.limits import Tally
@@ -105,7 +105,7 @@ class SqliteJournal:
         self._num_readers = num_readers
         self._checkpoint_pages = checkpoint_pages
         self._checkpoints_beside = checkpoints_beside
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: Checkpointer | None = None
         self._quick_check_bytes_max = quick_check_bytes_max
         self._new_id = new_id
         self._now = now
@@ -147,15 +147,15 @@ class SqliteJournal:
                     await reader.execute_fetchall("PRAGMA query_only = ON")
                     self._idle.put_nowait(reader)
                 if self._checkpoints_beside:
-                    self._checkpoints = Checkpoints(
+                    self._checkpoints = Checkpointer(
                         await aiosqlite.Connection(connector(self._connector(sqlite3.Connection)), 1),
                         pages=self._checkpoint_pages,
-                        rest=partial(self._travel, checkpoint),
+                        rest=partial(self._run_on_writer, checkpoint),
                     )
             except sqlite3.Error as exc:
                 raise self._cannot_open(exc) from exc
             except OSError as exc:
-                raise unusable_folder(self._folder, exc) from exc
+                raise unusable_data_dir(self._folder, exc) from exc
             self._group.start()
         except BaseException:
             await self._close_files()
@@ -231,7 +231,7 @@ class SqliteJournal:
                 log.warning("journal.new_incarnation", last=incarnation, commits=commits, marker=str(mark))
             incarnation = self._new_id()
             commits = max(commits, mark.position if mark else 0)
-        await self._travel(partial(begin_generation, incarnation, generation + 1, commits + 1, goes_on))
+        await self._run_on_writer(partial(begin_incarnation, incarnation, generation + 1, commits + 1, goes_on))
         self._incarnation, self._generation, self._commits = incarnation, generation + 1, commits + 1
         self._marker.write(incarnation, self._commits)
         await asyncio.to_thread(self._marker.sync)
@@ -271,7 +271,7 @@ class SqliteJournal:
             mark=self._mark,
         )
         try:
-            outcomes = await self._travel(transaction.run)
+            outcomes = await self._run_on_writer(transaction.run)
         except ONE_WRITE_IS_BAD as exc:
             if len(writes) > 1:
                 return [outcome for write in writes for outcome in await self._commit([write])]
@@ -294,10 +294,10 @@ class SqliteJournal:
             self._checkpoints.committed()
         return outcomes
 
-    async def _travel(self, function: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
+    async def _run_on_writer(self, function: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
         """Runs a function on the writer's thread."""
         assert self._writer is not None
-        return list(await self._writer.execute_fetchall("", Trip(function)))
+        return list(await self._writer.execute_fetchall("", WriterCall(function)))
 
     def _mark(self, commits: int) -> None:
         """On the writer's thread, between a commit and its acknowledgement."""
@@ -334,28 +334,28 @@ class SqliteJournal:
 
     async def job(self, step: Callable[[sqlite3.Connection], object]) -> object:
         """Runs `step` in a transaction of the writer, for tables that are no session's (`persistence.api_keys`)."""
-        return await self._group.submit(JobWrite(STORE, step))
+        return await self._group.submit(JobWrite(STORE_KEY, step))
 
     async def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
         """The rows of a read of such tables."""
-        await self._sure()
+        await self._resolve_unknown()
         async with self._reader() as reader:
             return list(await reader.execute_fetchall(statement, parameters))
 
-    async def _sure(self) -> None:
+    async def _resolve_unknown(self) -> None:
         """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
         if self._unsure:
-            await self._group.submit(JobWrite(STORE, nothing))
+            await self._group.submit(JobWrite(STORE_KEY, no_op))
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
-        await self._sure()
+        await self._resolve_unknown()
         row = await self._one(sql.HEAD, key)
         return None if row is None else sql.head_of(self._codec, row[0])
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
-        await self._sure()
+        await self._resolve_unknown()
         row = await self._one(
             sql.LOAD,
             (*key, now_ms - COMMANDS_KEPT_MS, COMMANDS_LOADED_MAX + 1, LOAD_PAGE_ROWS, LOAD_PAGE_BYTES),
@@ -387,13 +387,13 @@ class SqliteJournal:
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_key(key)
         check_text(principal_id, command_id)
-        await self._sure()
+        await self._resolve_unknown()
         row = await self._one(sql.FIND_COMMAND, (*key, principal_id, command_id))
         return None if row is None else sql.command_of(row[0])
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
-        await self._sure()
+        await self._resolve_unknown()
         row = await self._one(sql.FIND_RESPONSE, (tenant, response_id))
         return None if row is None else ResponsePlace(SessionKey(tenant, SessionId(row[0])), row[1])
 
@@ -406,7 +406,7 @@ class SqliteJournal:
             check_key(after)
             row = await self._one("SELECT updated_at, session FROM heads WHERE tenant = ?1 AND session = ?2", after)
             if row is None or after.tenant != tenant:
-                raise unknown_place()
+                raise unknown_cursor()
             place = row
         (text,) = await self._one(*sql.list_heads(tenant, user, limit, place))
         return sql.heads_of(self._codec, text)
@@ -418,7 +418,7 @@ class SqliteJournal:
         return Tally(sessions, stored_bytes)
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
-        (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE)))
+        (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE_KEY)))
         return sql.heads_of(self._codec, text)
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
@@ -446,6 +446,6 @@ class SqliteJournal:
                 pass
             if done:
                 purged.append(key)
-        while await self._group.submit(JobWrite(STORE, purge_commands_step(commands_before))):
+        while await self._group.submit(JobWrite(STORE_KEY, purge_commands_step(commands_before))):
             pass
         return purged

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from persistence.codec import Codec, decode_about, decode_ok, decode_record
+from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS
 from sessions.model.commands import Ok
 from sessions.model.errors import Internal
@@ -325,7 +325,7 @@ def heads_of(codec: Codec, text: str) -> list[Head]:
 
 def _head(codec: Codec, row: _HeadRow) -> Head:
     key = SessionKey(TenantId(row[0]), SessionId(row[1]))
-    about = decode_about(codec.decode(key, row[14], bytes.fromhex(row[15])))
+    about = decode_head_body(codec.decode(key, row[14], bytes.fromhex(row[15])))
     return Head(
         key=key,
         epoch=Epoch(row[2]),

@@ -2,7 +2,7 @@
 
 The steps of a transaction have nothing to await, and a trip to the thread costs more than most of them. So a whole
 transaction travels at once: `WriterConnection` is the class that SQLite's `factory` makes, and its `execute` runs a
-`Trip` that it is handed in place of parameters. Nothing can come between the steps, and a caller that is
+`WriterCall` that it is handed in place of parameters. Nothing can come between the steps, and a caller that is
 cancelled cannot leave half of them behind.
 
 I1 to the letter: the first statement moves the heads of all appends whose (fence, top) are as their writers believe,
@@ -19,25 +19,25 @@ from persistence.codec import Codec
 from persistence.group_commit import Write
 from persistence.sqlite import statements as sql
 from persistence.sqlite.audit_rows import chain
-from persistence.sqlite.faults import CommitFailed, RollbackFailed, StoreTaken
+from persistence.sqlite.faults import CommitFailed, RollbackFailed, StoreOvertaken
 from persistence.sqlite.library import sqlite3
-from persistence.validation import FENCES_OF_AN_INCARNATION, FIRST_KEY, fenced, purged_row
+from persistence.validation import FENCES_PER_INCARNATION, FIRST_KEY, fenced, purged_row
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
 from sessions.model.types import SessionKey, UnixMs
 
-STORE: Final = FIRST_KEY  # the row of `heads` that is the store itself
+STORE_KEY: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
 
-class Trip:
+class WriterCall:
     """A function for the writer's thread, in the shape of parameters going in and of a cursor coming out."""
 
     def __init__(self, function: Callable[[sqlite3.Connection], list[Any]]) -> None:
         self._function = function
         self._result: list[Any] = []
 
-    def run(self, connection: sqlite3.Connection) -> Trip:
+    def run(self, connection: sqlite3.Connection) -> WriterCall:
         self._result = self._function(connection)
         return self
 
@@ -49,7 +49,7 @@ class WriterConnection(sqlite3.Connection):
     """An SQLite connection that can be handed a whole transaction."""
 
     def execute(self, statement: str, parameters: Any = (), /) -> Any:
-        if isinstance(parameters, Trip):
+        if isinstance(parameters, WriterCall):
             return parameters.run(self)
         return super().execute(statement, parameters)
 
@@ -102,7 +102,7 @@ class Transaction:
 
     def _execute(self, connection: sqlite3.Connection) -> list[object]:
         appends = [write for write in self._writes if isinstance(write, AppendWrite)]
-        heads: list[sql.Row] = [(*STORE, self._generation, self._commits, 1)]
+        heads: list[sql.Row] = [(*STORE_KEY, self._generation, self._commits, 1)]
         heads += [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in appends]
         parts = sql.chunks(heads)
         moved = sum(connection.execute(sql.advance(size), values).rowcount for size, values in parts)
@@ -113,8 +113,8 @@ class Transaction:
             won: set[object] = set()
             for size, values in parts:
                 won.update(connection.execute(sql.advance(size, returning=True), values))
-            if STORE not in won:
-                raise StoreTaken
+            if STORE_KEY not in won:
+                raise StoreOvertaken
             outcomes = {write.key: fenced() for write in appends if write.key not in won}
             appends = [write for write in appends if write.key in won]
         self._insert(connection, appends)
@@ -164,17 +164,17 @@ class Transaction:
         return outcomes
 
 
-def begin_generation(
+def begin_incarnation(
     incarnation: str, generation: int, commits: int, goes_on: bool, connection: sqlite3.Connection
 ) -> list[object]:
     """Writes the store's own head at an opening. Unless the store `goes_on`, no earlier fence may ever match again."""
     connection.execute("BEGIN IMMEDIATE")
     if not goes_on:
-        connection.execute("UPDATE heads SET fence = fence + ?", (FENCES_OF_AN_INCARNATION,))
+        connection.execute("UPDATE heads SET fence = fence + ?", (FENCES_PER_INCARNATION,))
     connection.execute(
         "INSERT OR REPLACE INTO heads (tenant, session, fence, top, epoch, incarnation, owner, key_id, about,"
         " created_at, updated_at) VALUES (?, ?, ?, ?, '', ?, '', '', x'', 0, 0)",
-        (*STORE, generation, commits, incarnation),
+        (*STORE_KEY, generation, commits, incarnation),
     )
     connection.execute("COMMIT")
     return []
@@ -219,5 +219,5 @@ def purge_commands_step(before: int) -> Callable[[sqlite3.Connection], bool]:
     return step
 
 
-def nothing(connection: sqlite3.Connection) -> None:
+def no_op(connection: sqlite3.Connection) -> None:
     """A job that only moves the store's own row."""

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 SLICE_S: Final = 0.25
-LOOK_SLICES: Final = 16  # 4 s to see the topic, and
+TOPIC_SLICES: Final = 16  # 4 s to see the topic, and
 SEND_SLICES: Final = 32  # 8 s to have a batch acknowledged: together less than a turn's end
 DELIVERY_MS: Final = 7_000
 PORT: Final = "9092"
 BYTES_MAX: Final = 1 << 20
 
 # A topic that is only misspelt shall not be made; and what goes wrong is ours to say, once, in the log.
-DEFAULTS: Final = {"client.id": "sessile-usage", "allow.auto.create.topics": "false", "log_level": "0"}
+DEFAULT_OPTIONS: Final = {"client.id": "sessile-usage", "allow.auto.create.topics": "false", "log_level": "0"}
 # Without these a row could be marked and not be there, or be there after it was given up.
-OURS: Final = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": str(DELIVERY_MS)}
-REFUSED: Final = {
-    *OURS,
+REQUIRED_OPTIONS: Final = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": str(DELIVERY_MS)}
+RESERVED_OPTIONS: Final = {
+    *REQUIRED_OPTIONS,
     "bootstrap.servers",
     "metadata.broker.list",
     "request.required.acks",
@@ -53,8 +53,8 @@ REFUSED: Final = {
 }
 
 
-class Turns(Protocol):
-    async def mine(self) -> bool: ...
+class RelayLock(Protocol):
+    async def acquire(self) -> bool: ...
     async def close(self) -> None: ...
 
 
@@ -63,58 +63,63 @@ class KafkaAddress(msgspec.Struct, frozen=True):
     topic: str
 
 
-def _refuse(setting: str, problem: str) -> BadInput:
+def _invalid_setting(setting: str, problem: str) -> BadInput:
     return BadInput("invalid_setting", f"{setting}: {problem}", param=setting)
 
 
-def kafka_address(url: str) -> KafkaAddress:
+def parse_kafka_address(url: str) -> KafkaAddress:
     """Raises BadInput, which repeats no more of an address than what can hold no password."""
     place, _, topic = url.removeprefix("kafka://").partition("/")
     if "@" in url:
-        raise _refuse("usage_stream", "names and passwords for Kafka stand in the file of usage_stream_options")
+        raise _invalid_setting(
+            "usage_stream", "names and passwords for Kafka stand in the file of usage_stream_options"
+        )
     hosts = []
     for each in place.split(","):
         found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", each)
         if found is None or not 0 < int(found[2] or PORT) < 65536:
-            raise _refuse("usage_stream", f"{each!r} is not a broker; written like kafka://host:9092,host:9092/TOPIC")
+            raise _invalid_setting(
+                "usage_stream", f"{each!r} is not a broker; written like kafka://host:9092,host:9092/TOPIC"
+            )
         hosts.append(f"{found[1]}:{found[2] or PORT}")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-        raise _refuse(
+        raise _invalid_setting(
             "usage_stream",
             f"{topic!r} is not a topic (1 to 249 letters, digits, '.', '_', '-'); written like kafka://host:9092/TOPIC",
         )
     return KafkaAddress(",".join(hosts), topic)
 
 
-def kafka_options(path: str) -> dict[str, str]:
+def read_kafka_options(path: str) -> dict[str, str]:
     """librdkafka's options from a TOML file; `security.protocol = "SSL"` and a table `[security]` mean the same.
     Raises BadInput, which names what is wrong and repeats no value."""
     try:
         text = Path(path).read_bytes()
         if len(text) > BYTES_MAX:
-            raise _refuse("usage_stream_options", f"{path!r} has {len(text)} bytes: at most {BYTES_MAX}")
-        options = _flat(tomllib.loads(text.decode()), "")
+            raise _invalid_setting("usage_stream_options", f"{path!r} has {len(text)} bytes: at most {BYTES_MAX}")
+        options = _flatten(tomllib.loads(text.decode()), "")
     except (OSError, ValueError) as error:  # a TOMLDecodeError and a UnicodeDecodeError are ValueErrors
         why = error.strerror if isinstance(error, OSError) else error
-        raise _refuse("usage_stream_options", f"{path!r}: {why}") from error
+        raise _invalid_setting("usage_stream_options", f"{path!r}: {why}") from error
     for name in options:
-        if name in REFUSED:
-            raise _refuse("usage_stream_options", f"{path!r}: {name} is not to be set: {_why_ours(name)}")
+        if name in RESERVED_OPTIONS:
+            reason = _reason_reserved(name)
+            raise _invalid_setting("usage_stream_options", f"{path!r}: {name} is not to be set: {reason}")
     return options
 
 
-def _why_ours(name: str) -> str:
+def _reason_reserved(name: str) -> str:
     if name in ("bootstrap.servers", "metadata.broker.list"):
         return "brokers stand in usage_stream"
     return "rows are relayed at least once by how it is set"
 
 
-def _flat(table: Mapping[str, Any], before: str) -> dict[str, str]:
+def _flatten(table: Mapping[str, Any], before: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in table.items():
         match value:
             case dict():
-                options |= _flat(value, f"{before}{name}.")
+                options |= _flatten(value, f"{before}{name}.")
             case bool():
                 options[before + name] = "true" if value else "false"
             case str() | int() | float():
@@ -124,31 +129,31 @@ def _flat(table: Mapping[str, Any], before: str) -> dict[str, str]:
     return options
 
 
-class KafkaStream:
-    """A `persistence.usage_stream.relay.Sink`. Alone where it has no `turns`."""
+class KafkaSink:
+    """A `persistence.usage_stream.relay.UsageSink`. Alone where it has no `turns`."""
 
-    def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, turns: Turns | None = None) -> None:
+    def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, turns: RelayLock | None = None) -> None:
         """Connects when it is used. Raises BadInput for options that librdkafka refuses, and where it is missing."""
         try:
             import confluent_kafka
         except ImportError as error:
-            raise _refuse("usage_stream", f"kafka:// needs a package ({error}): `make setup-kafka`") from error
+            raise _invalid_setting("usage_stream", f"kafka:// needs a package ({error}): `make setup-kafka`") from error
         self._library = confluent_kafka
         self._topic = address.topic
         self._where = f"{address.topic!r} at {address.brokers}"
-        self._options = {**DEFAULTS, **options, **OURS, "bootstrap.servers": address.brokers}
+        self._options = {**DEFAULT_OPTIONS, **options, **REQUIRED_OPTIONS, "bootstrap.servers": address.brokers}
         self._turns = turns
         self._trouble = ""  # what the library last said of a connection
         self._stopping = threading.Event()
         try:
-            self._producer: Producer | None = self._made()
+            self._producer: Producer | None = self._new_producer()
         except confluent_kafka.KafkaException as error:
-            raise _refuse("usage_stream_options", error.args[0].str()) from error
+            raise _invalid_setting("usage_stream_options", error.args[0].str()) from error
         self._seen = False  # the topic, by this producer
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage-kafka")
 
-    async def mine(self) -> bool:
-        return self._turns is None or await self._turns.mine()
+    async def acquire(self) -> bool:
+        return self._turns is None or await self._turns.acquire()
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
         messages = [(row.row.response_id.encode(), msgspec.json.encode(entry_public(row))) for row in rows]
@@ -157,17 +162,17 @@ class KafkaStream:
     async def close(self) -> None:
         """Gives up what is on its way: it was not acknowledged, and is relayed again at the next start."""
         self._stopping.set()
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._throw_away)
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._discard_producer)
         self._worker.shutdown(wait=False)
         if self._turns is not None:
             await self._turns.close()
 
     # -- in the worker's thread -------------------------------------------------------------------------------------
 
-    def _made(self) -> Producer:
-        return self._library.Producer({**self._options, "error_cb": self._told})
+    def _new_producer(self) -> Producer:
+        return self._library.Producer({**self._options, "error_cb": self._on_error})
 
-    def _told(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() != error._ALL_BROKERS_DOWN:  # follows what says why
             self._trouble = error.str()
 
@@ -181,9 +186,9 @@ class KafkaStream:
         done = False
         try:
             if self._producer is None:
-                self._producer, self._seen = self._made(), False
+                self._producer, self._seen = self._new_producer(), False
             if not self._seen:
-                self._look(self._producer)
+                self._check_topic(self._producer)
             for key, value in messages:
                 self._producer.produce(self._topic, key=key, value=value, on_delivery=answered)
             for _ in range(SEND_SLICES):
@@ -191,32 +196,34 @@ class KafkaStream:
                     break
             left = len(self._producer)
             if left or refused:
-                raise self._away(refused[0] if refused else None, f"{left + len(refused)} rows were not acknowledged")
+                raise self._unavailable(
+                    refused[0] if refused else None, f"{left + len(refused)} rows were not acknowledged"
+                )
             done = True
         except (self._library.KafkaException, BufferError) as error:
-            raise self._away(error.args[0] if error.args else None, str(error)) from error
+            raise self._unavailable(error.args[0] if error.args else None, str(error)) from error
         finally:
             if not done:
-                self._throw_away()
+                self._discard_producer()
 
-    def _look(self, producer: Producer) -> None:
+    def _check_topic(self, producer: Producer) -> None:
         """Whether the topic is there. What a batch would say of it is no more than that it took too long."""
-        for left in range(LOOK_SLICES - 1, -1, -1):
+        for left in range(TOPIC_SLICES - 1, -1, -1):
             try:
                 about = producer.list_topics(self._topic, timeout=SLICE_S).topics[self._topic].error
             except self._library.KafkaException as error:
                 producer.poll(0)  # has `_told` told
                 if left == 0 or self._stopping.is_set():
-                    raise self._away(error.args[0], "no broker answers") from error
+                    raise self._unavailable(error.args[0], "no broker answers") from error
                 continue
             if about is None or about.code() == about.LEADER_NOT_AVAILABLE:  # made at this moment: rows wait for it
                 self._seen = True
                 return
             if about.code() == about.UNKNOWN_TOPIC_OR_PART:
-                raise self._away(None, 'the topic is not there; make it, or set "allow.auto.create.topics"')
-            raise self._away(about, "the topic cannot be used")
+                raise self._unavailable(None, 'the topic is not there; make it, or set "allow.auto.create.topics"')
+            raise self._unavailable(about, "the topic cannot be used")
 
-    def _away(self, error: KafkaError | None, otherwise: str) -> Unavailable:
+    def _unavailable(self, error: KafkaError | None, otherwise: str) -> Unavailable:
         """The connection's trouble says more than that something took too long."""
         vague = error is None or error.code() in (error._MSG_TIMED_OUT, error._TRANSPORT, error._TIMED_OUT)
         why = otherwise if error is None else error.str()
@@ -225,7 +232,7 @@ class KafkaStream:
         self._trouble = ""
         return Unavailable("usage_stream_away", f"The usage topic {self._where} cannot be written: {why}")
 
-    def _throw_away(self) -> None:
+    def _discard_producer(self) -> None:
         if self._producer is not None:
             self._producer.purge()
             self._producer.flush(SLICE_S)

@@ -22,10 +22,10 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from persistence.usage_stream.kafka import KafkaStream, kafka_address, kafka_options
-from persistence.usage_stream.relay_lock import ValkeyTurns, unhurt
-from sessions.billing.metering import UsageBooks, UsageEntry, entry_public
-from sessions.metrics import Measures
+from persistence.usage_stream.kafka import KafkaSink, parse_kafka_address, read_kafka_options
+from persistence.usage_stream.relay_lock import ValkeyRelayLock, shield_call
+from sessions.billing.metering import UsageEntry, UsageStore, entry_public
+from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import UnixMs
 
@@ -37,10 +37,10 @@ TIMEOUT_S: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Sink(Protocol):
+class UsageSink(Protocol):
     """Where rows go. Raises Unavailable for whatever keeps it from having them."""
 
-    async def mine(self) -> bool:
+    async def acquire(self) -> bool:
         """Takes the turn, or keeps it: False while another relay has it."""
         ...
 
@@ -51,16 +51,16 @@ class Sink(Protocol):
     async def close(self) -> None: ...
 
 
-class Relay:
+class UsageRelay:
     """Runs until it is cancelled."""
 
     def __init__(
         self,
-        books: UsageBooks,
-        sink: Sink,
+        books: UsageStore,
+        sink: UsageSink,
         *,
         now_ms: Callable[[], UnixMs],
-        measures: Measures,
+        measures: Metrics,
         batch: int = BATCH,
         poll_s: float = POLL_S,
     ) -> None:
@@ -77,7 +77,7 @@ class Relay:
         try:
             while True:
                 try:
-                    more = await self.pass_on()
+                    more = await self.relay_batch()
                     pause_s = self._poll_s
                     if more:
                         continue
@@ -89,9 +89,9 @@ class Relay:
         finally:
             await self._sink.close()
 
-    async def pass_on(self) -> bool:
+    async def relay_batch(self) -> bool:
         """One batch. True when there may be more at once. Raises Unavailable, OutcomeUnknown."""
-        if not await self._sink.mine():
+        if not await self._sink.acquire():
             return False
         rows = await self._books.unrelayed(limit=self._batch)
         if not rows:
@@ -102,7 +102,7 @@ class Relay:
         return len(rows) == self._batch
 
 
-class ValkeyStream:
+class ValkeySink:
     """A stream of Redis or Valkey: each row an entry with the field `row`, a JSON object. Whoever reads it trims it."""
 
     def __init__(self, url: str, *, stream: str = "sessile:usage") -> None:
@@ -116,14 +116,14 @@ class ValkeyStream:
             )
         except ValueError as error:
             raise BadInput("invalid_setting", f"usage_stream: {error}", param="usage_stream") from error
-        self._turns = ValkeyTurns(self._client, f"{stream}:relay")
+        self._turns = ValkeyRelayLock(self._client, f"{stream}:relay")
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
-    async def mine(self) -> bool:
-        return await self._turns.mine()
+    async def acquire(self) -> bool:
+        return await self._turns.acquire()
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
-        await unhurt(self._send(rows))
+        await shield_call(self._send(rows))
 
     async def _send(self, rows: Sequence[UsageEntry]) -> None:
         try:
@@ -140,18 +140,18 @@ class ValkeyStream:
         await self._turns.close()
 
 
-def sink_of(url: str, *, options: str = "", turns_at: Any = None) -> Sink:
+def open_usage_sink(url: str, *, options: str = "", turns_at: Any = None) -> UsageSink:
     """`redis://…` or `rediss://…` (`?stream=NAME` names the stream), or `kafka://host:9092/TOPIC` with a file of
     `options`. `turns_at`, a client of redis-py, is where several relays to Kafka take turns. Raises BadInput."""
     scheme, _, rest = url.partition("://")
     if scheme == "kafka":
-        address = kafka_address(url)
-        turns = None if turns_at is None else ValkeyTurns(turns_at, f"sessile:usage:relay:{address.topic}")
-        return KafkaStream(address, kafka_options(options) if options else {}, turns=turns)
+        address = parse_kafka_address(url)
+        turns = None if turns_at is None else ValkeyRelayLock(turns_at, f"sessile:usage:relay:{address.topic}")
+        return KafkaSink(address, read_kafka_options(options) if options else {}, turns=turns)
     if scheme in ("redis", "rediss", "valkey", "valkeys"):
         if options:
             raise BadInput("invalid_setting", "usage_stream_options: only for kafka://", param="usage_stream_options")
         place, _, query = rest.partition("?stream=")
-        return ValkeyStream(f"{scheme.replace('valkey', 'redis')}://{place}", **({"stream": query} if query else {}))
+        return ValkeySink(f"{scheme.replace('valkey', 'redis')}://{place}", **({"stream": query} if query else {}))
     known = "redis://host:6379/0?stream=NAME and kafka://host:9092/TOPIC are known"
     raise BadInput("invalid_setting", f"usage_stream: {known}", param="usage_stream")

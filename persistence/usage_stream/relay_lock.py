@@ -23,7 +23,7 @@ LOCK_MS: Final = 15_000
 T = TypeVar("T")
 
 
-class ValkeyTurns:
+class ValkeyRelayLock:
     """`client` is redis-py's, of a server or of a cluster, and belongs to the turns from now on."""
 
     def __init__(self, client: Any, name: str) -> None:
@@ -34,11 +34,11 @@ class ValkeyTurns:
         self._me = secrets.token_hex(8)
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
-    async def mine(self) -> bool:
+    async def acquire(self) -> bool:
         """Takes the turn, or keeps it: False while another has it. Raises Unavailable."""
-        return await unhurt(self._mine())
+        return await shield_call(self._acquire())
 
-    async def _mine(self) -> bool:
+    async def _acquire(self) -> bool:
         try:
             if await self._client.set(self._name, self._me, nx=True, px=LOCK_MS):
                 return True
@@ -55,7 +55,7 @@ class ValkeyTurns:
         await self._client.aclose()
 
 
-async def unhurt(call: Coroutine[Any, Any, T]) -> T:
+async def shield_call(call: Coroutine[Any, Any, T]) -> T:
     """redis-py has been seen to swallow a cancellation, and its caller would then go on for ever: the call is left
     to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
     return await asyncio.shield(asyncio.ensure_future(call))

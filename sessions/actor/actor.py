@@ -23,12 +23,12 @@ from collections.abc import Callable
 
 import structlog
 
-from sessions.actor.actor_context import World
+from sessions.actor.actor_context import ActorContext
 from sessions.actor.admission import admitted
 from sessions.actor.input_pipeline import prepare_input
-from sessions.actor.journal_writer import Appending
-from sessions.actor.mailbox import ActorGone, Letter, journal_away, told_instead
-from sessions.actor.step_observer import note_cases, noted_step
+from sessions.actor.journal_writer import JournalWriter
+from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
+from sessions.actor.step_observer import observed_step, record_cases
 from sessions.machine import inputs_effects
 from sessions.machine.inputs_effects import Step
 from sessions.machine.machine import Machine
@@ -37,7 +37,7 @@ from sessions.model.errors import Fenced, Overloaded, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import Principal, ResponseId, SessionKey
 from sessions.ports import Published
-from sessions.turn.generation_task import Turn
+from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.run_timing import count_ended
 
@@ -57,7 +57,7 @@ class Actor:
     """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
 
     def __init__(
-        self, machine: Machine, head: Head, world: World, *, on_end: Callable[[Actor], None], snapshot_at: int
+        self, machine: Machine, head: Head, world: ActorContext, *, on_end: Callable[[Actor], None], snapshot_at: int
     ) -> None:
         self.key: SessionKey = head.key
         self.epoch = head.epoch
@@ -69,10 +69,10 @@ class Actor:
         self._world = world
         self._on_end = on_end
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
-        self._control: deque[Letter] = deque()
-        self._data: deque[Letter] = deque()
-        self._engine_lane: deque[Turn | inputs_effects.Input] = deque()
-        self._turns: dict[ResponseId, Turn] = {}
+        self._control: deque[Envelope] = deque()
+        self._data: deque[Envelope] = deque()
+        self._engine_lane: deque[GenerationTask | inputs_effects.Input] = deque()
+        self._turns: dict[ResponseId, GenerationTask] = {}
         self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._drain: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Actor:
         self._warming = False
         self._sealed_off: list[asyncio.Future[None]] = []
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
-        self._appending = Appending(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
+        self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
     # -- what the runtime asks -----------------------------------------------------------------------------------
 
@@ -126,13 +126,13 @@ class Actor:
 
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
-            raise ActorGone
+            raise ActorStopped
         if self._appending.away:
-            raise journal_away()
+            raise journal_unavailable_error()
         lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        letter = Letter(principal, command, self._loop.create_future())
+        letter = Envelope(principal, command, self._loop.create_future())
         lane.append(letter)
         self._wake()
         try:
@@ -149,19 +149,19 @@ class Actor:
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
         self._stop_turns()
-        await self._turns_gone()
+        await self._join_turns()
         self._wake_to_leave()
         while self._drain is not None:
             await asyncio.wait((self._drain,))
             self._stop_turns()
-            await self._turns_gone()
+            await self._join_turns()
 
     def unseal(self) -> None:
         """Goes on after a seal: open responses are generated further from where the log ends."""
         if self.phase is Phase.SEALED:
             self.phase = Phase.WARM
-            self.post(inputs_effects.Paused())
-            self.post(inputs_effects.Resumed())
+            self.post(inputs_effects.ResponsesPaused())
+            self.post(inputs_effects.ResponsesResumed())
             self._settle()
 
     async def settled(self) -> None:
@@ -205,16 +205,16 @@ class Actor:
         """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
         self._appending.snapshots.soon()
 
-    def readers_gone(self, *, cancel: bool) -> None:
+    def readers_left(self, *, cancel: bool) -> None:
         """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
-        self.post(inputs_effects.Orphaned() if cancel else inputs_effects.Paused())
+        self.post(inputs_effects.Orphaned() if cancel else inputs_effects.ResponsesPaused())
 
     def readers_back(self) -> None:
-        self.post(inputs_effects.Resumed())
+        self.post(inputs_effects.ResponsesResumed())
 
     # -- what turns say ------------------------------------------------------------------------------------------
 
-    def ready(self, turn: Turn) -> None:
+    def ready(self, turn: GenerationTask) -> None:
         self._engine_lane.append(turn)
         self._wake()
 
@@ -277,18 +277,18 @@ class Actor:
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
-            said = item.take() if isinstance(item, Turn) else item
+            said = item.take() if isinstance(item, GenerationTask) else item
             if said is not None:
-                step.then(noted_step(said, self._machine, self._world, self._log, now))
+                step.then(observed_step(said, self._machine, self._world, self._log, now))
         await self._commit(step)
 
-    async def _command(self, letter: Letter) -> None:
+    async def _command(self, letter: Envelope) -> None:
         step: Step | None = None
         try:
             step = await self._step_command(letter.principal, letter.command)
             await self._commit(step, letter)
         except BaseException as error:
-            letter.tell(told_instead(error))
+            letter.reply(error_for_sender(error))
             if step is None and isinstance(error, Unavailable | Overloaded):
                 return  # nothing was decided yet
             raise
@@ -296,7 +296,7 @@ class Actor:
             self._warming = True
             self._world.spawn(self._warm())
         if step.answer is not None:
-            letter.tell(step.answer)
+            letter.reply(step.answer)
 
     async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
@@ -310,7 +310,7 @@ class Actor:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.goes_on(command):
                 input = admitted(self._world.limits.admission, self.key, input)
-        return noted_step(input, machine, self._world, self._log, self._world.now_ms())
+        return observed_step(input, machine, self._world, self._log, self._world.now_ms())
 
     async def _warm(self) -> None:
         """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
@@ -333,7 +333,7 @@ class Actor:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self, step: Step, letter: Letter | None = None) -> None:
+    async def _commit(self, step: Step, letter: Envelope | None = None) -> None:
         """Makes a step durable, shows it, then does what it asks for.
 
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
@@ -344,18 +344,18 @@ class Actor:
             effects = []
         if step.durable:
             begun_at = self._loop.time()
-            await self._appending.step(step, self._machine.state, on_away=lambda: self._tell_away(letter))
-            note_cases(step.reviews, self._world.measures, self._log)
+            await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(letter))
+            record_cases(step.reviews, self._world.measures, self._log)
             if step.usage:
                 count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
 
-    def _tell_away(self, letter: Letter | None) -> None:
+    def _fail_waiting(self, letter: Envelope | None) -> None:
         for waiting in (letter, *self._control, *self._data):
             if waiting is not None:
-                waiting.tell(journal_away())
+                waiting.reply(journal_unavailable_error())
         self._control.clear()
         self._data.clear()
 
@@ -384,7 +384,7 @@ class Actor:
         open_ = self._machine.state.open.get(start.response_id)
         if open_ is None or self.phase is not Phase.WARM:
             return
-        turn = Turn(
+        turn = GenerationTask(
             open_,
             start.generation,
             key=self.key,
@@ -402,7 +402,7 @@ class Actor:
         task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
         task.add_done_callback(lambda _: self._turn_ended(turn))
 
-    def _turn_ended(self, turn: Turn) -> None:
+    def _turn_ended(self, turn: GenerationTask) -> None:
         if self._turns.get(turn.response_id) is turn:
             del self._turns[turn.response_id]
             del self._turn_tasks[turn.response_id]
@@ -417,7 +417,7 @@ class Actor:
         for response_id in list(self._turn_tasks):
             self._stop(response_id)
 
-    async def _turns_gone(self) -> None:
+    async def _join_turns(self) -> None:
         """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
         if self._turn_tasks:
             late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
@@ -436,7 +436,7 @@ class Actor:
         for deadline in self._deadlines.values():
             deadline.cancel()
         for letter in (*self._control, *self._data):
-            letter.tell(ActorGone())
+            letter.reply(ActorStopped())
         self._control.clear()
         self._data.clear()
         self._engine_lane.clear()

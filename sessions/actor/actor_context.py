@@ -10,10 +10,10 @@ import msgspec
 
 from sessions.actor.admission import Admission
 from sessions.limits import Share
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.types import Principal, SessionKey, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published
-from sessions.turn.generation_task import TurnLimits
+from sessions.turn.generation_task import GenerationLimits
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -24,12 +24,12 @@ class ActorLimits(msgspec.Struct, frozen=True):
     journal_patience_s: float = 30.0
     journal_retry_s: float = 0.25
     prepare_s: float = 10.0
-    turn: TurnLimits = TurnLimits()
+    turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 
-class World(msgspec.Struct, frozen=True):
+class ActorContext(msgspec.Struct, frozen=True):
     """What every actor of a replica works with."""
 
     journal: Journal
@@ -41,4 +41,4 @@ class World(msgspec.Struct, frozen=True):
     publish: Callable[[Published], None]
     erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
     limits: ActorLimits
-    measures: Measures
+    measures: Metrics

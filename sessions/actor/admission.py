@@ -176,7 +176,7 @@ class Admission:
         if model:
             self._replaced(unsure)
         self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
-        told = self._told(input, forecast.position, forecast.wait_s, limits)
+        told = self._with_service(input, forecast.position, forecast.wait_s, limits)
         return msgspec.structs.replace(told, model=model)
 
     def _look(self, limits: Limits) -> None:
@@ -199,7 +199,7 @@ class Admission:
         self.brownout.advance(self._clock(), len(self._limits().brownout))
         return self.brownout.level
 
-    def _told(self, input: Command, position: int, wait_s: float, limits: Limits) -> Command:
+    def _with_service(self, input: Command, position: int, wait_s: float, limits: Limits) -> Command:
         service: dict[str, Json] = {}
         command = input.command
         if position:

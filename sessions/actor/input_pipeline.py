@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from sessions.actor.actor_context import World
+from sessions.actor.actor_context import ActorContext
 from sessions.machine.inputs_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
@@ -29,7 +29,7 @@ Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
 Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)
 
 
-async def prepare_input(input: Command, *, ledger: Ledger, world: World) -> Command:
+async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) -> Command:
     """The command as it is to be applied, with its tokens, or with what is wrong with it (`refused`): what `prepare`
     raises, and Overloaded when it took too long."""
     command, principal = input.command, input.principal

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.actor.actor_context import World
-from sessions.actor.snapshots import Snapshots
+from sessions.actor.actor_context import ActorContext
+from sessions.actor.snapshots import SnapshotPolicy
 from sessions.machine.inputs_effects import Step
 from sessions.machine.state import State
 from sessions.model.commands import Ok
@@ -32,13 +32,13 @@ from sessions.model.types import CommandId
 MARK: Final = ("", CommandId("append"))  # (principal, command): one row of a session's, of its last such append
 
 
-class Appending:
+class JournalWriter:
     """The appends of one activation. One caller at a time."""
 
-    def __init__(self, head: Head, world: World, log: Any, *, top: int, snapshot_at: int) -> None:
+    def __init__(self, head: Head, world: ActorContext, log: Any, *, top: int, snapshot_at: int) -> None:
         self.top = top  # the last durable offset
         self.away = False  # the journal does not answer
-        self.snapshots = Snapshots(snapshot_at, world.limits.snapshot_events)
+        self.snapshots = SnapshotPolicy(snapshot_at, world.limits.snapshot_events)
         self._head = head
         self._world = world
         self._log = log

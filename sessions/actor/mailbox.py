@@ -14,16 +14,16 @@ from sessions.model.errors import Fenced, Internal, SessileError, Unavailable
 from sessions.model.types import Principal
 
 
-class ActorGone(Exception):
+class ActorStopped(Exception):
     """The actor takes no commands any more; whoever sent one looks the session up again."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True):
     principal: Principal
     command: cm.ActorCommand
     answer: asyncio.Future[cm.Ok]
 
-    def tell(self, answer: cm.Ok | BaseException) -> None:
+    def reply(self, answer: cm.Ok | BaseException) -> None:
         """Answers, unless that has happened, or nobody waits any more."""
         if self.answer.done():
             return
@@ -33,18 +33,18 @@ class Letter(msgspec.Struct, frozen=True):
             self.answer.set_result(answer)
 
 
-def told_instead(error: BaseException) -> Exception:
+def error_for_sender(error: BaseException) -> Exception:
     """What the sender of a command is told when it could not be carried through."""
     if isinstance(error, Fenced | asyncio.CancelledError):
-        return ActorGone()
+        return ActorStopped()
     if isinstance(error, Unavailable):
-        return journal_away()
+        return journal_unavailable_error()
     if isinstance(error, SessileError):
         return error
     return Internal("internal_error", "This session failed on our side. Repeat the command by its id.", retryable=True)
 
 
-def journal_away() -> Unavailable:
+def journal_unavailable_error() -> Unavailable:
     return Unavailable(
         "journal_unavailable",
         "The journal does not answer; nothing was lost. Repeat the command by its id.",

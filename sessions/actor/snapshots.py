@@ -17,7 +17,7 @@ from sessions.model.journal_types import Snapshot
 _ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
-class Snapshots:
+class SnapshotPolicy:
     """Of one session: `_at` is the offset of the last one, `_events` how much the log grows between two."""
 
     __slots__ = ("_at", "_events", "_fit", "_soon")

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sessions.actor.actor_context import World
-from sessions.machine.inputs_effects import Broke, Command, Finished, Input, Left, Output, Step
+from sessions.actor.actor_context import ActorContext
+from sessions.machine.inputs_effects import (
+    Command,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationStopped,
+    Input,
+    Output,
+    Step,
+)
 from sessions.machine.machine import Machine
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.audit import Action, Audited
 from sessions.model.events import ContentRetracted, SessionDeleted
@@ -21,18 +29,18 @@ from sessions.model.types import Json, Principal, UnixMs
 from sessions.model.verdicts import Finding
 
 
-def noted_step(input: Input, machine: Machine, world: World, log: Any, now: UnixMs) -> Step:
+def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any, now: UnixMs) -> Step:
     """Steps the machine; the step carries the rows of the audit log that it causes."""
     if isinstance(input, Command):
-        note_findings(input, world.measures, log)
+        record_findings(input, world.measures, log)
         step = machine.step(input, now)
         findings = () if isinstance(input.command, cm.ReviewAppeal) else input.findings
         _audit(step, machine, input.principal, findings, now, user=input.principal.user)
         return step
-    if isinstance(input, Output | Finished | Broke | Left) and (
+    if isinstance(input, Output | GenerationFinished | GenerationFailed | GenerationStopped) and (
         input.findings or (isinstance(input, Output) and input.retracted)
     ):
-        note_findings(input, world.measures, log)
+        record_findings(input, world.measures, log)
         open_ = machine.state.open.get(input.response_id)
         step = machine.step(input, now)
         asked = None if open_ is None else open_.principal
@@ -49,7 +57,7 @@ def _audit(
     now: UnixMs,
     *,
     user: str | None,
-    answer: Output | Finished | Broke | Left | None = None,
+    answer: Output | GenerationFinished | GenerationFailed | GenerationStopped | None = None,
 ) -> None:
     """`by` gave the command; None: it is about `answer`, which an engine wrote for `user`."""
     state = machine.state
@@ -83,10 +91,13 @@ def _audit(
                 row("session.deleted", offset=record.offset)
 
 
-def note_findings(input: Input, measures: Measures, log: Any) -> None:
+def record_findings(input: Input, measures: Metrics, log: Any) -> None:
     """Of a message that came in or an answer that goes out; other inputs have none. `log` knows the session. What an
     appeal says was counted when it was refused."""
-    if not isinstance(input, Command | Output | Finished | Broke | Left) or not input.findings:
+    if (
+        not isinstance(input, Command | Output | GenerationFinished | GenerationFailed | GenerationStopped)
+        or not input.findings
+    ):
         return
     if isinstance(input, Command):
         if isinstance(input.command, cm.ReviewAppeal):
@@ -110,7 +121,7 @@ def note_findings(input: Input, measures: Measures, log: Any) -> None:
         )
 
 
-def note_cases(cases: Sequence[Case], measures: Measures, log: Any) -> None:
+def record_cases(cases: Sequence[Case], measures: Metrics, log: Any) -> None:
     """Review cases that have become durable."""
     for case in cases:
         measures.reviews_opened.add(case.cause, case.direction, case.action, case.about)

@@ -1,7 +1,7 @@
 """What was used: rows, sums and the outbox. One row per response stands in the journal since the transaction of its
 terminal event (`sessions.machine.responses` makes it); here is what may be asked of the rows.
 
-`UsageBooks` is a port beside `Journal`, on the same store: `persistence.usage` implements it for every journal, and
+`UsageStore` is a port beside `Journal`, on the same store: `persistence.usage` implements it for every journal, and
 `tests/contract/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`.
 
 Sums of money are whole picos (`sessions.billing.prices`): a sum of sums is the sum of the rows, whatever the paging.
@@ -69,7 +69,7 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
     cost: int  # picos
 
 
-class UsageBooks(Protocol):
+class UsageStore(Protocol):
     """Errors of every call: Unavailable; `mark_relayed` also OutcomeUnknown. Limits of pages are the callers'."""
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:

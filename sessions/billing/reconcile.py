@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.billing.metering import UsageBooks, UsageEntry
+from sessions.billing.metering import UsageEntry, UsageStore
 from sessions.model import events as ev
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import ResponseId, SessionKey, TenantId
@@ -47,7 +47,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.key.tenant}/{self.key.session} {self.response_id}: {self.what}"
 
 
-class Reconciled(msgspec.Struct):
+class ReconciliationReport(msgspec.Struct):
     """`billed` sums the rows, `logged` the logs. They agree when there is no difference."""
 
     sessions: int = 0
@@ -63,7 +63,7 @@ class Reconciled(msgspec.Struct):
             self.differences.append(Difference(key, response_id, what))
 
 
-class _Told(msgspec.Struct):
+class _LoggedResponse(msgspec.Struct):
     """What the log says of one response."""
 
     created: bool = False
@@ -73,9 +73,9 @@ class _Told(msgspec.Struct):
     rewritten: bool = False  # something was taken back, and its tokens with it
 
 
-async def reconcile(journal: Journal, books: UsageBooks, *, tenant: TenantId | None = None) -> Reconciled:
+async def reconcile(journal: Journal, books: UsageStore, *, tenant: TenantId | None = None) -> ReconciliationReport:
     """Raises Unavailable. `tenant` None: everybody's."""
-    found = Reconciled()
+    found = ReconciliationReport()
     async for key in _keys(books):
         if tenant is None or key.tenant == tenant:
             await _session(journal, books, key, found)
@@ -83,7 +83,7 @@ async def reconcile(journal: Journal, books: UsageBooks, *, tenant: TenantId | N
     return found
 
 
-async def _keys(books: UsageBooks) -> AsyncIterator[SessionKey]:
+async def _keys(books: UsageStore) -> AsyncIterator[SessionKey]:
     after: SessionKey | None = None
     while page := await books.session_keys(after=after, limit=KEYS):
         for key in page:
@@ -91,7 +91,7 @@ async def _keys(books: UsageBooks) -> AsyncIterator[SessionKey]:
         after = page[-1]
 
 
-async def _session(journal: Journal, books: UsageBooks, key: SessionKey, found: Reconciled) -> None:
+async def _session(journal: Journal, books: UsageStore, key: SessionKey, found: ReconciliationReport) -> None:
     rows = await books.of_session(key)
     told = await _read(journal, key)
     if told is None:
@@ -127,7 +127,7 @@ async def _session(journal: Journal, books: UsageBooks, key: SessionKey, found: 
         _compare(found, row, each, used)
 
 
-def _compare(found: Reconciled, entry: UsageEntry, told: _Told, used: dict[str, Any]) -> None:
+def _compare(found: ReconciliationReport, entry: UsageEntry, told: _LoggedResponse, used: dict[str, Any]) -> None:
     row, body = entry.row, told.body
     assert body is not None
     billed = {
@@ -178,8 +178,8 @@ def _add(sums: Sums, row: UsageRow) -> None:
     sums.cost += row.cost
 
 
-async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _Told] | None:
-    told: dict[ResponseId, _Told] = {}
+async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedResponse] | None:
+    told: dict[ResponseId, _LoggedResponse] = {}
     after = 0
     while True:
         page = await journal.read(key, after=after, limit=PAGE_RECORDS, bytes_max=PAGE_BYTES)
@@ -189,17 +189,17 @@ async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _Told] | 
             event, private = record.event, record.private
             match event:
                 case ev.ResponseCreated():
-                    told.setdefault(event.response_id, _Told()).created = True
+                    told.setdefault(event.response_id, _LoggedResponse()).created = True
                 case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                    each = told.setdefault(event.response_id, _Told())
+                    each = told.setdefault(event.response_id, _LoggedResponse())
                     each.body = event.response
                     each.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
                 case ev.ResponseQueued():
                     pass  # the tokens beside it are the message's
                 case ev.ContentRetracted():
-                    told.setdefault(event.response_id, _Told()).rewritten = True
+                    told.setdefault(event.response_id, _LoggedResponse()).rewritten = True
                 case _ if private is not None and private.tokens and isinstance(event, ev.ResponseEvent):
-                    told.setdefault(event.response_id, _Told()).ledger_tokens += len(private.tokens) // 4
+                    told.setdefault(event.response_id, _LoggedResponse()).ledger_tokens += len(private.tokens) // 4
                 case _:
                     pass
         if not page.records:

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from sessions.governance.audit_verify import Check, is_trim
+from sessions.governance.audit_verify import AuditVerifier, is_trim
 from sessions.model.audit import Audited, AuditLog
 from sessions.model.types import TenantId, UnixMs
 
@@ -42,7 +42,7 @@ async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs
 async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) -> int:
     """One transaction's worth."""
     expected = await audit.floor(tenant)
-    check = Check(audit.sealer, tenant, floor=expected)
+    check = AuditVerifier(audit.sealer, tenant, floor=expected)
     start = check.after
     until, last, worth = 0 if expected is None else expected.until, None, False
     ended = check.broken

@@ -23,7 +23,7 @@ _TRIMMED: Final = b'{"action":"audit.trimmed"'  # how such a row's body begins (
 _TRIES: Final = 8  # a floor moves about once an hour
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class AuditVerification(msgspec.Struct, frozen=True, kw_only=True):
     """What checking a chain found. `first_broken` is the number of the first row that is not as it was written;
     `anchor` is to be noted elsewhere. `weak` rows are proven by the stored secret alone, though a key file is given.
 
@@ -42,7 +42,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: int = 0
 
 
-class Check:
+class AuditVerifier:
     """Goes over one chain, page by page: `take` rows in order as they are stored behind `after`, then `finish` with
     the head."""
 
@@ -109,14 +109,14 @@ class Check:
             self._seq, self._prev, self._last = due, row.mac, row
             self._weak += row.key_id != self._sealer.key_id
             if is_trim(row):
-                self._said = _said_by(row)
+                self._said = _trimmed_through(row)
 
-    def finish(self, head: AuditHead | None) -> Verified:
+    def finish(self, head: AuditHead | None) -> AuditVerification:
         """`head` as it was read behind the rows, so that it is never before their last."""
         if self._broken is None:
             self._broken = self._end(head)
         seq, why = self._broken or (None, "")
-        return Verified(
+        return AuditVerification(
             tenant=self._tenant,
             intact=self._broken is None,
             rows=self._seq - self._begin,
@@ -161,24 +161,24 @@ def is_trim(row: AuditRow) -> bool:
     return row.body.startswith(_TRIMMED)
 
 
-def _said_by(row: AuditRow) -> tuple[int, str]:
+def _trimmed_through(row: AuditRow) -> tuple[int, str]:
     detail: dict[str, Any] = msgspec.json.decode(row.body)["detail"]
     return detail["through"], detail["mac"]
 
 
 async def verify(
     log: AuditLog, tenant: TenantId, *, anchors: Mapping[int, str] | None = None, page: int = PAGE_MAX
-) -> Verified:
+) -> AuditVerification:
     """Checks one chain as it is now, rows included that come meanwhile. Raises Unavailable."""
     for _ in range(_TRIES):
         floor = await log.floor(tenant)
-        found = await _checked(log, Check(log.sealer, tenant, anchors, floor), tenant, page)
+        found = await _checked(log, AuditVerifier(log.sealer, tenant, anchors, floor), tenant, page)
         if await log.floor(tenant) == floor:
             return found  # else rows were taken away while they were read
     raise Unavailable("journal_away", "The audit log is trimmed too often to be checked.", retry_after_ms=1000)
 
 
-async def _checked(log: AuditLog, check: Check, tenant: TenantId, page: int) -> Verified:
+async def _checked(log: AuditLog, check: AuditVerifier, tenant: TenantId, page: int) -> AuditVerification:
     after = check.after
     while True:
         while not check.broken and (rows := await log.rows(tenant, after=after, limit=page)):
@@ -190,7 +190,7 @@ async def _checked(log: AuditLog, check: Check, tenant: TenantId, page: int) -> 
 
 
 def parse_anchor(text: str) -> tuple[int, str]:
-    """SEQ:MAC, as `Verified.anchor` says it. Raises ValueError."""
+    """SEQ:MAC, as `AuditVerification.anchor` says it. Raises ValueError."""
     seq, colon, mac = text.partition(":")
     if not colon or not seq.isascii() or not seq.isdigit() or len(mac) != 64 or int(seq) < 1:
         raise ValueError(f"{text!r} is no anchor: SEQ:MAC, as `audit verify` prints it")

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from sessions.billing.metering import UsageBooks, UsageQuery, entry_public
+from sessions.billing.metering import UsageQuery, UsageStore, entry_public
 from sessions.machine.state import State, apply, begin, client_state
 from sessions.model.audit import Audited, AuditLog, public
 from sessions.model.errors import Internal
@@ -42,14 +42,14 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     done_at: UnixMs | None = None
 
 
-class PersonalData(Protocol):
+class EndUserStore(Protocol):
     """End users in the journal's database. Every method raises Unavailable; those that write, OutcomeUnknown too."""
 
     async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
         """Every session of theirs that is stored, deleted and unlisted ones too, in key order."""
         ...
 
-    async def ask(self, erasure: Erasure, audited: Audited) -> Erasure:
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         """Writes an erasure down, with its row of the audit log; one that is under way is returned as it is."""
         ...
 
@@ -71,7 +71,7 @@ class PersonalData(Protocol):
         ...
 
 
-async def heads_of(personal: PersonalData, tenant: TenantId, user: str) -> AsyncIterator[Head]:
+async def heads_of(personal: EndUserStore, tenant: TenantId, user: str) -> AsyncIterator[Head]:
     after: SessionKey | None = None
     while heads := await personal.heads(tenant, user, after=after, limit=PAGE):
         for head in heads:
@@ -79,13 +79,13 @@ async def heads_of(personal: PersonalData, tenant: TenantId, user: str) -> Async
         after = heads[-1].key
 
 
-async def exported(
+async def export_user_data(
     tenant: TenantId,
     user: str,
     *,
-    personal: PersonalData,
+    personal: EndUserStore,
     journal: Journal,
-    usage: UsageBooks,
+    usage: UsageStore,
     audit: AuditLog,
     at: UnixMs,
 ) -> AsyncIterator[dict[str, Any]]:

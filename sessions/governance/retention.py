@@ -25,7 +25,7 @@ AuditDays = Annotated[float, Meta(ge=1, le=36_500)]
 Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """In days. `idle_days` absent: sessions stay until somebody deletes them. `audit_texts`: the audit log holds what
     filters found as it was said, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows of
     the audit log stay for ever."""
@@ -56,10 +56,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`default` is for all tenants that have no table of their own."""
 
-    default: Kept = Kept()
-    tenants: dict[Tenant, Kept] = {}
+    default: RetentionPeriods = RetentionPeriods()
+    tenants: dict[Tenant, RetentionPeriods] = {}
 
-    def of(self, tenant: TenantId) -> Kept:
+    def of(self, tenant: TenantId) -> RetentionPeriods:
         return self.tenants.get(tenant, self.default)
 
     @property

@@ -12,12 +12,12 @@ from sessions.machine.responses import Responses
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Limited, NotFound
-from sessions.model.reviews import APPEALS_MAX, Case, Subject, appealable, case_of, opened
+from sessions.model.reviews import APPEALS_MAX, Case, Subject, appealable, case_of, cases_to_open
 from sessions.model.types import CommandId, ItemId, Principal, ResponseId
 from sessions.model.verdicts import Finding
 
 
-class Reviewing(Responses):
+class Appeals(Responses):
     """Reviews of one session."""
 
     def _review_message(self, input: Command, item_id: ItemId | None) -> None:
@@ -34,7 +34,7 @@ class Reviewing(Responses):
             now=self._now,
             item_id=item_id,
         )
-        self._out.reviews += opened(input.findings, message)
+        self._out.reviews += cases_to_open(input.findings, message)
 
     def _appeal(self, command: cm.ReviewAppeal, input: Command) -> cm.Ok:
         state = self.state
@@ -73,7 +73,7 @@ class Reviewing(Responses):
         )
         return case_of(finding, text, appeal=command.note)
 
-    def _tell(self, command: cm.ReviewTell) -> cm.Ok:
+    def _record_decision(self, command: cm.ReviewNotify) -> cm.Ok:
         """Told once, however often it is asked for."""
         state = self.state
         review = state.reviews.get(command.review_id)
@@ -95,10 +95,10 @@ def _refused(input: Command) -> Finding | None:
     return appealable(input.findings) if input.blocked else None
 
 
-def telling(case: Case) -> tuple[Principal, cm.ReviewTell]:
+def decision_notice(case: Case) -> tuple[Principal, cm.ReviewNotify]:
     """The command that has a session's log say what was decided, and who gives it."""
     assert case.outcome is not None
-    command = cm.ReviewTell(
+    command = cm.ReviewNotify(
         id=CommandId(f"{case.id}.{case.decisions}"),
         session=case.key.session,
         review_id=case.id,

@@ -56,7 +56,7 @@ class Output(msgspec.Struct, frozen=True):
     retracted: Verdict | None = None  # taken back behind all this: a span of the answer's text
 
 
-class Finished(msgspec.Struct, frozen=True):
+class GenerationFinished(msgspec.Struct, frozen=True):
     """A generation ended by itself."""
 
     response_id: ResponseId
@@ -69,7 +69,7 @@ class Finished(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()  # what `Output` has not told
 
 
-class Broke(msgspec.Struct, frozen=True):
+class GenerationFailed(msgspec.Struct, frozen=True):
     """A generation cannot go on: the response fails with this error; where the engine was lost, it begins another."""
 
     response_id: ResponseId
@@ -79,7 +79,7 @@ class Broke(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()  # what `Output` has not told
 
 
-class Left(msgspec.Struct, frozen=True):
+class GenerationStopped(msgspec.Struct, frozen=True):
     """A generation was stopped from outside; what filters had found in it by then and nothing else has told."""
 
     response_id: ResponseId
@@ -111,15 +111,27 @@ class Orphaned(msgspec.Struct, frozen=True):
     """Nobody has read the session's open responses for as long as the policy allows."""
 
 
-class Paused(msgspec.Struct, frozen=True):
+class ResponsesPaused(msgspec.Struct, frozen=True):
     """Nobody reads and the policy is to wait: open responses stay open, their engines stop."""
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class ResponsesResumed(msgspec.Struct, frozen=True):
     """Somebody reads again: open responses without a generation get one."""
 
 
-Input = Command | Output | Finished | Broke | Left | Fitted | Activated | ToolDeadline | Orphaned | Paused | Resumed
+Input = (
+    Command
+    | Output
+    | GenerationFinished
+    | GenerationFailed
+    | GenerationStopped
+    | Fitted
+    | Activated
+    | ToolDeadline
+    | Orphaned
+    | ResponsesPaused
+    | ResponsesResumed
+)
 
 
 # -- what a step asks for ------------------------------------------------------------------------------------------

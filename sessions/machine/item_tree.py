@@ -13,10 +13,10 @@ from sessions.model.types import Item, ItemId, ResponseId
 
 def branch(state: State, leaf: ItemId | None) -> list[Item]:
     """The items from the root to `leaf`."""
-    return list(reversed(list(upwards(state, leaf))))
+    return list(reversed(list(ancestors(state, leaf))))
 
 
-def upwards(state: State, leaf: ItemId | None) -> Iterator[Item]:
+def ancestors(state: State, leaf: ItemId | None) -> Iterator[Item]:
     """The items from `leaf` to the root."""
     while leaf is not None:
         item = state.items[leaf]

@@ -24,28 +24,28 @@ from msgspec import UNSET
 
 from sessions.billing.prices import PriceBook
 from sessions.machine import item_tree
-from sessions.machine.appeals import Reviewing
+from sessions.machine.appeals import Appeals
 from sessions.machine.inputs_effects import (
     Activated,
-    Broke,
     Command,
     Erase,
-    Finished,
     Fitted,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationStopped,
     Input,
-    Left,
     Orphaned,
     Output,
-    Paused,
     Prepared,
-    Resumed,
+    ResponsesPaused,
+    ResponsesResumed,
     Step,
     Stop,
     ToolDeadline,
 )
 from sessions.machine.responses import item_ids_of
 from sessions.machine.state import State
-from sessions.machine.turn_command import Turns, busy
+from sessions.machine.turn_command import TurnCommands, busy_conflict
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import deleted, may_see, not_found
@@ -66,13 +66,13 @@ from sessions.model.types import (
 
 ITEMS_MAX = 20_000
 # What a full session still takes.
-_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ReviewAppeal | cm.ReviewTell
+_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ReviewAppeal | cm.ReviewNotify
 # What is put into a log under names that follow from its id.
 _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
 QUEUE_MAX = 8
 
 
-class Machine(Turns, Reviewing):
+class Machine(TurnCommands, Appeals):
     """One session's machine. Owned by its actor; not thread-safe; see the module's docstring."""
 
     def __init__(
@@ -109,11 +109,11 @@ class Machine(Turns, Reviewing):
                 return
             case Command():
                 self._command(input)
-            case Finished():
+            case GenerationFinished():
                 self._finished(input)
-            case Broke():
+            case GenerationFailed():
                 self._broke(input)
-            case Left():
+            case GenerationStopped():
                 self._review(input)
             case Fitted():
                 if self._current(input.response_id, input.generation) is not None:
@@ -128,12 +128,12 @@ class Machine(Turns, Reviewing):
             case Orphaned():
                 for open_ in list(self.state.open.values()):
                     self._end_incomplete(open_, "orphaned")
-            case Paused():
+            case ResponsesPaused():
                 self._paused = frozenset(self.state.open)
                 for open_ in self.state.open.values():
                     self._generations.pop(open_.id, None)
                     self._out.effects.append(Stop(open_.id))
-            case Resumed():
+            case ResponsesResumed():
                 self._start_all()
             case _:
                 assert_never(input)
@@ -198,7 +198,7 @@ class Machine(Turns, Reviewing):
         state, command, prepared = self.state, input.command, input.prepared
         if isinstance(command, cm.SessionCreate):
             return self._create(principal, command)
-        if state.info is None and cm.making(command) is not None:
+        if state.info is None and cm.session_settings_of(command) is not None:
             assert isinstance(command, cm.TurnCreate)
             return self._turn(principal, command, input.prepared_items)
         if state.info is None or not may_see(principal, state.key, state.user):
@@ -226,8 +226,8 @@ class Machine(Turns, Reviewing):
                 return self._erase(command)
             case cm.ReviewAppeal():
                 return self._appeal(command, input)
-            case cm.ReviewTell():
-                return self._tell(command)
+            case cm.ReviewNotify():
+                return self._record_decision(command)
             case cm.SessionUpdate():
                 return self._update(command)
             case cm.SessionDelete():
@@ -246,7 +246,9 @@ class Machine(Turns, Reviewing):
             return True
         if any(item_id in state.items for item_id in item_ids_of(state.key, principal, command)):
             return True
-        return cm.making(command) is not None and state.key.session == derived_session_id(principal, command.id)
+        return cm.session_settings_of(command) is not None and state.key.session == derived_session_id(
+            principal, command.id
+        )
 
     def _create(self, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
         state = self.state
@@ -307,7 +309,7 @@ class Machine(Turns, Reviewing):
             raise BadInput("invalid_request", "Only messages that were sent can be edited.", param="item_id")
         blocked = item_tree.blocker(self.state, edited.parent_id, implied=False)
         if blocked is not None:
-            raise busy(blocked[1])
+            raise busy_conflict(blocked[1])
         item = Message(
             id=self._item_id(principal, command),
             parent_id=edited.parent_id,
@@ -360,7 +362,7 @@ class Machine(Turns, Reviewing):
     ) -> cm.Ok:
         after, code = blocked
         if not command.queue:
-            raise busy(code)
+            raise busy_conflict(code)
         if len(self.state.queue) >= QUEUE_MAX:
             raise Overloaded("queue_full", f"{QUEUE_MAX} responses wait in this session already.", retry_after_ms=1_000)
         response_id = self._response_id(principal, command.id)

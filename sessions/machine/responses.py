@@ -19,9 +19,9 @@ from sessions.machine import event_writer, item_tree
 from sessions.machine.inputs_effects import (
     Activated,
     ArmToolDeadline,
-    Broke,
-    Finished,
-    Left,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationStopped,
     Output,
     Prepared,
     Start,
@@ -33,7 +33,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, SessileError
 from sessions.model.journal_types import UsageRow
-from sessions.model.reviews import Subject, opened
+from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
     FunctionCallOutput,
     IncompleteReason,
@@ -86,7 +86,7 @@ def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand)
             return ()
 
 
-def quarantined() -> SessileError:
+def quarantined_error() -> SessileError:
     return SessileError(
         "quarantined", "This response was given up: its server ended several times while working on it."
     )
@@ -348,7 +348,7 @@ class Responses:
                 ev.Private(findings=findings) if findings and not input.pieces else None,
             )
 
-    def _review(self, input: Output | Finished | Broke | Left) -> None:
+    def _review(self, input: Output | GenerationFinished | GenerationFailed | GenerationStopped) -> None:
         """Opens the cases that findings of an answer ask for, whether or not its run is still the present one."""
         if not any(each.review for each in input.findings):
             return
@@ -365,9 +365,9 @@ class Responses:
             now=self._now,
             response_id=name,
         )
-        self._out.reviews += opened(input.findings, answer, known=of.findings)
+        self._out.reviews += cases_to_open(input.findings, answer, known=of.findings)
 
-    def _finished(self, input: Finished) -> None:
+    def _finished(self, input: GenerationFinished) -> None:
         self._review(input)
         open_ = self._current(input.response_id, input.generation)
         if open_ is None:
@@ -386,7 +386,7 @@ class Responses:
             findings=input.findings,
         )
 
-    def _broke(self, input: Broke) -> None:
+    def _broke(self, input: GenerationFailed) -> None:
         self._review(input)
         open_ = self._current(input.response_id, input.generation)
         if open_ is None:
@@ -395,7 +395,7 @@ class Responses:
             self._end(open_, "failed", input.usage, error=input.error, findings=input.findings)
         elif input.generation > self._runs_lost and self.state.recoveries >= RECOVERIES_MAX:
             others = [each for each in self.state.open.values() if each is not open_]
-            self._end(open_, "failed", input.usage, error=quarantined(), findings=input.findings)
+            self._end(open_, "failed", input.usage, error=quarantined_error(), findings=input.findings)
             self._out.effects += [Stop(each.id) for each in others]
             self._give_up(others)
         else:
@@ -407,7 +407,7 @@ class Responses:
     def _give_up(self, all_open: list[Open]) -> None:
         """One of them keeps ending whoever works on it."""
         for open_ in all_open:
-            self._end(open_, "failed", self._used(open_), error=quarantined())
+            self._end(open_, "failed", self._used(open_), error=quarantined_error())
 
     def _activated(self, input: Activated) -> None:
         """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""

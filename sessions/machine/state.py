@@ -194,7 +194,7 @@ def apply(state: State, record: ev.Record) -> None:
             _retract(state, event)
             open_ = state.open.get(event.response_id)
             if open_ is not None and private is not None:
-                _found(open_, private.findings)
+                _add_findings(open_, private.findings)
         case ev.ReviewAppealed():
             review = _review(state, event)
             review.appealed, review.outcome = True, None  # what was decided before is open again
@@ -268,14 +268,14 @@ def _review(state: State, event: ev.ReviewAppealed | ev.ReviewDecided) -> Review
     return state.reviews.setdefault(event.review_id, Review(category=event.category, response_id=event.response_id))
 
 
-def _found(of: Open | Answer, findings: tuple[Finding, ...]) -> None:
+def _add_findings(of: Open | Answer, findings: tuple[Finding, ...]) -> None:
     if findings:
         of.findings = (*of.findings, *findings)[-FINDINGS_MAX:]
 
 
 def _released(open_: Open, private: ev.Private | None) -> None:
     if private is not None:
-        _found(open_, private.findings)
+        _add_findings(open_, private.findings)
         open_.tokens += private.tokens
         open_.fingerprint = private.fingerprint or open_.fingerprint
         open_.tail = private.tail
@@ -312,8 +312,8 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         answer.reason = str(body.incomplete_details.get("reason", ""))
     if private is not None:
         answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
-        _found(answer, ended.findings if ended is not None else ())
-        _found(answer, private.findings)
+        _add_findings(answer, ended.findings if ended is not None else ())
+        _add_findings(answer, private.findings)
     state.answers[body.id] = answer
     if not body.output and body.id in state.cuts and body.parent_id is not None:
         state.cuts[body.parent_id] = state.cuts.pop(body.id)

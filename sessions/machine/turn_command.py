@@ -35,7 +35,7 @@ from sessions.model.types import (
 ERASED = "deleted"  # the category of what a client had erased
 
 
-class Turns(Responses):
+class TurnCommands(Responses):
     """How sessions begin, and turns that bring everything along."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Turns(Responses):
             answering=turn.response_id if turn is not None else None,
         )
         if blocked is not None:
-            raise busy(blocked[1])
+            raise busy_conflict(blocked[1])
         if turn is not None and (missing := set(turn.missing) - answers):
             raise BadInput("invalid_request", f"No tool output found for function call {min(missing)}.", param="input")
         if state.info is None:
@@ -153,7 +153,7 @@ class Turns(Responses):
         open_ = self.state.open.get(response_id)
         answer = self.state.answers.get(response_id)
         if open_ is not None:
-            raise busy("response_in_progress")
+            raise busy_conflict("response_in_progress")
         if answer is None:
             raise NotFound(
                 "response_not_found", f"There is no response {response_id!r} here.", param="previous_response_id"
@@ -167,7 +167,7 @@ class Turns(Responses):
     def _erase(self, command: cm.ResponseErase) -> cm.Ok:
         state, response_id = self.state, command.response_id
         if response_id in state.open:
-            raise busy("response_in_progress")
+            raise busy_conflict("response_in_progress")
         answer = state.answers.get(response_id)
         if answer is None:
             raise NotFound("response_not_found", f"There is no response {response_id!r} here.", param="response_id")
@@ -230,7 +230,7 @@ def _answers(command: cm.TurnCreate) -> set[CallId]:
     return {item.call_id for item in command.items if isinstance(item, cm.NewOutput)}
 
 
-def busy(code: str) -> Conflict:
+def busy_conflict(code: str) -> Conflict:
     text = {
         "response_in_progress": "A response on this branch is in progress; wait for its end, or send `queue: true`.",
         "tools_pending": "A turn on this branch waits for tool outputs; send them, or send `queue: true`.",

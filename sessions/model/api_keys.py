@@ -69,7 +69,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ApiKeyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a new key is to be."""
 
     tenant: str
@@ -88,7 +88,9 @@ USUAL_SCOPES: Final[dict[Authority, tuple[Scope, ...]]] = {
 """An operator's key does not chat: who runs the place needs no way into conversations of their own making."""
 
 
-def make(wanted: Wanted, random_bytes: bytes, *, now: UnixMs, created_by: str = "") -> tuple[ApiKey, str]:
+def make_api_key(
+    wanted: ApiKeyRequest, random_bytes: bytes, *, now: UnixMs, created_by: str = ""
+) -> tuple[ApiKey, str]:
     """A new key and how it is written, which is told once. `random_bytes` has 40. Raises BadInput, which says what is
     wrong with `wanted`.
 
@@ -130,7 +132,7 @@ def check_name(name: str) -> bool:
     return _NAME.match(name) is not None
 
 
-def split(written: str) -> tuple[str, str] | None:
+def parse_key(written: str) -> tuple[str, str] | None:
     """A key's id and secret; None for what is not written like one."""
     found = _KEY.match(written)
     return (found[1], found[2]) if found else None
@@ -143,7 +145,7 @@ def digest_of(secret: str) -> bytes:
 _NOBODY: Final = bytes(32)
 
 
-def opens(key: ApiKey | None, secret: str) -> bool:
+def secret_matches(key: ApiKey | None, secret: str) -> bool:
     """True when `secret` is the key's. Takes the same time for a key that does not exist."""
     right = hmac.compare_digest(_NOBODY if key is None else key.digest, digest_of(secret))
     return right and key is not None
@@ -153,7 +155,7 @@ def _letters(data: bytes) -> str:
     return b32encode(data).decode().rstrip("=").lower()
 
 
-class ApiKeys(Protocol):
+class ApiKeyStore(Protocol):
     """Where keys are stored, in the journal's database. Every method raises Unavailable."""
 
     async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
@@ -172,9 +174,9 @@ class ApiKeys(Protocol):
         ...
 
 
-def taken() -> Conflict:
+def key_id_conflict() -> Conflict:
     return Conflict("idempotency_conflict", "There is a key of this id already.")
 
 
-def too_many() -> Limited:
+def too_many_keys() -> Limited:
     return Limited("rate_limited", f"There are {KEYS_MAX} keys; revoke some.", retryable=False)

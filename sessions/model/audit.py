@@ -115,7 +115,7 @@ class AuditFloor(NamedTuple):
     seal: bytes
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """A row before it has its place in a chain."""
 
     tenant: TenantId
@@ -201,7 +201,7 @@ class Sealer:
 
     # -- making -----------------------------------------------------------------------------------------------------
 
-    def entry(self, tenant: TenantId, audited: Audited) -> Entry:
+    def entry(self, tenant: TenantId, audited: Audited) -> AuditEntry:
         by = audited.by
         body: dict[str, Json] = {"action": audited.action}
         if by is None:
@@ -219,7 +219,7 @@ class Sealer:
             body["detail"] = dict(audited.detail)
         if audited.findings:
             body["findings"] = [self._finding(tenant, each) for each in audited.findings]
-        return Entry(tenant, audited.at, about, msgspec.json.encode(body))
+        return AuditEntry(tenant, audited.at, about, msgspec.json.encode(body))
 
     def _finding(self, tenant: TenantId, found: Finding) -> dict[str, Json]:
         names = ("category", "action", "start", "end", "score", "model", "policy")
@@ -241,7 +241,7 @@ class Sealer:
     def text_hash(self, tenant: TenantId, text: str) -> str:
         return _hmac(self._current.texts, tenant, text.encode("utf-8", "surrogatepass")).hex()
 
-    def chained(self, head: AuditHead | None, entries: Iterable[Entry]) -> tuple[list[AuditRow], AuditHead]:
+    def chained(self, head: AuditHead | None, entries: Iterable[AuditEntry]) -> tuple[list[AuditRow], AuditHead]:
         """The rows behind `head`, of one tenant, and the head behind them. There must be at least one."""
         seq, prev = (0, NOTHING) if head is None else (head.seq, head.mac)
         rows: list[AuditRow] = []
@@ -298,5 +298,5 @@ def public(row: AuditRow) -> dict[str, Any]:
     return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}
 
 
-def of_session(action: Action, key: SessionKey, at: UnixMs, by: Principal | None, user: str | None) -> Audited:
+def session_audit(action: Action, key: SessionKey, at: UnixMs, by: Principal | None, user: str | None) -> Audited:
     return Audited(action=action, at=at, by=by, user=user, session=key.session)

@@ -60,7 +60,7 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 
 def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
     """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
-    see a case is not to read its session: for that `visible` is asked. Raises Forbidden."""
+    see a case is not to read its session: for that `demand_visible` is asked. Raises Forbidden."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "review")
@@ -105,7 +105,7 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
     return principal.user is None or principal.role != "user" or principal.user == user
 
 
-def visible(principal: Principal, key: SessionKey, user: str | None) -> None:
+def demand_visible(principal: Principal, key: SessionKey, user: str | None) -> None:
     """For whoever reads: may this session be read by this principal? Raises Forbidden for a key that may read nothing,
     NotFound for a session that is not theirs."""
     demand(principal, "read")

@@ -192,7 +192,7 @@ class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.era
     response_id: ResponseId
 
 
-class ReviewTell(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
+class ReviewNotify(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
     """What a reviewer decided, for the log."""
 
     id: Ulid
@@ -218,11 +218,11 @@ ClientCommand = (
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 
-ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewTell
+ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewNotify
 """What an actor answers."""
 
 
-def making(command: ActorCommand) -> SessionCreate | SessionSettings | None:
+def session_settings_of(command: ActorCommand) -> SessionCreate | SessionSettings | None:
     """How the command makes its session where there is none; None: it needs one."""
     if isinstance(command, TurnCreate):
         return command.create

@@ -17,7 +17,7 @@ def _fetch(uri: str) -> Json:
     raise ValueError(f"{uri} is another document")
 
 
-def compiled(schema: dict[str, Json]) -> jsonschema_rs.Validator:
+def compile_schema(schema: dict[str, Json]) -> jsonschema_rs.Validator:
     """A validator. Raises ValueError with the reason when `schema` is not a usable JSON schema."""
     try:
         return jsonschema_rs.validator_for(schema, retriever=_fetch, pattern_options=jsonschema_rs.RegexOptions())
@@ -25,7 +25,7 @@ def compiled(schema: dict[str, Json]) -> jsonschema_rs.Validator:
         raise ValueError(str(exc).partition("\n")[0][:PROBLEM_CHARS_MAX]) from exc
 
 
-def problem(validator: jsonschema_rs.Validator, value: Json) -> str | None:
+def schema_problem(validator: jsonschema_rs.Validator, value: Json) -> str | None:
     """What is wrong with a value, for people; None when it fits."""
     for error in validator.iter_errors(value):
         where = ".".join(str(part) for part in error.instance_path)

@@ -96,7 +96,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return "open" if self.state == "claimed" and self.claimed_until <= now else self.state
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class ReviewQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which cases; None: whatever. `state` as they stand at `now`."""
 
     now: UnixMs
@@ -107,7 +107,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     appealed: bool | None = None
 
 
-class Place(NamedTuple):
+class ReviewPosition(NamedTuple):
     """Where a page of cases ends: oldest first."""
 
     opened_at: int
@@ -121,12 +121,12 @@ class Tidied(NamedTuple):
     crowded: int
 
 
-class ReviewBooks(Protocol):
+class ReviewStore(Protocol):
     """The cases of a journal, beside what appends write. All raise Unavailable; writes OutcomeUnknown too."""
 
     async def find(self, review_id: ReviewId) -> Case | None: ...
 
-    async def page(self, query: Query, *, after: Place | None, limit: int) -> list[Case]:
+    async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
         """Oldest first, without their texts."""
         ...
 
@@ -140,11 +140,11 @@ class ReviewBooks(Protocol):
         """By who claims it. Raises NotFound, Conflict."""
         ...
 
-    async def untold(self, *, limit: int) -> list[Case]:
+    async def undelivered(self, *, limit: int) -> list[Case]:
         """Decided, and the session's log does not say so yet."""
         ...
 
-    async def mark_told(self, review_id: ReviewId, *, decision: int) -> None: ...
+    async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None: ...
 
     async def tidy(self, *, now: UnixMs) -> Tidied: ...
 
@@ -172,7 +172,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     item_id: ItemId | None = None
 
 
-def opened(findings: Iterable[Finding], of: Subject, *, known: Sequence[Finding] = ()) -> list[Case]:
+def cases_to_open(findings: Iterable[Finding], of: Subject, *, known: Sequence[Finding] = ()) -> list[Case]:
     """The cases that findings marked for review open; not for what `known` ones of the same text have opened."""
     seen = {(each.about, each.action) for each in known if each.review}
     cases = []
@@ -239,7 +239,7 @@ def command_mark(command_id: str, by: str, *said: str) -> str:
     return f"{hashlib.blake2b(f'{by}{chr(0)}{command_id}'.encode(), digest_size=12).hexdigest()}.{digest}"
 
 
-def repeated(case: Case | None, review_id: ReviewId, command: str, last: str) -> Case | None:
+def repeated_decision(case: Case | None, review_id: ReviewId, command: str, last: str) -> Case | None:
     """The answer to a command that was carried out before; None: it was not. Raises NotFound, Conflict."""
     if case is None:
         raise review_not_found(review_id)

@@ -21,18 +21,25 @@ import structlog
 
 from sessions.limits import Share
 from sessions.machine import event_writer
-from sessions.machine.inputs_effects import Broke, Finished, Fitted, Input, Left, Output
+from sessions.machine.inputs_effects import (
+    Fitted,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationStopped,
+    Input,
+    Output,
+)
 from sessions.machine.state import Open
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.generation import Finish, GenerationRequest
 from sessions.model.types import Json, Message, Principal, ResponseId, Sampling, SessionKey, Tool, Usage, unpack_tokens
 from sessions.model.verdicts import Finding, Verdict
 from sessions.ports import Engine, FilterSet
-from sessions.turn.ledger import Ledger, Plan
+from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_pipeline import OutputPipeline, Release
-from sessions.turn.run_timing import Pace
-from sessions.turn.tool_call_parser import Passed, ToolCalls, constrained, forced
+from sessions.turn.run_timing import RunTiming
+from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, constrained_output, forced_tools
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +47,7 @@ RESTARTS_MAX = 16
 EndReason = Literal["stop", "max_output_tokens", "content_filter"]
 
 
-class TurnLimits(msgspec.Struct, frozen=True):
+class GenerationLimits(msgspec.Struct, frozen=True):
     rollup_s: float = 0.025
     rollup_bytes: int = 512
 
@@ -48,7 +55,7 @@ class TurnLimits(msgspec.Struct, frozen=True):
 class Inbox(Protocol):
     """What a turn needs of its actor."""
 
-    def ready(self, turn: Turn) -> None:
+    def ready(self, turn: GenerationTask) -> None:
         """There is something to take. Called once per take."""
 
     def post(self, input: Input) -> None:
@@ -65,7 +72,7 @@ def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-class Turn:
+class GenerationTask:
     """The run of one generation of one response."""
 
     def __init__(
@@ -79,10 +86,10 @@ class Turn:
         engine: Engine,
         filters: FilterSet,
         inbox: Inbox,
-        limits: TurnLimits,
+        limits: GenerationLimits,
         model: str = "",
         share: Share | None = None,
-        measures: Measures,
+        measures: Metrics,
     ) -> None:
         """`model`: the smaller one's name where that is to write; "": the engine's own."""
         self.response_id = open_.id
@@ -99,7 +106,7 @@ class Turn:
         self._model = model
         self._share = share or Share()
         self._loop = asyncio.get_running_loop()
-        self._calls: ToolCalls | None = None  # the stage of this run, where tools may be called
+        self._calls: ToolCallParser | None = None  # the stage of this run, where tools may be called
         self._said = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)
         self._pieces: list[event_writer.Piece] = []  # what it let through
         self._texts: list[str] = []
@@ -118,7 +125,7 @@ class Turn:
         self._seen = 0  # tokens that the engine made for this run
         self._unsaid = 0  # of them, those that it ended on in the middle of a character: nobody gets them
         self._filters_s = measures.filter_s.of("output")
-        self._pace = Pace(measures, self._loop.time, whole=not open_.tokens, priority=self._share.priority)
+        self._pace = RunTiming(measures, self._loop.time, whole=not open_.tokens, priority=self._share.priority)
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class Turn:
             self._inbox.prompted(self.response_id, usage.input_tokens, 0)
             await self._generate(plan)
         except SessileError as error:
-            self._broke(self._as_asked(error), usage)
+            self._broke(self._explain_schema_error(error), usage)
         except Exception as error:  # whatever an engine does becomes this response's failure
             log.exception("engine_failed", session=self._key.session, response=self.response_id)
             failure = Internal("engine_failed", "The engine failed while it wrote this answer.")
@@ -142,7 +149,7 @@ class Turn:
         except asyncio.CancelledError:
             self._flush()  # what was released is written, unless the response has ended or runs elsewhere
             if self._findings and not self._told:
-                self._inbox.post(Left(self.response_id, self.generation, self._take_findings()))
+                self._inbox.post(GenerationStopped(self.response_id, self.generation, self._take_findings()))
             raise
         finally:
             self._disarm()
@@ -159,7 +166,7 @@ class Turn:
         """The engine has said something."""
         return self._seen > 0
 
-    def _as_asked(self, error: SessileError) -> SessileError:
+    def _explain_schema_error(self, error: SessileError) -> SessileError:
         """What an engine has against a schema, in the words of who sent it: it may have been made of tools."""
         if error.code != "invalid_schema" or not self._must_call:
             return error
@@ -173,13 +180,13 @@ class Turn:
         self._flush()
         usage = msgspec.structs.replace(usage, output_tokens=usage.output_tokens + self._seen)
         findings = () if self._told else self._take_findings()  # what the actor is about to take carries them
-        self._inbox.post(Broke(self.response_id, self.generation, error, usage, findings))
+        self._inbox.post(GenerationFailed(self.response_id, self.generation, error, usage, findings))
 
-    async def _generate(self, plan: Plan) -> None:
+    async def _generate(self, plan: PromptPlan) -> None:
         """Runs the engine, again from the released text where a filter rewrote it."""
         sampling = asked = self._open.sampling
         if self._must_call:
-            asked = msgspec.structs.replace(sampling, text=constrained(sampling, self._must_call))
+            asked = msgspec.structs.replace(sampling, text=constrained_output(sampling, self._must_call))
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
         withheld = recomputed = 0
         first_cached: int | None = None
@@ -231,7 +238,7 @@ class Turn:
                         release = pipeline.finish()
                     else:
                         self._seen += len(part.tokens)
-                        self._pace.came(len(part.tokens))
+                        self._pace.record_tokens(len(part.tokens))
                         release = pipeline.feed(part)
                     if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                         if release is not None:
@@ -281,17 +288,19 @@ class Turn:
 
     @property
     def _must_call(self) -> tuple[Tool, ...]:
-        return forced(self._open.sampling, self._ledger.tools) if self._engine.info.tool_format == "hermes" else ()
+        return (
+            forced_tools(self._open.sampling, self._ledger.tools) if self._engine.info.tool_format == "hermes" else ()
+        )
 
     @property
     def _call_ended(self) -> bool:
         return self._calls is not None and self._calls.ended
 
-    def _stage(self, sampling: Sampling) -> ToolCalls | None:
+    def _stage(self, sampling: Sampling) -> ToolCallParser | None:
         tools = self._ledger.tools
         if not tools or sampling.tool_choice == "none" or self._engine.info.tool_format != "hermes":
             return None
-        return ToolCalls(
+        return ToolCallParser(
             tools,
             tail=self._tail,
             said=self._said,
@@ -300,7 +309,7 @@ class Turn:
         )
 
     def _end(
-        self, reason: EndReason, plan: Plan, cached: int, recomputed: int, withheld: int, refusal: str = ""
+        self, reason: EndReason, plan: PromptPlan, cached: int, recomputed: int, withheld: int, refusal: str = ""
     ) -> None:
         if self._calls is not None:
             self._take_in(self._calls.finish(reason), ())
@@ -315,7 +324,7 @@ class Turn:
             cached_tokens=min(cached, plan.num_input),
         )
         self._inbox.post(
-            Finished(
+            GenerationFinished(
                 self.response_id,
                 self.generation,
                 reason,
@@ -329,7 +338,7 @@ class Turn:
 
     # -- roll-up -----------------------------------------------------------------------------------------------
 
-    def _take_in(self, passed: Passed, logprobs: tuple[Json, ...]) -> None:
+    def _take_in(self, passed: ParsedRelease, logprobs: tuple[Json, ...]) -> None:
         """What the stage let through; texts of one kind are laid together."""
         if passed.tokens:
             self._tokens.append(passed.tokens)

@@ -40,7 +40,7 @@ from sessions.ports import ChatMessage, Tokenizer
 from sessions.turn.context_fitting import Segment, fit, too_long
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PromptPlan(msgspec.Struct, frozen=True):
     """What an engine is to run for a response, and whether a new context cut must be journaled first."""
 
     prompt: array[int]
@@ -80,7 +80,7 @@ class Ledger:
             raise too_long(len(tokens), room)
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
 
-    async def plan(self, open_: Open) -> Plan:
+    async def plan(self, open_: Open) -> PromptPlan:
         """The prompt of a response: opening + kept items + answer opening + what it has said already.
 
         Raises BadInput `context_length_exceeded` when it does not fit.
@@ -90,7 +90,7 @@ class Ledger:
         pieces: list[tuple[Segment, Tokens]] = []
         for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
             if made_by is None:
-                pieces.extend([self._piece(told, await self._told(told)) for told in _told_together(group)])
+                pieces.extend([self._piece(told, await self._render_group(told)) for told in _group_by_message(group)])
             else:
                 items = tuple(group)
                 pieces.append(self._piece(items, await self._answer(items)))
@@ -114,7 +114,7 @@ class Ledger:
         prompt.extend(emitted)
         room = window - len(prompt)
         left = min(room, wanted - len(emitted)) if wanted is not None else room
-        return Plan(
+        return PromptPlan(
             prompt=prompt,
             emitted=emitted,
             shared_prefix=len(opening),
@@ -136,8 +136,8 @@ class Ledger:
             if made_by is not None:
                 prompt.extend(await self._answer(tuple(group)))
             else:
-                for told in _told_together(group):
-                    prompt.extend(await self._told(told))
+                for told in _group_by_message(group):
+                    prompt.extend(await self._render_group(told))
         return prompt
 
     def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
@@ -161,7 +161,7 @@ class Ledger:
             made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
         return made
 
-    async def _told(self, items: tuple[Item, ...]) -> Tokens:
+    async def _render_group(self, items: tuple[Item, ...]) -> Tokens:
         """What a client told: a message, or an answer with calls that it brought along, rendered as a whole."""
         if not isinstance(items[-1], FunctionCall):
             return await self._message(items[0])
@@ -228,13 +228,13 @@ class Ledger:
 
     def name_of(self, call_id: CallId, leaf: ItemId | None) -> str | None:
         """The function that a call named: the nearest one on the branch that ends in `leaf`."""
-        for item in item_tree.upwards(self._state, leaf):
+        for item in item_tree.ancestors(self._state, leaf):
             if isinstance(item, FunctionCall) and item.call_id == call_id:
                 return item.name
         return None
 
 
-def _told_together(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
     """What clients told, message by message: calls belong to the answer that they stand behind."""
     told: tuple[Item, ...] = ()
     for item in items:

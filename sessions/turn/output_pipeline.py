@@ -126,14 +126,14 @@ class OutputPipeline:
             self.closing = "stop" if stopped else "end"
             return release
         if self._filters and (release is None or not (release.ended or release.restart)):
-            release = _joined(release, self._ask(None))
+            release = _joined(release, self._run_filters(None))
         return self._stopped(release) if stopped else release
 
     async def close(self) -> Release | None:
         """Once `closing` is set and what came with it was accepted: waits for the late filters, and ends."""
         for each in self._late:
             await each.settle()
-        release = self._ask(None)
+        release = self._run_filters(None)
         return self._stopped(release) if self.closing == "stop" else release
 
     def take_findings(self) -> list[Finding]:
@@ -152,9 +152,9 @@ class OutputPipeline:
         self._cleared = max(self._cleared, limit)
         if not self._filters:
             return self._release(limit) if limit > self._released else None
-        return self._ask(text) if text else None
+        return self._run_filters(text) if text else None
 
-    def _ask(self, text: str | None) -> Release | None:
+    def _run_filters(self, text: str | None) -> Release | None:
         """Gives the filters more text, or its end (None): the earliest limit, or the verdict at the earliest place."""
         limit = self._cleared
         for index, each in enumerate(self._filters):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sessions.machine.inputs_effects import Step
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import Attributes
@@ -19,10 +19,10 @@ from sessions.tracing import Attributes
 ENDS_BY_ITSELF: Final = ("max_output_tokens",)
 
 
-class Pace:
+class RunTiming:
     __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_priority", "_started_at", "_whole")
 
-    def __init__(self, measures: Measures, now: Callable[[], float], *, whole: bool, priority: int = 5) -> None:
+    def __init__(self, measures: Metrics, now: Callable[[], float], *, whole: bool, priority: int = 5) -> None:
         """Begins now. `now` is the loop's time; `priority` says which targets it is to meet."""
         self._measures = measures
         self._now = now
@@ -32,7 +32,7 @@ class Pace:
         self._first_at = self._last_at = 0.0
         self._num_tokens = 0
 
-    def came(self, num_tokens: int) -> None:
+    def record_tokens(self, num_tokens: int) -> None:
         """The engine has given out `num_tokens` at once."""
         now = self._now()
         if self._num_tokens:
@@ -77,7 +77,7 @@ class Pace:
             measures.in_target.add("true" if met else "false")
 
 
-def count_ended(measures: Measures, tenant: TenantId, step: Step, appended_s: float) -> None:
+def count_ended(measures: Metrics, tenant: TenantId, step: Step, appended_s: float) -> None:
     """Counts the responses that ended with a step that is durable, and ends their traces. `appended_s`: how long making
     it durable took."""
     for row in step.usage:

@@ -27,7 +27,7 @@ from typing import Final, Literal, NamedTuple
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
-from sessions.model.json_schema import compiled, problem
+from sessions.model.json_schema import compile_schema, schema_problem
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
@@ -43,7 +43,7 @@ _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "a
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
-class Passed(NamedTuple):
+class ParsedRelease(NamedTuple):
     """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those."""
 
     pieces: tuple[event_writer.Piece, ...]
@@ -51,7 +51,7 @@ class Passed(NamedTuple):
     tail: str
 
 
-def forced(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
     """The functions one of which must be called; none where the model is free."""
     match sampling.tool_choice:
         case "required":
@@ -61,7 +61,7 @@ def forced(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
     return ()
 
 
-def constrained(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
+def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
     """The engine's grammar for a call that must be made: the object between the tags, and nothing around it."""
     shapes: list[Json] = [
         {
@@ -76,7 +76,7 @@ def constrained(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
     return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
 
 
-class ToolCalls:
+class ToolCallParser:
     """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid`."""
 
     def __init__(
@@ -106,13 +106,13 @@ class ToolCalls:
         if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
             self._text, self._said = "", True
 
-    def accept(self, release: Release) -> Passed:
+    def accept(self, release: Release) -> ParsedRelease:
         self._tokens += release.tokens
         self._since += release.text
         self._tail = release.tail
         return self._passed(self._feed(release.text))
 
-    def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> Passed:
+    def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
         """The answer has ended: what was held back goes on as what it is. A call that is not whole is an error where
         the model ended by itself."""
         pieces: list[event_writer.Piece] = []
@@ -126,13 +126,13 @@ class ToolCalls:
             self._text, self._skipped = "", 0
         return self._passed(pieces)
 
-    def _passed(self, pieces: list[event_writer.Piece]) -> Passed:
+    def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """What is not written is not remembered: the ledger ends with the last thing that went on."""
         held = self._skipped + len(self._text)
         if self._inside or held:
-            return Passed(tuple(pieces), b"", self._since[: len(self._since) - held])
+            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - held])
         tokens, self._tokens, self._since = self._tokens, b"", self._tail
-        return Passed(tuple(pieces), tokens, self._tail)
+        return ParsedRelease(tuple(pieces), tokens, self._tail)
 
     def _feed(self, text: str) -> list[event_writer.Piece]:
         pieces: list[event_writer.Piece] = []
@@ -256,10 +256,10 @@ def _check(tool: Tool, arguments: str) -> None:
     if tool.parameters is None:
         return
     try:
-        validator = compiled(tool.parameters)
+        validator = compile_schema(tool.parameters)
     except ValueError as exc:
         raise _invalid(tool.name, f"its schema is none: {exc}") from exc
-    wrong = problem(validator, value)
+    wrong = schema_problem(validator, value)
     if wrong is not None:
         raise _invalid(tool.name, wrong)
 

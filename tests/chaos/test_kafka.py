@@ -14,8 +14,8 @@ import pytest
 
 from bench.kafka_broker import Broker, Consumer
 from bench.support import Server
-from tests.chaos.proxy import Proxy
-from tests.contract.directories import free_port
+from tests.support.chaos.proxy import Proxy
+from tests.support.directories import free_port
 
 PATIENCE_S = 60.0
 

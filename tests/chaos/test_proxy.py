@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos.proxy import BUFFER_BYTES, Flow, Proxy
+from tests.support.chaos.proxy import BUFFER_BYTES, Flow, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 10.0
@@ -323,7 +323,7 @@ async def test_stopping_ends_everything(echo: Echo) -> None:
 
 async def test_it_is_a_command_too(echo: Echo) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.chaos.proxy", "--target", f"127.0.0.1:{echo.port}"),
+        *(sys.executable, "-m", "tests.support.chaos.proxy", "--target", f"127.0.0.1:{echo.port}"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,

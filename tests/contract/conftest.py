@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sessions.ports import Journal
-from tests.contract.journals import KINDS, Bed, a_bed
+from tests.support.journals import KINDS, Bed, a_bed
 
 if TYPE_CHECKING:
-    from tests.contract.directories import Server
+    from tests.support.directories import Server
 
 
 @pytest.fixture(params=KINDS)
@@ -33,7 +33,7 @@ async def journal(bed: Bed) -> AsyncIterator[Journal]:
 
 @pytest.fixture(scope="module")
 def one_valkey() -> Iterator[list[Server]]:
-    from tests.contract.directories import running
+    from tests.support.directories import running
 
     with running() as server:
         yield [server]
@@ -41,7 +41,7 @@ def one_valkey() -> Iterator[list[Server]]:
 
 @pytest.fixture(scope="module")
 def many_valkeys() -> Iterator[list[Server]]:
-    from tests.contract.directories import running_cluster
+    from tests.support.directories import running_cluster
 
     with running_cluster() as servers:
         yield servers

@@ -8,13 +8,13 @@ import pytest
 
 from persistence import api_keys_of
 from sessions.model import api_keys as ak
-from sessions.model.api_keys import KEPT_MS, ApiKey, Wanted, make, opens, split
+from sessions.model.api_keys import KEPT_MS, ApiKey, ApiKeyRequest, make_api_key, parse_key, secret_matches
 from sessions.model.errors import Conflict, Limited
 from sessions.model.types import Scope, UnixMs
 from sessions.ports import Journal
-from tests.contract.journals import NOW, Bed
+from tests.support.journals import NOW, Bed
 
-Store = ak.ApiKeys
+Store = ak.ApiKeyStore
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def many(count: int, **fields: object) -> list[ApiKey]:
 
 
 def a_key_of(random_bytes: bytes, *, now: int = NOW, **fields: object) -> ApiKey:
-    return make(Wanted(tenant="acme", **fields), random_bytes, now=UnixMs(now))[0]  # type: ignore[arg-type]
+    return make_api_key(ApiKeyRequest(tenant="acme", **fields), random_bytes, now=UnixMs(now))[0]  # type: ignore[arg-type]
 
 
 async def test_what_is_stored_is_the_key_without_its_secret(store: Store, bed: Bed) -> None:
     scopes: tuple[Scope, ...] = ("usage", "chat")
-    key, written = make(
-        Wanted(tenant="acmé", role="service", scopes=scopes, name="Ünïcode 🙂", expires_at=NOW + 5),
+    key, written = make_api_key(
+        ApiKeyRequest(tenant="acmé", role="service", scopes=scopes, name="Ünïcode 🙂", expires_at=NOW + 5),
         bytes(range(40)),
         now=NOW,
         created_by="boss",
@@ -42,8 +42,8 @@ async def test_what_is_stored_is_the_key_without_its_secret(store: Store, bed: B
     assert added.version == 1
     (found,) = await store.changes(after=0, limit=10)
     assert found == added and found.scopes == scopes and found.created_by == "boss"
-    named, secret = split(written) or ("", "")
-    assert named == found.id and opens(found, secret) and not opens(found, secret[:-1] + "a")
+    named, secret = parse_key(written) or ("", "")
+    assert named == found.id and secret_matches(found, secret) and not secret_matches(found, secret[:-1] + "a")
     assert secret.encode() not in found.digest and secret not in repr(found)
 
 

@@ -19,8 +19,8 @@ from sessions.model.journal_types import Due
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from sessions.ports import Journal
-from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
-from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
+from tests.support.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
+from tests.support.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
 
 
 @pytest.fixture

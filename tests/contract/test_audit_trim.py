@@ -16,8 +16,8 @@ from sessions.governance.audit_verify import parse_anchor, verify
 from sessions.model.audit import AuditFloor, AuditLog, AuditRow
 from sessions.model.types import UnixMs
 from sessions.ports import Journal
-from tests.contract.audit_tables import BETA, Tampered, a_row, bodies, put_back, put_floor, sql, unlock
-from tests.contract.journals import ACME, NOW, Bed
+from tests.support.audit_tables import BETA, Tampered, a_row, bodies, put_back, put_floor, sql, unlock
+from tests.support.journals import ACME, NOW, Bed
 
 LATER = UnixMs(NOW + 1000)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.brownout_engine import HeldTogether, SwitchingEngine, switching
+from inference.brownout_engine import BrownoutEngine, CombinedHoldings, make_brownout_engine
 from inference.kv.envelope import decode_header
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
@@ -20,7 +20,7 @@ from sessions.limits import HoldsKV, Share
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ResponseId, TenantId
 from sessions.ports import Engine
-from tests.contract.engines import WINDOW, ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.engines import WINDOW, ask, follow_up, key, open_stream, prompt_of, until
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."
 LARGE = SimulatedOptions(
@@ -33,7 +33,7 @@ Start = Callable[[], Any]
 @pytest.fixture(params=["simulated", pytest.param("llama", marks=pytest.mark.model)])
 async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts a pair; the same one again after it was closed."""
-    made: list[SwitchingEngine] = []
+    made: list[BrownoutEngine] = []
     if request.param == "llama":
         main = LlamaOptions(
             model_path=request.getfixturevalue("model_path"),
@@ -46,11 +46,11 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         )
         cut = request.getfixturevalue("smaller_model_path")
 
-    async def make() -> SwitchingEngine:
+    async def make() -> BrownoutEngine:
         if request.param == "simulated":
-            engine = switching(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
+            engine = make_brownout_engine(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
         else:
-            engine = switching(
+            engine = make_brownout_engine(
                 LlamaEngine(main), lambda info: LlamaEngine(main.smaller(cut, 1, 1, info.context_window))
             )
         made.append(engine)
@@ -191,7 +191,7 @@ async def test_of_a_session_that_left_memory_only_the_model_keeps_something(star
 
 
 async def test_a_forecast_counts_what_only_the_other_one_holds() -> None:
-    engine = switching(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
+    engine = make_brownout_engine(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
     async with alone(engine):
         prompt = await prompt_of(engine, STORY)
         for model in ("", "small"):  # each has learned how fast it is
@@ -213,7 +213,7 @@ async def test_a_forecast_counts_what_only_the_other_one_holds() -> None:
 
 
 async def test_who_was_let_in_is_expected_where_it_goes() -> None:
-    engine = switching(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
+    engine = make_brownout_engine(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
     async with alone(engine):
         engine.expect(TenantId("t"), ResponseId("r1"), "small")
         found = [engine.forecast(key("a"), Share(), 10, model) for model in ("", "small")]
@@ -228,7 +228,7 @@ async def test_together_they_hold_no_more_of_a_tenants_kv_than_it_may(
     model_path: Path, smaller_model_path: Path
 ) -> None:
     options = LlamaOptions(model_path=model_path, slots=2, context_window=WINDOW, spill_tokens_min=16)
-    engine = switching(
+    engine = make_brownout_engine(
         LlamaEngine(options), lambda info: LlamaEngine(options.smaller(smaller_model_path, 2, 1, info.context_window))
     )
     async with alone(engine):
@@ -256,7 +256,7 @@ def test_what_is_left_of_a_ceiling_is_what_the_other_does_not_hold() -> None:
             return self.held
 
     one, other, tenant = Held(30), Held(5), TenantId("t")
-    together = HeldTogether(one, other)
+    together = CombinedHoldings(one, other)
     assert together.bytes_of(tenant) == 35 and one.ceiling(tenant) is None
     together.ceiling = lambda _: 40
     assert (one.ceiling(tenant), other.ceiling(tenant)) == (35, 10)
@@ -279,7 +279,7 @@ async def test_a_pair_that_does_not_go_together_is_refused_and_both_are_closed(
     changed: dict[str, Any], says: str
 ) -> None:
     main, smaller = SimulatedEngine(LARGE), SimulatedEngine(msgspec.structs.replace(SMALL, **changed))
-    engine = switching(main, lambda _: smaller)
+    engine = make_brownout_engine(main, lambda _: smaller)
     with pytest.raises(BadInput) as refused:
         await engine.start()
     assert refused.value.code == "bad_brownout_model" and refused.value.param == "brownout_model"
@@ -296,7 +296,7 @@ class NoRoom(SimulatedEngine):
 
 async def test_a_smaller_model_that_does_not_start_is_named_and_the_model_closed() -> None:
     main = SimulatedEngine(LARGE)
-    engine = switching(main, lambda _: NoRoom(SMALL))
+    engine = make_brownout_engine(main, lambda _: NoRoom(SMALL))
     with pytest.raises(Unavailable) as refused:
         await engine.start()
     assert refused.value.code == "model_not_loaded"

@@ -19,8 +19,8 @@ from sessions.machine import event_writer
 from sessions.model.types import Json, Sampling, Tool, pack_tokens
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ToolCalls, constrained, forced
-from tests.contract.engines import Answer, LlamaWorld, World, ask, key
+from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
+from tests.support.engines import Answer, LlamaWorld, World, ask, key
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 WORLDS = [
@@ -52,7 +52,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "llama":
         made: World = LlamaWorld(tmp_path, request.getfixturevalue("model_path"), chat_template="chatml")
     else:
-        from tests.contract.vllm_world import VllmWorld
+        from tests.support.vllm_world import VllmWorld
 
         made = VllmWorld(tmp_path, chat_template="chatml")
     yield made
@@ -75,7 +75,7 @@ async def asked(engine: Engine, tools: Sequence[Tool], *messages: ChatMessage) -
 
 def pieces(answer: Answer, tools: Sequence[Tool], *, bare: bool) -> list[event_writer.Piece]:
     """What an actor would write of an answer."""
-    stage = ToolCalls(tools, bare=bare)
+    stage = ToolCallParser(tools, bare=bare)
     found: list[event_writer.Piece] = []
     for chunk in answer.chunks:
         found += stage.accept(Release(chunk.text, pack_tokens(chunk.tokens), "")).pieces
@@ -104,9 +104,9 @@ async def test_a_call_that_must_be_made_is_made_and_fits_its_schema(
     engine: Engine, tools: tuple[Tool, ...], choice: Any, wanted: set[str]
 ) -> None:
     sampling = Sampling(temperature=0, tool_choice=choice)
-    must = forced(sampling, tools)
+    must = forced_tools(sampling, tools)
     assert {tool.name for tool in must} == wanted
-    limited = msgspec.structs.replace(sampling, text=constrained(sampling, must))
+    limited = msgspec.structs.replace(sampling, text=constrained_output(sampling, must))
     prompt = await asked(engine, tools, ChatMessage(role="user", text="What is the weather in Rome?"))
     answer = await ask(engine, key("a"), prompt, max_tokens=120, sampling=limited)
     assert answer.finish.reason == "stop"

@@ -31,7 +31,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Journal
-from tests.contract.journals import (
+from tests.support.journals import (
     ACME,
     NOW,
     Bed,

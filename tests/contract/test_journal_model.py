@@ -24,7 +24,7 @@ from sessions.model.errors import SessileError
 from sessions.model.journal_types import Append, Due, Snapshot
 from sessions.model.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Journal
-from tests.contract.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
+from tests.support.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
 SESSIONS = ("b", "B", "é")

@@ -15,7 +15,7 @@ from sessions.model.events import Private, Record, ResponseBody, ResponseCreated
 from sessions.model.journal_types import Due, ResponsePlace
 from sessions.model.types import ResponseId, Sampling, Status, TenantId, UnixMs
 from sessions.ports import Journal
-from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch, purge
+from tests.support.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch, purge
 
 
 @pytest.fixture(params=KINDS)

@@ -11,17 +11,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from persistence.keys import MemoryKeys, PostgresKeys, SqliteKeys
+from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import KEY_BYTES, MasterKey, read_master_key
-from persistence.open_store import open_keys
+from persistence.open_store import open_key_store
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.contract.journals import postgres
+from tests.support.journals import postgres
 
 MASTER = MasterKey(bytes(range(KEY_BYTES)))
 OTHER = MasterKey(bytes(KEY_BYTES))
-Store = MemoryKeys | SqliteKeys | PostgresKeys
+Store = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
 Open = Callable[..., Awaitable[Any]]
 _numbers = itertools.count()
 
@@ -34,7 +34,7 @@ def key(session: str, tenant: str = "t") -> SessionKey:
 async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the one store of this test, again and again; the memory one is the same object each time."""
     opened: list[Store] = []
-    memory, schema = MemoryKeys(), f"keys_{next(_numbers)}"
+    memory, schema = MemoryKeyStore(), f"keys_{next(_numbers)}"
 
     async def open_(master: MasterKey = MASTER) -> Store:
         store: Store
@@ -42,9 +42,9 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             case "memory":
                 store = memory
             case "sqlite":
-                store = SqliteKeys(tmp_path / "keys.db", master)
+                store = SqliteKeyStore(tmp_path / "keys.db", master)
             case _:
-                store = PostgresKeys(postgres().dsn, master, schema=schema)
+                store = PostgresKeyStore(postgres().dsn, master, schema=schema)
         await store.open()
         opened.append(store)
         return store
@@ -112,7 +112,7 @@ async def test_another_master_reads_nothing_and_gets_keys_of_its_own(reopen: Ope
 
 
 async def test_rows_that_were_exchanged_unwrap_to_nothing(tmp_path: Path) -> None:
-    store = SqliteKeys(tmp_path / "keys.db", MASTER)
+    store = SqliteKeyStore(tmp_path / "keys.db", MASTER)
     await store.open()
     one, two = await store.current(key("a")), await store.current(key("b"))
     await store.close()
@@ -127,7 +127,7 @@ async def test_rows_that_were_exchanged_unwrap_to_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_destroyed_key_is_overwritten_in_the_file(tmp_path: Path) -> None:
-    store = SqliteKeys(tmp_path / "keys.db", MASTER)
+    store = SqliteKeyStore(tmp_path / "keys.db", MASTER)
     await store.open()
     await store.current(key("a"))
     with sqlite3.connect(tmp_path / "keys.db") as database:
@@ -140,10 +140,10 @@ async def test_a_destroyed_key_is_overwritten_in_the_file(tmp_path: Path) -> Non
 
 
 async def test_a_store_that_is_away_says_so(tmp_path: Path) -> None:
-    closed = SqliteKeys(tmp_path / "keys.db", MASTER)
+    closed = SqliteKeyStore(tmp_path / "keys.db", MASTER)
     with pytest.raises(Unavailable):
         await closed.current(key("a"))
-    nobody = PostgresKeys(f"postgresql://x@/x?host={tmp_path}", MASTER, timeout_s=2.0)
+    nobody = PostgresKeyStore(f"postgresql://x@/x?host={tmp_path}", MASTER, timeout_s=2.0)
     with pytest.raises(Unavailable):
         await nobody.open()
     with pytest.raises(Unavailable):
@@ -152,7 +152,7 @@ async def test_a_store_that_is_away_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 async def test_a_postgres_that_went_away_is_an_answer_too() -> None:
-    store = PostgresKeys(postgres().dsn, MASTER, schema="keys_away")
+    store = PostgresKeyStore(postgres().dsn, MASTER, schema="keys_away")
     await store.open()
     await store.current(key("a"))
     admin = await asyncpg.connect(postgres().dsn)
@@ -193,10 +193,10 @@ def test_a_master_key_that_cannot_be_used_is_refused_with_advice(tmp_path: Path,
 
 
 def test_settings_choose_the_store(tmp_path: Path) -> None:
-    assert isinstance(open_keys("memory", folder=tmp_path, master_key=""), MemoryKeys)
+    assert isinstance(open_key_store("memory", folder=tmp_path, master_key=""), MemoryKeyStore)
     assert list(tmp_path.iterdir()) == []
-    assert isinstance(open_keys("sqlite", folder=tmp_path, master_key=""), SqliteKeys)
+    assert isinstance(open_key_store("sqlite", folder=tmp_path, master_key=""), SqliteKeyStore)
     assert (tmp_path / "master.key").exists()
-    assert isinstance(open_keys("postgresql://x/y", folder=tmp_path, master_key=""), PostgresKeys)
+    assert isinstance(open_key_store("postgresql://x/y", folder=tmp_path, master_key=""), PostgresKeyStore)
     with pytest.raises(BadInput):
-        open_keys("sqlite", folder=tmp_path, master_key=str(tmp_path / "missing"))
+        open_key_store("sqlite", folder=tmp_path, master_key=str(tmp_path / "missing"))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from inference.kv.disk import Watched
+from inference.kv.disk import ProgressReader
 from inference.llama import LlamaEngine, LlamaOptions
-from tests.contract.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
+from tests.support.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
 
 pytestmark = pytest.mark.model
 
 
-class Stuck(Watched):
+class Stuck(ProgressReader):
     """A file of which the first piece comes, and then nothing until it is let go."""
 
     go = threading.Event()
@@ -51,7 +51,7 @@ async def test_a_disk_that_stalls_is_not_waited_for(
 
     engine = await started(model_path, tmp_path)
     assert engine.place(key("a")).tier == "disk" and engine.stats().gauges["prefill_tokens_per_s"] > 0
-    monkeypatch.setattr("inference.kv.disk.Watched", Stuck)
+    monkeypatch.setattr("inference.kv.disk.ProgressReader", Stuck)
     answer = await ask(engine, key("a"), later, max_tokens=5)
     Stuck.go.set()
     assert answer.finish.cached_tokens == 0 and answer.tokens

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.limits.fallback import LossTolerant
+from actors.limits.fallback import FallbackLimiter
 from actors.limits.memory import MemoryLimiter
 from actors.limits.valkey import ValkeyLimiter
 from sessions.limits import Ceilings, Demand, Grant, Limiter, Limits
 from sessions.model.errors import Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
-from tests.contract.directories import Server, cluster_url, running_cluster
+from tests.support.directories import Server, cluster_url, running_cluster
 
 TENANT = TenantId("acme {}")
 FREE = Ceilings()
@@ -299,7 +299,7 @@ async def test_a_lost_store_means_what_the_file_says(setting: str, granted: int)
     clock = [0.0]
     store = Gone()
     limits = Limits(store_lost=setting, local_share=0.25)  # type: ignore[arg-type]
-    tolerant = LossTolerant(store, lambda: limits, lambda: clock[0])
+    tolerant = FallbackLimiter(store, lambda: limits, lambda: clock[0])
     world = World(None)
     world.limiter = tolerant
     eight = Ceilings(requests_per_minute=8)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from persistence import api_keys_of, personal_of
+from persistence import api_keys_of, end_users_of
 from persistence.audit import audit_of
 from persistence.usage import usage_of
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
-from sessions.governance.end_user_data import Erasure, PersonalData
-from sessions.model.api_keys import Wanted, make
+from sessions.governance.end_user_data import EndUserStore, Erasure
+from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.audit import Audited, public
 from sessions.model.journal_types import Due
 from sessions.model.types import INTEGER_MAX, TenantId, UnixMs
 from sessions.ports import Journal
-from tests.contract.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
+from tests.support.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
 
 BETA = TenantId("beta")
 
 
 @pytest.fixture
-def personal(journal: Journal) -> PersonalData:
-    return personal_of(journal)
+def personal(journal: Journal) -> EndUserStore:
+    return end_users_of(journal)
 
 
 def erasure(at: int = NOW, user: str = "ü") -> Erasure:
@@ -34,7 +34,7 @@ def a_row(user: str = "ü", at: int = NOW) -> Audited:
     return Audited(action="user.erasure_asked", at=UnixMs(at), user=user)
 
 
-async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, personal: PersonalData) -> None:
+async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, personal: EndUserStore) -> None:
     for name, fields in (
         ("a", {}),
         ("b", {"deleted_at": NOW}),
@@ -54,10 +54,10 @@ async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, p
     assert await purge(journal, due, commands_before=UnixMs(0), limit=9) == [key("b")]
 
 
-async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Journal, personal: PersonalData) -> None:
-    asked = await personal.ask(erasure(), a_row())
+async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Journal, personal: EndUserStore) -> None:
+    asked = await personal.request_erasure(erasure(), a_row())
     assert asked == erasure() and await personal.pending(limit=9) == [asked]
-    assert await personal.ask(erasure(NOW + 5), a_row(at=NOW + 5)) == asked, "it is under way"
+    assert await personal.request_erasure(erasure(NOW + 5), a_row(at=NOW + 5)) == asked, "it is under way"
     assert await personal.find(ACME, "ü") == asked
     assert await personal.find(BETA, "ü") is None and await personal.find(ACME, "x") is None
     await personal.released(asked, "r1")
@@ -66,24 +66,24 @@ async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Jour
     await journal.close()
     again = await bed.open()
     try:
-        (pending,) = await personal_of(again).pending(limit=9)
+        (pending,) = await end_users_of(again).pending(limit=9)
         assert pending == told
         done = Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü")
-        await personal_of(again).finish(pending, done)
-        await personal_of(again).finish(pending, done)
-        assert await personal_of(again).pending(limit=9) == []
-        found = await personal_of(again).find(ACME, "ü")
+        await end_users_of(again).finish(pending, done)
+        await end_users_of(again).finish(pending, done)
+        assert await end_users_of(again).pending(limit=9) == []
+        found = await end_users_of(again).find(ACME, "ü")
         assert found is not None and found.done_at == NOW + 9 and "ü" not in found.user
         rows = [public(row) for row in await audit_of(again).rows(ACME, after=0, limit=9)]
         assert [row["action"] for row in rows] == ["user.erasure_asked", "user.erased"]
         assert (await verify(audit_of(again), ACME)).intact
-        later = await personal_of(again).ask(erasure(NOW + 20), a_row(at=NOW + 20))
-        assert later.done_at is None and (await personal_of(again).find(ACME, "ü")) == later
+        later = await end_users_of(again).request_erasure(erasure(NOW + 20), a_row(at=NOW + 20))
+        assert later.done_at is None and (await end_users_of(again).find(ACME, "ü")) == later
     finally:
         await again.close()
 
 
-async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: PersonalData) -> None:
+async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: EndUserStore) -> None:
     own = a_usage("r2")
     own = msgspec.structs.replace(own, principal=msgspec.structs.replace(own.principal, key_id="ü"))
     other = a_usage("r3")
@@ -92,11 +92,11 @@ async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: Pe
     keys = api_keys_of(journal)
     names = {"tenant": "acme", "name": "the phone of ü"}
     made = [
-        await keys.add(make(Wanted(**names, user=user), bytes([n]) * 40, now=NOW)[0])  # type: ignore[arg-type]
+        await keys.add(make_api_key(ApiKeyRequest(**names, user=user), bytes([n]) * 40, now=NOW)[0])  # type: ignore[arg-type]
         for n, user in enumerate(("ü", "ü", "x"))
     ]
     await keys.revoke(made[1].id, at=UnixMs(NOW + 1))
-    asked = await personal.ask(erasure(), a_row())
+    asked = await personal.request_erasure(erasure(), a_row())
     await personal.finish(asked, Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü"))
     rows = await usage_of(journal).entries(UsageQuery(tenant=ACME), after=0, limit=9)
     who = {entry.row.response_id: (entry.row.principal.key_id, entry.row.principal.user) for entry in rows}

@@ -16,26 +16,26 @@ from sessions.model.reviews import (
     DECIDED_MS,
     OPEN_MS,
     Case,
-    Place,
-    Query,
-    ReviewBooks,
     ReviewId,
+    ReviewPosition,
+    ReviewQuery,
+    ReviewStore,
     Subject,
     case_of,
+    cases_to_open,
     command_mark,
-    opened,
 )
 from sessions.model.types import ItemId, ResponseId, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from sessions.ports import Journal
-from tests.contract.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
+from tests.support.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
 
 FLAG = Finding(category="toxicity", action="flag", start=3, end=9, score=0.75, model="m/1", policy="p1", review=True)
 BLOCK = Finding(category="pii/email", action="block", start=0, end=4, model="patterns/1", policy="p1", review=True)
 
 
 @pytest.fixture
-def books(journal: Journal) -> ReviewBooks:
+def books(journal: Journal) -> ReviewStore:
     return reviews_of(journal)
 
 
@@ -57,18 +57,18 @@ def marked(name: str, by: str, *said: str) -> str:
     return command_mark(name, by, *said)
 
 
-async def claimed(books: ReviewBooks, case: Case, by: str = "eve", *, now: int = NOW, name: str = "c1") -> Case:
+async def claimed(books: ReviewStore, case: Case, by: str = "eve", *, now: int = NOW, name: str = "c1") -> Case:
     return await books.claim(case.id, by=by, now=UnixMs(now), command=marked(name, by, "claim"))
 
 
 async def decided(
-    books: ReviewBooks, case: Case, outcome: Any = "upheld", by: str = "eve", *, now: int = NOW, name: str = "d1"
+    books: ReviewStore, case: Case, outcome: Any = "upheld", by: str = "eve", *, now: int = NOW, name: str = "d1"
 ) -> Case:
     command = marked(name, by, outcome)
     return await books.decide(case.id, by=by, outcome=outcome, remark="so it is 🙂", now=UnixMs(now), command=command)
 
 
-async def test_a_case_stands_with_its_append_and_not_without(journal: Journal, books: ReviewBooks) -> None:
+async def test_a_case_stands_with_its_append_and_not_without(journal: Journal, books: ReviewStore) -> None:
     case = a_case(finding=Finding(**{**_fields(BLOCK), "kept": "ana@ünï"}), appeal="why?", item_id=ItemId("msg_1"))
     head = await grant(journal, case.key)
     with pytest.raises(Fenced):
@@ -76,7 +76,7 @@ async def test_a_case_stands_with_its_append_and_not_without(journal: Journal, b
     assert await books.find(case.id) is None
     await journal.append(an_append(head, 1, reviews=(case,)))
     assert await books.find(case.id) == case
-    (listed,) = await books.page(Query(now=NOW), after=None, limit=9)
+    (listed,) = await books.page(ReviewQuery(now=NOW), after=None, limit=9)
     assert (listed.id, listed.kept, listed.note) == (case.id, "", "")
     assert await books.find(ReviewId("rev_none")) is None
 
@@ -85,16 +85,16 @@ def _fields(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in finding.__struct_fields__}
 
 
-async def test_an_append_of_cases_alone_and_one_with_everything(journal: Journal, books: ReviewBooks) -> None:
+async def test_an_append_of_cases_alone_and_one_with_everything(journal: Journal, books: ReviewStore) -> None:
     head = await a_log(journal, "s", 2)
     one, two = a_case(), a_case(finding=BLOCK)
     await journal.append(Append(key=head.key, fence=head.fence, top=head.top, reviews=(one,), at=NOW))
     await journal.append(an_append(head, 2, head=patch(open=True), reviews=(one, two, two)))
-    found = await books.page(Query(now=NOW), after=None, limit=9)
+    found = await books.page(ReviewQuery(now=NOW), after=None, limit=9)
     assert {case.id for case in found} == {one.id, two.id}
 
 
-async def test_what_is_found_again_opens_nothing(journal: Journal, books: ReviewBooks) -> None:
+async def test_what_is_found_again_opens_nothing(journal: Journal, books: ReviewStore) -> None:
     first = a_case()
     await put(journal, first)
     await claimed(books, first)
@@ -103,11 +103,11 @@ async def test_what_is_found_again_opens_nothing(journal: Journal, books: Review
     case = await books.find(first.id)
     assert case is not None and case.opened_at == NOW and case.state == "claimed"
     answer = Subject(key=first.key, name="resp_1", direction="output", user=None, offset=9, now=NOW)
-    again = opened([FLAG, FLAG, BLOCK], answer, known=(FLAG,))
+    again = cases_to_open([FLAG, FLAG, BLOCK], answer, known=(FLAG,))
     assert [case.category for case in again] == ["pii/email"]
 
 
-async def test_a_claim_is_one_persons_until_it_lapses(journal: Journal, books: ReviewBooks) -> None:
+async def test_a_claim_is_one_persons_until_it_lapses(journal: Journal, books: ReviewStore) -> None:
     case = a_case()
     await put(journal, case)
     mine = await claimed(books, case)
@@ -130,7 +130,7 @@ async def test_a_claim_is_one_persons_until_it_lapses(journal: Journal, books: R
         await claimed(books, a_case("other"))
 
 
-async def test_of_many_who_claim_at_once_one_has_it(journal: Journal, books: ReviewBooks) -> None:
+async def test_of_many_who_claim_at_once_one_has_it(journal: Journal, books: ReviewStore) -> None:
     case = a_case()
     await put(journal, case)
     who = [f"r{n}" for n in range(6)]
@@ -142,7 +142,7 @@ async def test_of_many_who_claim_at_once_one_has_it(journal: Journal, books: Rev
 
 
 async def test_a_decision_needs_a_claim_is_made_once_and_says_the_same_again(
-    journal: Journal, books: ReviewBooks
+    journal: Journal, books: ReviewStore
 ) -> None:
     case = a_case(finding=BLOCK)
     await put(journal, case)
@@ -159,23 +159,23 @@ async def test_a_decision_needs_a_claim_is_made_once_and_says_the_same_again(
     assert again.value.code == "review_decided"
     with pytest.raises(Conflict):
         await claimed(books, case, "ben", name="c9")
-    (untold,) = await books.untold(limit=5)
+    (untold,) = await books.undelivered(limit=5)
     assert untold.id == case.id
-    await books.mark_told(case.id, decision=2)
-    assert await books.untold(limit=5) != []
-    await books.mark_told(case.id, decision=1)
-    assert await books.untold(limit=5) == []
+    await books.mark_delivered(case.id, decision=2)
+    assert await books.undelivered(limit=5) != []
+    await books.mark_delivered(case.id, decision=1)
+    assert await books.undelivered(limit=5) == []
 
 
-async def test_of_a_mere_flag_nobody_is_told(journal: Journal, books: ReviewBooks) -> None:
+async def test_of_a_mere_flag_nobody_is_told(journal: Journal, books: ReviewStore) -> None:
     case = a_case()
     await put(journal, case)
     await claimed(books, case)
     assert (await decided(books, case)).told
-    assert await books.untold(limit=5) == []
+    assert await books.undelivered(limit=5) == []
 
 
-async def test_an_appeal_opens_a_decided_case_again_once(journal: Journal, books: ReviewBooks) -> None:
+async def test_an_appeal_opens_a_decided_case_again_once(journal: Journal, books: ReviewStore) -> None:
     case = a_case(finding=BLOCK)
     await put(journal, case)
     await claimed(books, case)
@@ -193,15 +193,15 @@ async def test_an_appeal_opens_a_decided_case_again_once(journal: Journal, books
     assert stands is not None and (stands.state, stands.note) == ("decided", "it was my own address")
 
 
-async def test_pages_and_filters(journal: Journal, books: ReviewBooks) -> None:
+async def test_pages_and_filters(journal: Journal, books: ReviewStore) -> None:
     cases = [a_case(subject=f"resp_{n}", now=NOW + n // 2) for n in range(5)]
     cases.append(a_case(finding=BLOCK, subject="resp_9", now=NOW + 9, appeal="please"))
     elsewhere = a_case("s", tenant="beta", now=NOW)
     await put(journal, *cases, elsewhere)
     await claimed(books, cases[1])
 
-    async def listed(limit: int = 99, after: Place | None = None, now: int = NOW, **query: Any) -> list[str]:
-        wanted = Query(now=UnixMs(now), **query)
+    async def listed(limit: int = 99, after: ReviewPosition | None = None, now: int = NOW, **query: Any) -> list[str]:
+        wanted = ReviewQuery(now=UnixMs(now), **query)
         return [case.id for case in await books.page(wanted, after=after, limit=limit)]
 
     everything = await listed()
@@ -209,9 +209,9 @@ async def test_pages_and_filters(journal: Journal, books: ReviewBooks) -> None:
     acme = [case.id for case in sorted(cases, key=lambda case: (case.opened_at, case.id))]
     assert await listed(tenant=ACME) == acme and await listed(tenant=TenantId("nobody")) == []
     paged, after = [], None
-    while page := await books.page(Query(now=NOW, tenant=ACME), after=after, limit=2):
+    while page := await books.page(ReviewQuery(now=NOW, tenant=ACME), after=after, limit=2):
         paged += [case.id for case in page]
-        after = Place(page[-1].opened_at, page[-1].id)
+        after = ReviewPosition(page[-1].opened_at, page[-1].id)
     assert paged == acme
     assert await listed(category="pii") == await listed(category="pii/email") == [cases[5].id]
     assert await listed(category="pii/phone") == await listed(category="tox") == []
@@ -235,7 +235,7 @@ async def test_cases_outlive_the_process(bed: Bed, journal: Journal) -> None:
         await again.close()
 
 
-async def test_cases_go_with_their_session(journal: Journal, books: ReviewBooks) -> None:
+async def test_cases_go_with_their_session(journal: Journal, books: ReviewStore) -> None:
     case, other = a_case("gone"), a_case("stays")
     await put(journal, case, other)
     head = await journal.head(case.key)
@@ -245,7 +245,7 @@ async def test_cases_go_with_their_session(journal: Journal, books: ReviewBooks)
     assert await books.find(case.id) is None and await books.find(other.id) is not None
 
 
-async def test_old_cases_are_let_go(journal: Journal, books: ReviewBooks) -> None:
+async def test_old_cases_are_let_go(journal: Journal, books: ReviewStore) -> None:
     waits, done, asked = a_case(subject="a"), a_case(subject="b"), a_case(finding=BLOCK, subject="c")
     await put(journal, waits, done, asked)
     await claimed(books, done)
@@ -253,19 +253,19 @@ async def test_old_cases_are_let_go(journal: Journal, books: ReviewBooks) -> Non
     await put(journal, a_case(finding=BLOCK, subject="c", now=NOW + OPEN_MS, appeal="please"))
     assert await books.tidy(now=UnixMs(NOW + OPEN_MS)) == (0, 0)
     assert await books.tidy(now=UnixMs(NOW + OPEN_MS + 1)) == (1, 0)
-    assert {case.id for case in await books.page(Query(now=NOW), after=None, limit=9)} == {done.id, asked.id}
+    assert {case.id for case in await books.page(ReviewQuery(now=NOW), after=None, limit=9)} == {done.id, asked.id}
     assert await books.tidy(now=UnixMs(NOW + DECIDED_MS + 1)) == (1, 0)
-    assert await books.page(Query(now=NOW), after=None, limit=9) == []
+    assert await books.page(ReviewQuery(now=NOW), after=None, limit=9) == []
 
 
 async def test_a_flood_of_findings_pushes_out_findings_and_no_appeal(
-    journal: Journal, books: ReviewBooks, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, books: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("persistence.reviews.CASES_MAX", 3)
     asked = a_case(finding=BLOCK, subject="asked", appeal="please")
     flood = [a_case(subject=f"f{n}", now=NOW + n) for n in range(6)]
     await put(journal, asked, *flood, a_case("s", tenant="beta"))
     assert await books.tidy(now=UnixMs(NOW + 9)) == (0, 4)
-    left = await books.page(Query(now=NOW, tenant=ACME), after=None, limit=9)
+    left = await books.page(ReviewQuery(now=NOW, tenant=ACME), after=None, limit=9)
     assert {case.id for case in left} == {asked.id, flood[4].id, flood[5].id}
-    assert len(await books.page(Query(now=NOW), after=None, limit=9)) == 4
+    assert len(await books.page(ReviewQuery(now=NOW), after=None, limit=9)) == 4

@@ -16,24 +16,24 @@ import redis
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Unauthorized, Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
-from tests.contract.directories import Server, cluster_url, running
+from tests.support.directories import Server, cluster_url, running
 from transport.auth import tickets
-from transport.auth.authenticator import Access, key_digest
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets
-from transport.gateway_store.open_store import Shared
-from transport.gateway_store.valkey import PAUSE_S, SharedStore, ValkeyHistory, ValkeyTickets
+from transport.gateway_store.open_store import GatewayStores
+from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
 from transport.openai.history import (
     GIVEN_MAX,
     GIVEN_TTL_S,
     HISTORY_TTL_S,
     PLACES_PER_KEY_MAX,
     HistoryIndex,
+    HistoryPlace,
     MemoryHistory,
-    Place,
     Unit,
-    beginning,
-    chains,
-    find,
+    chain_root,
+    extend_chain_all,
+    find_history,
 )
 
 ALICE = Principal(tenant=TenantId("acme {}"), key_id="k1", user="alice", scopes=SCOPES, expires_at=UnixMs(2**50))
@@ -42,14 +42,14 @@ ASK = Unit((cm.NewMessage(content="hello"),))
 ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
 
 
-def place(name: str) -> Place:
-    return Place(SessionId(name), ItemId(f"msg_{name}"))
+def place(name: str) -> HistoryPlace:
+    return HistoryPlace(SessionId(name), ItemId(f"msg_{name}"))
 
 
 def history(turns: int, principal: Principal = ALICE) -> tuple[list[bytes], list[Unit]]:
     """The chains and the messages of a conversation."""
     units = [ASK, ANSWER] * turns
-    return chains(beginning(principal, None, "m", (), None), units), units
+    return extend_chain_all(chain_root(principal, None, "m", (), None), units), units
 
 
 class World:
@@ -58,12 +58,12 @@ class World:
     def __init__(self, servers: list[Server], url: str) -> None:
         self._servers = servers
         self.now_s = 1_000.0
-        self.stores: list[SharedStore] = []
+        self.stores: list[ValkeyGatewayStore] = []
         if servers:
-            self.stores = [SharedStore(url, clock=lambda: self.now_s) for _ in range(2)]
-            self.near, self.far = (Shared(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
+            self.stores = [ValkeyGatewayStore(url, clock=lambda: self.now_s) for _ in range(2)]
+            self.near, self.far = (GatewayStores(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
         else:
-            self.near = self.far = Shared(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
+            self.near = self.far = GatewayStores(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
 
     def clients(self) -> Iterator[redis.Redis]:
         for server in self._servers:
@@ -153,7 +153,7 @@ async def test_open_tickets_are_bounded(world: World, monkeypatch: pytest.Monkey
 
 
 async def test_a_ticket_itself_is_kept_nowhere(world: World) -> None:
-    doors = [Access({}, clock=lambda: world.now_s) for _ in range(2)]
+    doors = [Authenticator({}, clock=lambda: world.now_s) for _ in range(2)]
     for door, shared in zip(doors, (world.near, world.far), strict=True):
         door.tickets = shared.tickets
     ticket = await doors[0].issue_ticket(ALICE)
@@ -174,10 +174,10 @@ async def test_the_longest_history_is_found_so_many_times_by_whichever_gateway(w
     await world.far.history.put(behind[3], place("long"))
     for wanted in (("long", 4), ("short", 2)):
         for gateway in (world.far, world.near) * (GIVEN_MAX // 2):
-            found = await find(gateway.history, behind, units)
+            found = await find_history(gateway.history, behind, units)
             assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
-    assert await find(world.near.history, behind, units) is None
-    assert await find(world.near.history, [], []) is None and world.keys() == {}
+    assert await find_history(world.near.history, behind, units) is None
+    assert await find_history(world.near.history, [], []) is None and world.keys() == {}
 
 
 async def test_of_many_with_one_history_each_is_given_another_place_while_there_is_one(world: World) -> None:
@@ -186,9 +186,9 @@ async def test_of_many_with_one_history_each_is_given_another_place_while_there_
         await world.near.history.put(behind[1], place(f"{number}"))
     gateways = (world.near, world.far)
     for _ in range(2):
-        found = await asyncio.gather(*(find(each.history, behind, units) for each in (*gateways, world.near)))
+        found = await asyncio.gather(*(find_history(each.history, behind, units) for each in (*gateways, world.near)))
         assert sorted(each.place for each in found if each is not None) == [place(f"{number}") for number in range(3)]
-    found = await asyncio.gather(*(find(each.history, behind, units) for each in gateways * 3 * GIVEN_MAX))
+    found = await asyncio.gather(*(find_history(each.history, behind, units) for each in gateways * 3 * GIVEN_MAX))
     times = Counter(each.place for each in found if each is not None)
     assert times == {place(f"{number}"): GIVEN_MAX - 2 for number in range(3)}
 
@@ -244,7 +244,7 @@ async def test_a_place_that_is_gone_hides_no_other(world: World) -> None:
     await world.near.history.put(behind[3], place("long"))
     await world.near.history.drop(behind[3], place("nobody's"))
     await world.near.history.drop(behind[3], place("long"))
-    found = await find(world.far.history, behind, units)
+    found = await find_history(world.far.history, behind, units)
     assert found is not None and found.place == place("short")
 
 
@@ -293,9 +293,9 @@ async def test_tenants_do_not_meet_though_they_say_the_same(world: World) -> Non
         await world.near.history.put(behind[1], place(f"{number}"))
     for number, principal in enumerate(principals):
         for _ in range(GIVEN_MAX):
-            found = await find(world.far.history, *history(1, principal))
+            found = await find_history(world.far.history, *history(1, principal))
             assert found is not None and found.place == place(f"{number}")
-        assert await find(world.near.history, *history(1, principal)) is None
+        assert await find_history(world.near.history, *history(1, principal)) is None
 
 
 # -- without the server -----------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ async def test_a_server_that_is_away_is_asked_once_a_second_and_comes_back() -> 
                 assert error.code == "directory_unavailable" and error.retryable
                 assert error.retry_after_ms == 1000 and "again" in error.public_message
             with pytest.raises(Unavailable):
-                await find(world.near.history, behind, units)
+                await find_history(world.near.history, behind, units)
             server.start()
             with pytest.raises(Unavailable):
                 await world.near.history.put(behind[1], place("a"))
@@ -341,10 +341,10 @@ async def test_a_server_that_hangs_holds_up_one_call_at_a_time() -> None:
             loop = asyncio.get_running_loop()
             began = loop.time()
             with pytest.raises(Unavailable):
-                await find(world.near.history, behind, units)
+                await find_history(world.near.history, behind, units)
             assert loop.time() - began < 5.0
             world.now_s += PAUSE_S
-            trying = asyncio.create_task(find(world.near.history, behind, units))
+            trying = asyncio.create_task(find_history(world.near.history, behind, units))
             await asyncio.sleep(0)
             for _ in range(100):  # they do not wait with it
                 call = world.near.tickets.take("a")

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from persistence.usage import usage_of
-from sessions.billing.metering import DAY_MS, UsageBooks, UsageGroup, UsageQuery
+from sessions.billing.metering import DAY_MS, UsageGroup, UsageQuery, UsageStore
 from sessions.billing.reconcile import reconcile
 from sessions.model.events import Private, Record, ResponseBody, ResponseCompleted, ResponseCreated
 from sessions.model.journal_types import Due, UsageRow
 from sessions.model.types import Principal, ResponseId, Sampling, TenantId, UnixMs, Usage, pack_tokens
 from sessions.ports import Journal
-from tests.contract.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch, purge
+from tests.support.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch, purge
 
 HUGE = 9 * 10**18  # two of them leave 64 bits
 
@@ -29,7 +29,7 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def books(journal: Journal) -> UsageBooks:
+def books(journal: Journal) -> UsageStore:
     return usage_of(journal)
 
 
@@ -57,7 +57,7 @@ def asked(**fields: object) -> UsageQuery:
     return msgspec.convert({"tenant": ACME, **fields}, UsageQuery)
 
 
-async def test_sums_are_by_day_user_and_model_and_of_one_tenant(journal: Journal, books: UsageBooks) -> None:
+async def test_sums_are_by_day_user_and_model_and_of_one_tenant(journal: Journal, books: UsageStore) -> None:
     await fill(journal)
     day = NOW // DAY_MS
     totals = await books.totals(asked(), after=None, limit=100)
@@ -79,7 +79,7 @@ async def test_sums_are_by_day_user_and_model_and_of_one_tenant(journal: Journal
     assert await books.totals(asked(tenant="nobody"), after=None, limit=9) == []
 
 
-async def test_sums_and_rows_are_narrowed_down(journal: Journal, books: UsageBooks) -> None:
+async def test_sums_and_rows_are_narrowed_down(journal: Journal, books: UsageStore) -> None:
     await fill(journal)
     found = await books.totals(asked(user="u", by=("user",)), after=None, limit=9)
     assert sum(total.responses for total in found) == 4
@@ -92,7 +92,7 @@ async def test_sums_and_rows_are_narrowed_down(journal: Journal, books: UsageBoo
     assert [entry.row.response_id for entry in rows] == ["r4", "r5", "r6"]
 
 
-async def test_pages_of_sums_and_rows_meet_without_a_gap(journal: Journal, books: UsageBooks) -> None:
+async def test_pages_of_sums_and_rows_meet_without_a_gap(journal: Journal, books: UsageStore) -> None:
     await fill(journal)
     whole = await books.totals(asked(), after=None, limit=100)
     pages = []
@@ -110,7 +110,7 @@ async def test_pages_of_sums_and_rows_meet_without_a_gap(journal: Journal, books
     assert await books.of_session(key("t")) == rows[4:]
 
 
-async def test_rows_leave_the_outbox_when_they_are_marked_and_not_before(journal: Journal, books: UsageBooks) -> None:
+async def test_rows_leave_the_outbox_when_they_are_marked_and_not_before(journal: Journal, books: UsageStore) -> None:
     await fill(journal)
     waiting = await books.unrelayed(limit=100)
     assert [entry.row.response_id for entry in waiting] == ["r1", "r2", "r3", "r4", "r5", "r6", "r1"]
@@ -122,7 +122,7 @@ async def test_rows_leave_the_outbox_when_they_are_marked_and_not_before(journal
     assert await books.unrelayed(limit=100) == []
 
 
-async def test_every_session_with_a_log_is_named_and_rows_outlive_them(journal: Journal, books: UsageBooks) -> None:
+async def test_every_session_with_a_log_is_named_and_rows_outlive_them(journal: Journal, books: UsageStore) -> None:
     await fill(journal)
     head = await a_log(journal, "z", 1, usage=(row("r9"),))
     await journal.append(an_append(head, 1, head=patch(deleted_at=NOW)))
@@ -183,7 +183,7 @@ def an_answer(num_deltas: int, *, said: Usage, cost: str | None = None) -> tuple
     ],
 )
 async def test_rows_are_held_against_logs(
-    journal: Journal, books: UsageBooks, changed: dict[str, object], differs: str
+    journal: Journal, books: UsageStore, changed: dict[str, object], differs: str
 ) -> None:
     used = Usage(input_tokens=5, output_tokens=6, cached_tokens=3)
     billed = msgspec.structs.replace(row("resp_1", cost=15 * 10**11), usage=used, withheld_tokens=0, status="completed")
@@ -202,7 +202,7 @@ async def test_rows_are_held_against_logs(
     assert (await reconcile(journal, books, tenant=TenantId("other"))).sessions == 0
 
 
-async def test_an_end_without_a_row_and_unbilled_tokens_are_found(journal: Journal, books: UsageBooks) -> None:
+async def test_an_end_without_a_row_and_unbilled_tokens_are_found(journal: Journal, books: UsageStore) -> None:
     used = Usage(input_tokens=5, output_tokens=4)
     head = await grant(journal, key("s"))
     await journal.append(an_append(head, records=an_answer(3, said=used)))

@@ -22,11 +22,11 @@ from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import verify
-from sessions.model.api_keys import Wanted
+from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.types import UnixMs
-from tests.contract.journals import ACME, NOW, key
-from transport.auth.api_key_cache import KeyRing
+from tests.support.journals import ACME, NOW, key
+from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import wall_ms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,9 +63,9 @@ async def keys_of_acme(folder: Path) -> tuple[str, str]:
     journal = SqliteJournal(folder)
     await journal.open()
     try:
-        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
-        _, boss = await ring.create(Wanted(tenant="acme", role="operator"))
-        _, mary = await ring.create(Wanted(tenant="acme", user="mary"))
+        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
+        _, mary = await ring.create(ApiKeyRequest(tenant="acme", user="mary"))
         return boss, mary
     finally:
         await journal.close()
@@ -112,11 +112,11 @@ async def trimmed_log(folder: Path) -> str:
     journal = SqliteJournal(folder)
     await journal.open()
     try:
-        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
         audit = audit_of(journal)
         old = [Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n}) for n in range(3)]
         await audit.record(ACME, old)
-        _, boss = await ring.create(Wanted(tenant="acme", role="operator"))
+        _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
         assert await trim(audit, ACME, before=UnixMs(NOW + 3), now=wall_ms()) == 3
         return boss
     finally:
@@ -153,7 +153,7 @@ from pathlib import Path
 from persistence.sqlite.journal import SqliteJournal
 from sessions.model.audit import Audited
 import msgspec
-from tests.contract.journals import NOW, an_append, grant, key
+from tests.support.journals import NOW, an_append, grant, key
 
 async def one(journal, name):
     found = await journal.head(key(name))

@@ -15,14 +15,14 @@ import msgspec
 
 from actors.handoff.drain import DrainLimits
 from actors.handoff.rebalance import RebalanceLimits
-from actors.hosting.ownership import described
+from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
 from actors.hosting.runtime import RuntimeLimits
-from actors.maintenance.sweeps import UpkeepLimits
+from actors.maintenance.sweeps import SweepLimits
 from actors.peer.links import LinkLimits
 from actors.replica import ReplicaLimits
 from actors.routing.router import RouterLimits
-from actors.routing.subscriptions import WatchLimits
+from actors.routing.subscriptions import SubscriptionLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import CommandId, SessionId, SessionKey
@@ -37,7 +37,7 @@ from tests.simulation.people import Person
 from tests.simulation.stores import Directory, Store, Trouble
 from tests.simulation.world import World
 from transport.gateway import GatewayLimits
-from transport.protocol.connection import Limits, Timing
+from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
 LEASE_S = 3.0
@@ -56,7 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     replica: ReplicaLimits
     router: RouterLimits
     gateway: GatewayLimits
-    connection: Limits
+    connection: ConnectionLimits
     engine: SimulatedOptions
 
 
@@ -87,19 +87,19 @@ def configured(rng: Random) -> Config:
         idle_s=idle_s,
         replica=ReplicaLimits(
             runtime=runtime,
-            upkeep=UpkeepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
+            upkeep=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
             links=links,
             drain=DrainLimits(drain_s=rng.choice([2.0, 10.0])),
             rebalance=RebalanceLimits(look_s=0.5, load_min=rng.choice([0.1, 0.75])),
             lease_ttl_s=LEASE_S,
             renew_s=1.0,
         ),
-        router=RouterLimits(lease_ttl_s=LEASE_S, links=links, watches=WatchLimits(workers=3)),
+        router=RouterLimits(lease_ttl_s=LEASE_S, links=links, watches=SubscriptionLimits(workers=3)),
         gateway=GatewayLimits(replay_records_max=rng.choice([12, 20_000, 20_000])),
-        connection=Limits(
+        connection=ConnectionLimits(
             window_events=rng.choice([4, 64, 1024]),
             window_bytes=rng.choice([2048, 256 * 1024]),
-            timing=Timing(heartbeat_s=5.0, silence_s=8.0),
+            timing=ConnectionTiming(heartbeat_s=5.0, silence_s=8.0),
         ),
         engine=msgspec.structs.replace(OPTIONS, slots=rng.choice([1, 6, 6]), kv_tokens_max=rng.choice([2048, 262_144])),
     )
@@ -262,7 +262,7 @@ class Cluster:
             return False
         runtime = node.replica.runtime
         held = runtime.ownership.owner(key)
-        return held is not None and runtime.actor(key) is not None and described(held) == owner
+        return held is not None and runtime.actor(key) is not None and owner_label(held) == owner
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""

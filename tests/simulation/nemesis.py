@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from actors.handoff.source import StaysHere
+from actors.handoff.source import HandoffAbandoned
 from sessions.model.errors import EngineLost, SessileError
 from sessions.model.types import SessionKey
 from tests.simulation.nodes import GatewayNode, ReplicaNode
@@ -118,7 +118,7 @@ class Nemesis:
     async def _without_engine(self, node: ReplicaNode, seconds: float) -> None:
         node.engine.lose(EngineLost("engine_lost", "The engine has died."))
         await asyncio.sleep(seconds)
-        node.engine.found()
+        node.engine.recover()
 
     async def kill_after_persist(self) -> None:
         """Dies between the moment that something is durable and the moment that it knows."""
@@ -297,7 +297,7 @@ class Nemesis:
         try:
             await node.replica.migration.hand_off(key, target)  # type: ignore[arg-type]
             self.world.count("handed_off")
-        except (StaysHere, SessileError) as reason:
+        except (HandoffAbandoned, SessileError) as reason:
             self.world.trace(node.name, "keeps", key.session, str(reason))
             self.world.count("stayed_here")
 

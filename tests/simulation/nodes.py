@@ -13,7 +13,7 @@ from actors.directory.memory import MemoryDirectory
 from actors.hosting.ownership import STOOD_STILL_S, TICK_S
 from actors.peer.client import Connector
 from actors.peer.links import LinkLimits
-from actors.peer.server import PeerHost
+from actors.peer.server import PeerEndpoint
 from actors.replica import Replica
 from actors.routing.router import Router
 from persistence.memory.journal import MemoryJournal
@@ -25,10 +25,10 @@ from tests.simulation.loop import Process
 from tests.simulation.oracle import Speaker
 from tests.simulation.sockets import Wire
 from tests.simulation.stores import Medium, Way
-from transport.auth.authenticator import Access, key_digest
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway
-from transport.protocol.connection import Limits
-from transport.websocket.connections import Door
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.connections import WebSocketConnections
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -171,7 +171,7 @@ class ReplicaNode(Node):
             await self.replica.__aexit__(None, None, None)
         await self.engine.close()
 
-    async def _listen(self, host: PeerHost) -> str:
+    async def _listen(self, host: PeerEndpoint) -> str:
         self.cluster.network.listen(self.name, self.process, host.accept)
         return self.name
 
@@ -187,7 +187,7 @@ class GatewayNode(Node):
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.router: Router
         self.gateway: Gateway
-        self.door: Door
+        self.door: WebSocketConnections
         self.wires: dict[Wire, None] = {}
         super().__init__(cluster, name)
 
@@ -208,12 +208,12 @@ class GatewayNode(Node):
             self.gateway = Gateway(
                 sessions=self.router,
                 journal=self.journal,
-                access=Access(KEYS, clock=self.world.loop.time, origins=("*",), hosts=("sessile.test",)),
+                access=Authenticator(KEYS, clock=self.world.loop.time, origins=("*",), hosts=("sessile.test",)),
                 limits=config.gateway,
                 now_ms=self.world.clock(self.name),
                 new_id=self.world.new_id,
             )
-            self.door = Door(self.gateway, config.connection, 1000)
+            self.door = WebSocketConnections(self.gateway, config.connection, 1000)
             self.gateway.start()
             self.ready.set_result(None)
             await self.leave.wait()
@@ -245,4 +245,4 @@ class GatewayNode(Node):
             wire.died()
 
 
-__all__ = ["ALICE", "MALLORY", "GatewayNode", "Limits", "ReplicaNode", "SessionKey"]
+__all__ = ["ALICE", "MALLORY", "ConnectionLimits", "GatewayNode", "ReplicaNode", "SessionKey"]

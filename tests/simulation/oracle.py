@@ -12,7 +12,7 @@ from array import array
 import msgspec
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from inference.simulated.engine import Stream
+from inference.simulated.engine import SimulatedStream
 from inference.simulated.tokenizer import SimulatedTokenizer, _encode
 from inference.simulated.vocabulary import (
     BEGIN,
@@ -60,7 +60,7 @@ _ROLES = frozenset(ROLE.values())
 class Speaker(SimulatedEngine):
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
-        self._scripts: dict[Stream, list[int] | None] = {}
+        self._scripts: dict[SimulatedStream, list[int] | None] = {}
 
     @property
     def info(self) -> EngineInfo:
@@ -70,7 +70,7 @@ class Speaker(SimulatedEngine):
     def idle(self) -> bool:
         return not self._running and not self._waiting and not self._running_tokens
 
-    def draw(self, stream: Stream) -> int | None:
+    def draw(self, stream: SimulatedStream) -> int | None:
         left = self._scripts.get(stream, [])
         if stream not in self._scripts:
             tokens = stream.tokens.tolist()
@@ -82,7 +82,7 @@ class Speaker(SimulatedEngine):
             return super().draw(stream)
         return left.pop() if left else None
 
-    def _retire(self, stream: Stream) -> None:
+    def _retire(self, stream: SimulatedStream) -> None:
         self._scripts.pop(stream, None)
         super()._retire(stream)
 

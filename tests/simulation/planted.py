@@ -53,18 +53,18 @@ def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
 
 @planted(40, "pause_replica")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryStore.append
+    right = persistence.memory.journal.MemoryDatabase.append
 
     def append(self: Any, append: Append) -> None:
         head = self.head(append.key)
         right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
 
-    patch.setattr(persistence.memory.journal.MemoryStore, "append", append)
+    patch.setattr(persistence.memory.journal.MemoryDatabase, "append", append)
 
 
 @planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryStore.grant
+    right = persistence.memory.journal.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
         head = right(self, key, expected, *more)
@@ -72,19 +72,19 @@ def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
             self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryStore, "grant", grant)
+    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
 
 
 @planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryStore.grant
+    right = persistence.memory.journal.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
         head = right(self, key, expected, owner, new_epoch, now_ms)
         self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryStore, "grant", grant)
+    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
 
 
 @planted(60, "pause_replica")
@@ -95,7 +95,7 @@ def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def a_claim_is_won_against_a_living_owner(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(actors.directory.rules.MemoryStore, "_counts", lambda self, entry, now: False)
+    patch.setattr(actors.directory.rules.DirectoryState, "_counts", lambda self, entry, now: False)
 
 
 # -- what is durable, and what is shown ----------------------------------------------------------------------------
@@ -145,13 +145,13 @@ def a_reader_that_fell_behind_is_not_told_how_far(patch: pytest.MonkeyPatch) -> 
     async def catch_up(self: Any, watch: Any) -> None:
         watch.known = None
 
-    patch.setattr(actors.routing.subscriptions.Watches, "_catch_up", catch_up)
+    patch.setattr(actors.routing.subscriptions.Subscriptions, "_catch_up", catch_up)
 
 
 @planted(20)
 def an_answer_overtakes_its_events(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        transport.reading.reader_set.Channel, "answer", lambda self, message, session, offset: self.write(message)
+        transport.reading.reader_set.ReaderSet, "answer", lambda self, message, session, offset: self.write(message)
     )
 
 
@@ -217,7 +217,7 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.generation_task.Turn.take
+    take = sessions.turn.generation_task.GenerationTask.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -226,7 +226,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.generation_task.Turn, "take", lose)
+    patch.setattr(sessions.turn.generation_task.GenerationTask, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
@@ -234,7 +234,7 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
     async def recover(self: Any) -> int:
         return 0
 
-    patch.setattr(actors.maintenance.sweeps.Upkeep, "recover", recover)
+    patch.setattr(actors.maintenance.sweeps.Sweeps, "recover", recover)
 
 
 @planted(40, "kill_replica")

@@ -16,7 +16,7 @@ import msgspec
 
 from tests.simulation.loop import Process
 from tests.simulation.world import World
-from transport.websocket.connections import Door
+from transport.websocket.connections import WebSocketConnections
 from transport.websocket.websocket import WebSocketConnection
 
 _json = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
@@ -74,7 +74,7 @@ class Wire:
         self,
         world: World,
         process: Process,
-        door: Door,
+        door: WebSocketConnections,
         rng: Random,
         *,
         binary: bool,

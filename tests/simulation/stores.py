@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from actors.directory.rules import MemoryStore as DirectoryRules
-from persistence.memory.journal import MemoryStore
+from actors.directory.rules import DirectoryState as DirectoryRules
+from persistence.memory.journal import MemoryDatabase
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Append, Head, Page
@@ -47,7 +47,7 @@ class Trouble(msgspec.Struct):
         )
 
 
-class Store(MemoryStore):
+class Store(MemoryDatabase):
     """The journal's rows. What is written is shown to the books, with who wrote it."""
 
     def __init__(self, books: Books, *, new_id: Callable[[], str]) -> None:

@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any, Literal
 
 from actors.directory.memory import MemoryDirectory
-from actors.directory.rules import MemoryStore as DirectoryStore
+from actors.directory.rules import DirectoryState as DirectoryStore
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryJournal, MemoryStore
+from persistence.memory.journal import MemoryDatabase, MemoryJournal
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -283,7 +283,7 @@ class Place:
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions(answer_tokens_mean=40)
         self._numbers = itertools.count(1)
-        self.store = MemoryStore(new_id=self.new_id)
+        self.store = MemoryDatabase(new_id=self.new_id)
         self.directory_store = DirectoryStore()
         self.replicas: list[Replica] = []
 

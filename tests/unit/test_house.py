@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES_MAX = 500
+LINES_MAX = 700  # a file is one concept; most have 90 to 400 lines
 
 # Which of our packages each of our packages may import, besides itself (DESIGN.md §8).
 MAY_IMPORT: dict[str, set[str]] = {
@@ -210,14 +210,14 @@ def sleeps(source: str) -> list[int]:
 
 
 # Under virtual time a sleep is a scripted moment; in the chaos runs the random moment is the very subject.
-MAY_SLEEP = {"simulation", "chaos"}
+MAY_SLEEP = ("tests/simulation/", "tests/chaos/", "tests/support/chaos/")
 VIRTUAL_TIME = re.compile(r"virtual_time|in_virtual_time|Harness|VirtualLoop")
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=name_of)
 def test_no_test_sleeps(path: Path) -> None:
     source = path.read_text()
-    if path.relative_to(ROOT).parts[1] not in MAY_SLEEP and not VIRTUAL_TIME.search(source):
+    if not name_of(path).startswith(MAY_SLEEP) and not VIRTUAL_TIME.search(source):
         assert sleeps(source) == [], "wait for a named signal instead"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from inference.vllm.engine import VllmEngine
 from sessions.model.types import Sampling
-from tests.contract.engines import Answer, ask, key, prompt_of, request, until
-from tests.contract.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, start
+from tests.support.engines import Answer, ask, key, prompt_of, request, until
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

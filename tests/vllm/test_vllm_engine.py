@@ -12,13 +12,13 @@ import pytest
 
 from inference.tokens import as_tokens
 from inference.vllm import async_llm
-from inference.vllm.connector import SessileConnector, contained
+from inference.vllm.connector import SessileConnector, contain_errors
 from inference.vllm.engine import VllmEngine
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk
 from sessions.model.types import OPENINGS, Sampling, TextOptions
-from tests.contract.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
-from tests.contract.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
+from tests.support.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -306,7 +306,7 @@ def test_what_fails_inside_the_connector_stays_there() -> None:
     connector.update_state_after_alloc(object(), object(), 32)
     with pytest.raises(KeyboardInterrupt):  # and only what is an error
 
-        @contained(lambda: None)
+        @contain_errors(lambda: None)
         def interrupted() -> None:
             raise KeyboardInterrupt
 

@@ -14,9 +14,9 @@ import torch
 
 from inference.kv.envelope import CHUNK_BYTES, tag_payload
 from inference.vllm import block_copier as mover_module
-from inference.vllm.block_copier import Mover
-from inference.vllm.connector_metadata import Load, Save, Source
-from inference.vllm.worker_events import Sender
+from inference.vllm.block_copier import BlockCopier
+from inference.vllm.connector_metadata import BlockLoad, BlockSave, SnapshotSource
+from inference.vllm.worker_events import WorkerEventSender
 
 pytestmark = pytest.mark.vllm
 
@@ -53,15 +53,15 @@ def block(held: dict[str, Any], block_id: int) -> bytes:
     return b"".join(parts)
 
 
-Start = Callable[..., Mover]
+Start = Callable[..., BlockCopier]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    made: list[Mover] = []
+    made: list[BlockCopier] = []
 
-    def one(held: dict[str, Any], rank: int = 0, world: int = 1) -> Mover:
-        mover = Mover(Sender(tmp_path), rank, world)
+    def one(held: dict[str, Any], rank: int = 0, world: int = 1) -> BlockCopier:
+        mover = BlockCopier(WorkerEventSender(tmp_path), rank, world)
         mover.register(held, NUM_BLOCKS)
         made.append(mover)
         return mover
@@ -71,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         mover.close()
 
 
-def until_over(mover: Mover) -> set[str]:
+def until_over(mover: BlockCopier) -> set[str]:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for over in mover.finished(patient=True):
@@ -80,14 +80,14 @@ def until_over(mover: Mover) -> set[str]:
     raise AssertionError("it never ended")
 
 
-def saved(mover: Mover, path: Path, ids: list[int]) -> None:
-    mover.save(Save("r", "r", str(path), 0, ids, close=True, held=True))
+def saved(mover: BlockCopier, path: Path, ids: list[int]) -> None:
+    mover.save(BlockSave("r", "r", str(path), 0, ids, close=True, held=True))
     assert until_over(mover) == {"r"}
 
 
-def source_of(path: Path, num_blocks: int) -> Source:
+def source_of(path: Path, num_blocks: int) -> SnapshotSource:
     data = path.read_bytes()
-    return Source(str(path), num_blocks, bytes(16), len(data), tag_payload(data, bytes(16)))
+    return SnapshotSource(str(path), num_blocks, bytes(16), len(data), tag_payload(data, bytes(16)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +108,7 @@ def test_blocks_come_back_bit_for_bit(
     for rank, held in enumerate(after):
         untouched = block(held, 0)
         mover = start(held, rank, world)
-        mover.load(Load("r", "r", source_of(path, len(ids)), first, into, 0))
+        mover.load(BlockLoad("r", "r", source_of(path, len(ids)), first, into, 0))
         assert until_over(mover) == {"r"} and mover.bad_blocks() == set()
         for number, block_id in enumerate(into):
             assert block(held, block_id) == block(before[rank], ids[first + number])
@@ -136,8 +136,8 @@ def test_a_payload_that_changed_marks_every_block_of_its_load(start: Start, tmp_
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    mover.load(Load("r", "r", source, 0, list(range(50, 90)), 0))
+    mover.load(BlockLoad("r", "r", source, 0, list(range(50, 90)), 0))
     assert until_over(mover) == {"r"} and mover.bad_blocks() == set(range(50, 90))
     path.write_bytes(data[:-1])
-    mover.load(Load("r", "r", source, 0, [50], 0))
+    mover.load(BlockLoad("r", "r", source, 0, [50], 0))
     assert until_over(mover) == {"r"} and mover.bad_blocks() == {50}

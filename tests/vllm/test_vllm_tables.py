@@ -26,8 +26,8 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from inference.vllm.async_llm import VllmCore
-from inference.vllm.connector_metadata import Load, Orders, Save
-from tests.contract.vllm_world import BLOCK_TOKENS, vllm_options
+from inference.vllm.connector_metadata import BlockLoad, BlockSave, SessileConnectorMetadata
+from tests.support.vllm_world import BLOCK_TOKENS, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -92,8 +92,8 @@ class World:
         self.sessions = [Session(number) for number in range(SESSIONS)]
         self.device: list[list[int]] = [[0] * BLOCK_TOKENS for _ in range(BLOCKS)]
         self.runs: dict[str, Run] = {}
-        self.loads: list[Load] = []
-        self.saves: list[Save] = []
+        self.loads: list[BlockLoad] = []
+        self.saves: list[BlockSave] = []
         self.forget: list[str] = []
         self.retire: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -160,7 +160,7 @@ class World:
     def step(self) -> None:
         scheduled = self.scheduler.schedule()
         orders = scheduled.kv_connector_metadata
-        assert isinstance(orders, Orders)
+        assert isinstance(orders, SessileConnectorMetadata)
         self.seen["preempted"] += len(scheduled.preempted_req_ids or ())
         for save in [each for each in self.saves if each.request in orders.preempted]:
             self._save(save)  # their blocks are about to be written by others
@@ -211,13 +211,13 @@ class World:
             self.device[blocks[at // BLOCK_TOKENS]][at % BLOCK_TOKENS] = places[at]
         return [self.chance.randrange(1, 9)] if end == len(tokens) else []
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: BlockLoad) -> None:
         base = self.runs[load.request].base
         for number, block in enumerate(load.block_ids):
             self.device[block] = list(base[load.first_block + number])
         self.seen["loaded"] += 1
 
-    def _save(self, save: Save) -> bool:
+    def _save(self, save: BlockSave) -> bool:
         """Writes it into its file, after what was told before; True when the scheduler waits to hear of it."""
         earlier = [each for each in self.saves[: self.saves.index(save)] if each.request == save.request]
         for each in earlier:

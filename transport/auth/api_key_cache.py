@@ -24,7 +24,15 @@ from typing import Final
 import msgspec
 import structlog
 
-from sessions.model.api_keys import SECRET_BYTES, ApiKey, ApiKeys, Wanted, make, opens, split
+from sessions.model.api_keys import (
+    SECRET_BYTES,
+    ApiKey,
+    ApiKeyRequest,
+    ApiKeyStore,
+    make_api_key,
+    parse_key,
+    secret_matches,
+)
 from sessions.model.audit import Action, Audited
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
 from sessions.model.types import Json, Principal, UnixMs
@@ -37,12 +45,12 @@ PAGE: Final = 2000
 log = structlog.get_logger(__name__)
 
 
-class KeyRing:
+class ApiKeyCache:
     """The keys. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
 
     def __init__(
         self,
-        store: ApiKeys,
+        store: ApiKeyStore,
         *,
         now_ms: Callable[[], UnixMs],
         clock: Callable[[], float],
@@ -59,24 +67,24 @@ class KeyRing:
         self._incarnation = ""
         self._fresh_at: float | None = None  # when the newest read that succeeded began
         self._reading = asyncio.Lock()
-        self.ended: Callable[[str, SessileError], None] = _nobody
+        self.ended: Callable[[str, SessileError], None] = _ignore_ended
         """Told of each key that lets nobody in any more."""
-        self.refused: Callable[[ApiKey, SessileError], None] = _unnoticed
+        self.refused: Callable[[ApiKey, SessileError], None] = _ignore_refused
         """Told of each key that has ended and was shown."""
-        self.stale: Callable[[SessileError], None] = _nobody_at_all
+        self.stale: Callable[[SessileError], None] = _ignore_stale
         """Told when the keys cannot be trusted any more because nothing was heard of the journal."""
 
     # -- knowing ------------------------------------------------------------------------------------------------------
 
-    def looks_like_ours(self, credential: str) -> bool:
-        return split(credential) is not None
+    def is_api_key(self, credential: str) -> bool:
+        return parse_key(credential) is not None
 
     def principal_of(self, credential: str) -> Principal:
         """Raises Unauthorized, which says more than that only to who has the right secret; Unavailable when stale."""
         self.check_fresh()
-        parts = split(credential)
+        parts = parse_key(credential)
         key = None if parts is None else self._keys.get(parts[0])
-        if not opens(key, parts[1] if parts else "") or key is None:
+        if not secret_matches(key, parts[1] if parts else "") or key is None:
             raise Unauthorized("unauthorized", "This key is not known here.")
         match key.state(self._now_ms()):
             case "revoked":
@@ -102,11 +110,15 @@ class KeyRing:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def create(self, wanted: Wanted, *, created_by: str = "", by: Principal | None = None) -> tuple[ApiKey, str]:
+    async def create(
+        self, wanted: ApiKeyRequest, *, created_by: str = "", by: Principal | None = None
+    ) -> tuple[ApiKey, str]:
         """A new key, stored, and how it is written. `by` None: on the command line. Raises BadInput, Limited,
         Unavailable."""
         created_by = created_by if by is None else by.key_id
-        key, written = make(wanted, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by)
+        key, written = make_api_key(
+            wanted, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by
+        )
         detail = {"key": key.id, "role": key.role, "scopes": list(key.scopes), "expires_at": key.expires_at}
         stored = await self._store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
         self._take(stored)
@@ -196,19 +208,19 @@ def expired() -> Unauthorized:
     return Unauthorized("unauthorized", "This key has expired.")
 
 
-def _nobody(key_id: str, error: SessileError) -> None:
+def _ignore_ended(key_id: str, error: SessileError) -> None:
     """The ring of a process without doors."""
 
 
-def _unnoticed(key: ApiKey, error: SessileError) -> None:
+def _ignore_refused(key: ApiKey, error: SessileError) -> None:
     """Likewise."""
 
 
-def _nobody_at_all(error: SessileError) -> None:
+def _ignore_stale(error: SessileError) -> None:
     """Likewise."""
 
 
-def described(key: ApiKey, now: UnixMs) -> dict[str, object]:
+def public_key_fields(key: ApiKey, now: UnixMs) -> dict[str, object]:
     """A key as its administrators see it: everything but what it is checked by."""
     told = {name: value for name, value in msgspec.structs.asdict(key).items() if name not in ("digest", "version")}
     return {"object": "key", **told, "scopes": list(key.scopes), "state": key.state(now)}

@@ -19,18 +19,18 @@ import msgspec
 from sessions.model.errors import Limited
 
 
-class StrangerLimits(msgspec.Struct, frozen=True, kw_only=True):
+class AuthThrottleLimits(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 20  # at once
     refill_s: float = 3.0  # one more every so often
     addresses_max: int = 10_000  # remembered; the one that failed longest ago is forgotten first
 
 
-class Strangers:
+class AuthThrottle:
     """The buckets. `clock` is monotonic, in seconds."""
 
-    def __init__(self, *, clock: Callable[[], float], limits: StrangerLimits | None = None) -> None:
+    def __init__(self, *, clock: Callable[[], float], limits: AuthThrottleLimits | None = None) -> None:
         self._clock = clock
-        self._limits: Final = limits or StrangerLimits()
+        self._limits: Final = limits or AuthThrottleLimits()
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # failures not yet forgiven, as of when
 
     def check(self, address: str | None) -> None:

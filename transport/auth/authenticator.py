@@ -26,8 +26,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from sessions.model.errors import Forbidden, SessileError, Unauthorized
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, UnixMs
-from transport.auth.api_key_cache import KeyRing, expired, revoked
-from transport.auth.auth_throttle import Strangers
+from transport.auth.api_key_cache import ApiKeyCache, expired, revoked
+from transport.auth.auth_throttle import AuthThrottle
 from transport.auth.tickets import MemoryTickets, Tickets
 
 CREDENTIAL_LENGTH_MAX: Final = 8192
@@ -36,10 +36,10 @@ TOKEN_PREFIX: Final = "jwt:"  # of the key ids of principals that an issuer vouc
 Ended = Callable[[SessileError], None]
 
 
-class Tokens(Protocol):
+class TokenVerifier(Protocol):
     """Tokens of issuers; `transport.auth.jwt_issuers` has them."""
 
-    def looks_like_one(self, credential: str) -> bool: ...
+    def is_jwt(self, credential: str) -> bool: ...
 
     def known(self, credential: str) -> Principal | None:
         """The principal of a token that was checked before; None: `principal_of` has to be asked."""
@@ -59,7 +59,7 @@ def key_digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Access:
+class Authenticator:
     """Turns credentials into principals. `clock` is monotonic, in seconds."""
 
     def __init__(
@@ -69,8 +69,8 @@ class Access:
         clock: Callable[[], float],
         origins: Iterable[str] = (),
         hosts: Iterable[str] = (),
-        ring: KeyRing | None = None,
-        tokens: Tokens | None = None,
+        ring: ApiKeyCache | None = None,
+        tokens: TokenVerifier | None = None,
         now_ms: Callable[[], UnixMs] = wall_ms,
     ) -> None:
         """`keys` by `key_digest`; `origins` as browsers write them ("https://chat.example"), "*" for every one. `ring`
@@ -79,11 +79,11 @@ class Access:
         self._ring = ring
         self._issued = tokens
         self._now_ms = now_ms
-        self.strangers = Strangers(clock=clock)
+        self.strangers = AuthThrottle(clock=clock)
         self._watched: dict[str, dict[object, Ended]] = {}  # by key id
         if ring is not None:
             ring.ended = self._end
-            ring.stale = self._end_those_of_the_ring
+            ring.stale = self._end_cached_keys
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._hosts = {host.lower() for host in hosts}
         self.tickets: Tickets = MemoryTickets(clock)  # or those of all gateways of a cluster
@@ -118,9 +118,9 @@ class Access:
             if principal is not None:
                 self.verify(principal)
                 return principal
-            if self._ring is not None and self._ring.looks_like_ours(credential):
+            if self._ring is not None and self._ring.is_api_key(credential):
                 return self._ring.principal_of(credential)
-            if self._issued is not None and self._issued.looks_like_one(credential):
+            if self._issued is not None and self._issued.is_jwt(credential):
                 principal = self._issued.known(credential)
                 if principal is None:
                     self.strangers.check(address)  # a signature costs a hundred times what a key does
@@ -142,7 +142,7 @@ class Access:
         """Has `ended` called (a plain function, at most once) when the principal's credential ends. What is returned
         takes that back. Raises what `verify` raises."""
         if self.open:
-            return _nothing
+            return _no_unwatch
         self.verify(principal)
         token = object()
         watched = self._watched.setdefault(principal.key_id, {})
@@ -172,7 +172,7 @@ class Access:
         for ended in told:
             ended(error)
 
-    def _end_those_of_the_ring(self, error: SessileError) -> None:
+    def _end_cached_keys(self, error: SessileError) -> None:
         assert self._ring is not None
         for key_id in list(self._watched):
             if self._ring.find(key_id) is not None:
@@ -223,7 +223,7 @@ def _ended(principal: Principal) -> Unauthorized:
     return expired()
 
 
-def _nothing() -> None:
+def _no_unwatch() -> None:
     """What takes back a watch where nothing ever ends."""
 
 

@@ -11,23 +11,23 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from sessions.model.api_keys import ApiKeys
+from sessions.model.api_keys import ApiKeyStore
 from sessions.model.types import Principal, UnixMs
-from transport.auth.api_key_cache import KeyRing
-from transport.auth.authenticator import Access
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator
 
 if TYPE_CHECKING:
-    from transport.auth.jwt_issuers import Issuers
+    from transport.auth.jwt_issuers import JwtIssuers
 
 
 class Credentials(NamedTuple):
-    access: Access
-    ring: KeyRing
+    access: Authenticator
+    ring: ApiKeyCache
 
 
 @asynccontextmanager
-async def credentials(
-    store: ApiKeys,
+async def open_credentials(
+    store: ApiKeyStore,
     *,
     keys: Mapping[str, Principal],
     demand_keys: bool,
@@ -38,13 +38,13 @@ async def credentials(
 ) -> AsyncIterator[Credentials]:
     """`issuers` names a file, or nothing. Raises BadInput for a wrong one, Unavailable where keys cannot be read."""
     clock = asyncio.get_running_loop().time
-    ring = KeyRing(store, now_ms=now_ms, clock=clock, incarnation=incarnation)
+    ring = ApiKeyCache(store, now_ms=now_ms, clock=clock, incarnation=incarnation)
     tokens = _issuers(issuers, now_ms, clock) if issuers else None
     if demand_keys:
         await ring.refresh()
     if tokens is not None:
         await tokens.load()
-    access = Access(
+    access = Authenticator(
         keys, clock=clock, origins=origins, ring=ring if demand_keys else None, tokens=tokens, now_ms=now_ms
     )
     async with asyncio.TaskGroup() as tasks:
@@ -56,8 +56,8 @@ async def credentials(
             task.cancel()
 
 
-def _issuers(path: str, now_ms: Callable[[], UnixMs], clock: Callable[[], float]) -> Issuers:
+def _issuers(path: str, now_ms: Callable[[], UnixMs], clock: Callable[[], float]) -> JwtIssuers:
     """Imported where tokens are let in: PyJWT and its cryptography take a tenth of a second to load."""
-    from transport.auth.jwt_issuers import Issuers, read_issuers
+    from transport.auth.jwt_issuers import JwtIssuers, read_issuers
 
-    return Issuers(read_issuers(path), now_ms=now_ms, clock=clock)
+    return JwtIssuers(read_issuers(path), now_ms=now_ms, clock=clock)

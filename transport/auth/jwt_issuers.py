@@ -48,7 +48,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=512)]
 log = structlog.get_logger(__name__)
 
 
-class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JwtIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[issuers]]` table of the configuration."""
 
     issuer: Text  # as tokens say it in `iss`
@@ -71,10 +71,10 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    issuers: Annotated[tuple[Issuer, ...], Meta(min_length=1, max_length=100)]
+    issuers: Annotated[tuple[JwtIssuer, ...], Meta(min_length=1, max_length=100)]
 
 
-def read_issuers(path: str) -> tuple[Issuer, ...]:
+def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
     """The issuers file. Raises BadInput, which says what is wrong in it."""
 
     def bad(why: object) -> BadInput:
@@ -143,10 +143,10 @@ def _fetched(where: str) -> bytes:
         return found
 
 
-class _Set:
+class _KeySet:
     """An issuer's keys as they stand."""
 
-    def __init__(self, issuer: Issuer) -> None:
+    def __init__(self, issuer: JwtIssuer) -> None:
         self.issuer = issuer
         self.keys: dict[str, _Key] = {}
         self.data = b""
@@ -155,18 +155,18 @@ class _Set:
         self.looking = False  # and it has not been looked at since
 
 
-class Issuers:
-    """What `transport.auth.authenticator.Tokens` asks for. `clock` is monotonic, in seconds."""
+class JwtIssuers:
+    """What `transport.auth.authenticator.TokenVerifier` asks for. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
-        issuers: Sequence[Issuer],
+        issuers: Sequence[JwtIssuer],
         *,
         now_ms: Callable[[], UnixMs],
         clock: Callable[[], float],
         fetch: Fetch = fetch,
     ) -> None:
-        self._sets = {each.issuer: _Set(each) for each in issuers}
+        self._sets = {each.issuer: _KeySet(each) for each in issuers}
         self._now_ms = now_ms
         self._clock = clock
         self._fetch = fetch
@@ -193,7 +193,7 @@ class Issuers:
             for each in self._sets.values():
                 tasks.create_task(self._keep(each))
 
-    async def _keep(self, each: _Set) -> None:
+    async def _keep(self, each: _KeySet) -> None:
         pause_s = self._pause_s(each)
         while True:
             try:
@@ -211,12 +211,12 @@ class Issuers:
             each.looking = False
 
     @staticmethod
-    def _pause_s(each: _Set) -> float:
+    def _pause_s(each: _KeySet) -> float:
         if not each.keys:
             return RETRY_S
         return each.issuer.refresh_s if each.issuer.remote else FILE_S
 
-    async def _read(self, each: _Set) -> None:
+    async def _read(self, each: _KeySet) -> None:
         """Raises OSError, ValueError; then the old set stays."""
         data = await self._fetch(each.issuer.jwks)
         if data == each.data:
@@ -230,7 +230,7 @@ class Issuers:
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def looks_like_one(self, credential: str) -> bool:
+    def is_jwt(self, credential: str) -> bool:
         return credential.startswith("eyJ") and credential.count(".") == 2
 
     def known(self, credential: str) -> Principal | None:
@@ -256,7 +256,7 @@ class Issuers:
                 options={"require": ["exp", "iss", "aud", issuer.user_claim], "verify_exp": False, "verify_nbf": False},
             )
         except (jwt.PyJWTError, TypeError, ValueError) as error:  # of the last two: a key of another kind
-            raise _wrong("its signature or a claim is not right") from error
+            raise _token_refused("its signature or a claim is not right") from error
         principal = self._principal(issuer, claims)
         digest = hashlib.sha256(credential.encode()).digest()
         self._remembered[digest] = principal
@@ -264,20 +264,20 @@ class Issuers:
             self._remembered.popitem(last=False)
         return principal
 
-    def _key_of(self, credential: str) -> tuple[_Set, _Key, str]:
+    def _key_of(self, credential: str) -> tuple[_KeySet, _Key, str]:
         """By what the token says of itself, which nobody has vouched for yet."""
         try:
             header = jwt.get_unverified_header(credential)
             said = jwt.decode(credential, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise _wrong("it cannot be read") from error
+            raise _token_refused("it cannot be read") from error
         issuer = said.get("iss")
         each = self._sets.get(issuer) if isinstance(issuer, str) else None
         if each is None:
-            raise _wrong("its issuer is not known here")
+            raise _token_refused("its issuer is not known here")
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in each.issuer.algorithms:
-            raise _wrong("its algorithm is not one that this issuer may use")
+            raise _token_refused("its algorithm is not one that this issuer may use")
         kid = header.get("kid")
         key: _Key | None
         if kid is None:
@@ -285,12 +285,12 @@ class Issuers:
         else:
             key = each.keys.get(kid) if isinstance(kid, str) else None
             if key is None:
-                self._look_again(each)
+                self._refetch_keys(each)
         if key is None or key.meant_for not in (None, algorithm):
-            raise _wrong("its key is not one of its issuer's")
+            raise _token_refused("its key is not one of its issuer's")
         return each, key, algorithm
 
-    def _look_again(self, each: _Set) -> None:
+    def _refetch_keys(self, each: _KeySet) -> None:
         """For a key id that is not known: its issuer may have a new one. Raises Unavailable when that is being looked
         up, so that whoever has the first token of a new key comes back."""
         now = self._clock()
@@ -300,24 +300,24 @@ class Issuers:
         if each.looking:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
-    def _principal(self, issuer: Issuer, claims: dict[str, Any]) -> Principal:
+    def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
         now_s = self._now_ms() / 1000
         ends, begins = claims["exp"], claims.get("nbf")
         if not _is_time(ends) or (begins is not None and not _is_time(begins)):
-            raise _wrong("exp and nbf are numbers")
+            raise _token_refused("exp and nbf are numbers")
         if ends + issuer.leeway_s <= now_s:
             raise Unauthorized("token_expired", "This token has expired.")
         if begins is not None and begins - issuer.leeway_s > now_s:
-            raise _wrong("it is not valid yet")
+            raise _token_refused("it is not valid yet")
         tenant = claims.get(issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
         user = claims[issuer.user_claim]
         for name, value in (("tenant", tenant), ("user", user)):
             if not isinstance(value, str) or not check_name(value):
-                raise _wrong(f"its {name} is not a text of 1 to 128 characters")
+                raise _token_refused(f"its {name} is not a text of 1 to 128 characters")
         assert isinstance(tenant, str) and isinstance(user, str)
         role = claims.get(issuer.role_claim, issuer.roles[0]) if issuer.role_claim else issuer.roles[0]
         if role not in issuer.roles:
-            raise _wrong("its role is not one that this issuer may give")
+            raise _token_refused("its role is not one that this issuer may give")
         return Principal(
             tenant=TenantId(tenant),
             key_id=TOKEN_PREFIX + issuer.issuer,
@@ -328,14 +328,14 @@ class Issuers:
         )
 
 
-def _scopes(issuer: Issuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
+def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
     """What the token may do: what it says, within what its issuer may say."""
     said = claims.get(issuer.scope_claim) if issuer.scope_claim else None
     if said is None:
         return issuer.scopes
     words = said.split() if isinstance(said, str) else said
     if not isinstance(words, list):
-        raise _wrong("its scopes are neither a text nor a list")
+        raise _token_refused("its scopes are neither a text nor a list")
     return tuple(scope for scope in SCOPES if scope in words and scope in issuer.scopes)
 
 
@@ -343,5 +343,5 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
 
 
-def _wrong(why: str) -> Unauthorized:
+def _token_refused(why: str) -> Unauthorized:
     return Unauthorized("unauthorized", f"This token is not accepted: {why}.")

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.governance.audit_verify import Verified, parse_anchor, verify
+from sessions.governance.audit_verify import AuditVerification, parse_anchor, verify
 from sessions.model.audit import INSTALLATION, PAGE_MAX, AuditLog, public
 from sessions.model.types import TenantId
 from transport.cli.api_client import Told, base_of, call
@@ -113,7 +113,7 @@ async def on_server(asked: AuditAsked, credential: str) -> list[Told]:
     return list(told["data"])
 
 
-def told_of(found: Verified) -> Told:
+def told_of(found: AuditVerification) -> Told:
     told: Told = msgspec.to_builtins(found)
     return told
 

@@ -5,7 +5,7 @@ A data folder belongs to the process that runs on it, so for a running server th
 still listens on loopback without keys. What is printed is JSON with `--json`; the secret is printed once and kept
 nowhere.
 
-Does not open journals: `app.py` hands a `KeyRing` over.
+Does not open journals: `app.py` hands a `ApiKeyCache` over.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.model.api_keys import Wanted
+from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import NotFound
 from sessions.model.types import SCOPES, Authority, UnixMs
-from transport.auth.api_key_cache import KeyRing, described
+from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.cli.api_client import Told, base_of, call
 from transport.cli.settings import BadSetting
 
@@ -126,23 +126,23 @@ def _body(asked: Asked, now: UnixMs) -> Told:
     return body
 
 
-async def on_ring(ring: KeyRing, asked: Asked, now: UnixMs) -> Told | list[Told]:
+async def on_ring(ring: ApiKeyCache, asked: Asked, now: UnixMs) -> Told | list[Told]:
     """Does what is asked on a journal that is open here. Raises SessileError."""
     await ring.refresh()
     match asked.action:
         case "create":
-            wanted = msgspec.convert(_body(asked, now), Wanted)
+            wanted = msgspec.convert(_body(asked, now), ApiKeyRequest)
             key, written = await ring.create(wanted, created_by="")
-            return {**described(key, now), "key": written}
+            return {**public_key_fields(key, now), "key": written}
         case "list":
-            return [described(key, now) for key in ring.all() if asked.tenant in ("", key.tenant)]
+            return [public_key_fields(key, now) for key in ring.all() if asked.tenant in ("", key.tenant)]
         case "show":
             found = ring.find(asked.key_id)
         case "revoke":
             found = await ring.revoke(asked.key_id, revoked_by="")
     if found is None:
         raise NotFound("key_not_found", f"There is no key {asked.key_id!r}.", param="key_id")
-    return described(found, now)
+    return public_key_fields(found, now)
 
 
 # -- through a server -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from sessions.file_watcher import Watched
+from sessions.file_watcher import FileWatcher
 from sessions.limits import Limits
 from transport.cli.settings import BadSetting
 
@@ -40,7 +40,7 @@ class LimitsFile:
     def __init__(self, path: Path, *, changed: Callable[[Limits], None] = lambda limits: None) -> None:
         """Raises BadSetting for a file that is wrong from the start."""
         self._changed = changed
-        self.file = Watched(path, read_limits, self._take, what="limits", refused=(BadSetting,))
+        self.file = FileWatcher(path, read_limits, self._take, what="limits", refused=(BadSetting,))
         self._limits = self.file.first()
 
     def now(self) -> Limits:

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from actors.directory import Leases
-from actors.peer.client import Connector, Link
-from actors.peer.frames import Drained, Resident, Surveyed
+from actors.peer.client import Connector, PeerClient
+from actors.peer.frames import DrainProgress, ResidentSession, Surveyed
 from actors.peer.links import LinkDown, unreachable
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import SessionId, SessionKey, TenantId
@@ -36,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True):
     """A page of the cluster's sessions in memory. `silent` replicas did not answer, and why."""
 
-    residents: list[Resident]
+    residents: list[ResidentSession]
     total: int
     has_more: bool
     silent: dict[str, str]
@@ -61,7 +61,7 @@ def described(view: View) -> str:
 
 
 @asynccontextmanager
-async def linked(security: PeerSecurity, member: Member, name: str) -> AsyncIterator[Link]:
+async def linked(security: PeerSecurity, member: Member, name: str) -> AsyncIterator[PeerClient]:
     """A link to a replica for as long as the block runs. Raises LinkDown."""
     link = await Connector(GrpcDialer(security), kind="operator", name=name)(member)
     carrying = asyncio.create_task(link.run())
@@ -81,7 +81,7 @@ def named(view: View, name: str) -> Member:
     return members[name]
 
 
-async def drained(directory: Leases, security: PeerSecurity, name: str) -> Drained:
+async def drained(directory: Leases, security: PeerSecurity, name: str) -> DrainProgress:
     """Has a replica hand everything off and returns its last report. Raises NotFound, Unavailable."""
     member = named(await members_of(directory), name)
     try:
@@ -154,7 +154,7 @@ def tabled(found: Found) -> str:
     return "\n".join(lines)
 
 
-def _row(each: Resident) -> tuple[str, ...]:
+def _row(each: ResidentSession) -> tuple[str, ...]:
     state = f"{each.state} {each.idle_s:.0f} s" if each.state == "idle" else each.state
     kv = f"{each.kv_tier} {each.kv_tokens}" if each.kv_tokens else each.kv_tier
     return (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from sessions.billing.prices import BadPrices, PriceBook, PriceList, read_prices
-from sessions.file_watcher import Watched
+from sessions.file_watcher import FileWatcher
 from transport.cli.settings import BadSetting
 
 LOOK_S: Final = 2.0
@@ -21,7 +21,9 @@ class PriceFile:
     def __init__(self, path: str) -> None:
         """Raises BadSetting for a file that cannot be read or used."""
         self.book = PriceBook()
-        self.watched = Watched(path, _read, self._take, what="prices", refused=(ValueError, BadPrices), look_s=LOOK_S)
+        self.watched = FileWatcher(
+            path, _read, self._take, what="prices", refused=(ValueError, BadPrices), look_s=LOOK_S
+        )
         self._watches = bool(path)
         if path:
             try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from sessions.billing.prices import amount
-from sessions.billing.reconcile import Reconciled, Sums
+from sessions.billing.reconcile import ReconciliationReport, Sums
 
 ROWS = (("responses", "responses"), ("input tokens", "input_tokens"), ("cached tokens", "cached_tokens"))
 MORE_ROWS = (("output tokens", "output_tokens"), ("token ids in deltas", "ledger_tokens"))
 
 
-def reconciled_text(found: Reconciled) -> str:
+def reconciled_text(found: ReconciliationReport) -> str:
     lines = [f"{'':<22}{'billed':>16}{'in the logs':>16}"]
     lines += [_line(title, found.billed, found.logged, name) for title, name in ROWS + MORE_ROWS]
     lines.append(f"{'cost':<22}{amount(found.billed.cost):>16}{amount(found.logged.cost):>16}")

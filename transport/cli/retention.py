@@ -25,8 +25,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from sessions.file_watcher import Watched
-from sessions.governance.retention import Kept, Retention
+from sessions.file_watcher import FileWatcher
+from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
@@ -62,14 +62,14 @@ class RetentionFile:
         now_ms: Callable[[], UnixMs],
     ) -> None:
         """Raises BadSetting for a file that is wrong from the start."""
-        self.watched = Watched(path, read_retention, self._take, what="retention", refused=(BadSetting,))
+        self.watched = FileWatcher(path, read_retention, self._take, what="retention", refused=(BadSetting,))
         self.watched.told = self._told
         self._watches = bool(path)
         self._audit = audit
         self._now_ms = now_ms
         if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
             raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")
-        kept = Kept(deleted_days=deleted_days, audit_days=audit_days or None)
+        kept = RetentionPeriods(deleted_days=deleted_days, audit_days=audit_days or None)
         self._retention = self.watched.first() if path else Retention(default=kept)
         audit.sealer.texts = lambda tenant: self._retention.of(tenant).audit_texts
 

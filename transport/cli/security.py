@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transport.cli.settings import BadSetting, Settings
-from transport.http.tls import DoorTls, door_tls
+from transport.http.tls import ServerTls, read_server_tls
 from transport.peer import PeerSecurity
 
 
@@ -32,6 +32,6 @@ def peer_security(settings: Settings) -> PeerSecurity:
     )
 
 
-def tls_of(settings: Settings) -> DoorTls | None:
+def tls_of(settings: Settings) -> ServerTls | None:
     """The public doors' certificate, where they have one. Raises BadSetting, BadInput."""
-    return door_tls(pem(settings, "tls_certificate"), pem(settings, "tls_key"))
+    return read_server_tls(pem(settings, "tls_certificate"), pem(settings, "tls_key"))

@@ -18,12 +18,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.governance.end_user_data import Erasure, exported, status
+from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
 from transport.cli.api_client import Told, base_of, call, opened
 from transport.cli.settings import BadSetting
-from transport.end_user_data import People
+from transport.end_user_data import EndUserStores
 
 ABOUT = """\
 Tells everything of one end user as JSON lines (sessions, items, usage, rows of the audit log), or erases it for good:
@@ -74,7 +74,7 @@ def taken_users(given: dict[str, Any]) -> UsersAsked:
     return asked
 
 
-async def on_journal(people: People, asked: UsersAsked, now_ms: Callable[[], UnixMs], *, wait: bool) -> int:
+async def on_journal(people: EndUserStores, asked: UsersAsked, now_ms: Callable[[], UnixMs], *, wait: bool) -> int:
     """Does it on a journal that is open here; returns the status to end with. `wait`: others may have it open too, and
     carry an erasure out. Raises Unavailable."""
     tenant = TenantId(asked.tenant)
@@ -83,7 +83,7 @@ async def on_journal(people: People, asked: UsersAsked, now_ms: Callable[[], Uni
         await people.audit.record(tenant, [Audited(action="user.exported", at=at, user=asked.user)])
         out = await asyncio.to_thread(open, asked.out, "wb") if asked.out else sys.stdout.buffer
         try:
-            async for each in exported(
+            async for each in export_user_data(
                 tenant,
                 asked.user,
                 personal=people.personal,
@@ -98,7 +98,9 @@ async def on_journal(people: People, asked: UsersAsked, now_ms: Callable[[], Uni
                 out.close()
         return 0
     row = Audited(action="user.erasure_asked", at=at, user=asked.user)
-    erasure = await people.personal.ask(Erasure(tenant=tenant, user=asked.user, asked_at=at, asked_by=""), row)
+    erasure = await people.personal.request_erasure(
+        Erasure(tenant=tenant, user=asked.user, asked_at=at, asked_by=""), row
+    )
     until = time.monotonic() + (asked.wait_s if wait else 0)
     while erasure.done_at is None and time.monotonic() < until:
         await asyncio.sleep(ASK_EVERY_S)

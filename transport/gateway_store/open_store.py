@@ -14,22 +14,22 @@ from transport.auth.tickets import Tickets
 from transport.openai.history import HistoryIndex
 
 
-class Shared(NamedTuple):
+class GatewayStores(NamedTuple):
     tickets: Tickets
     history: HistoryIndex
 
 
 @contextlib.asynccontextmanager
-async def sharing(directory: str) -> AsyncIterator[Shared]:
+async def open_gateway_stores(directory: str) -> AsyncIterator[GatewayStores]:
     """By the address of the directory. Raises BadInput where that is wrong; a server that is away may come."""
     from transport.gateway_store.valkey import (  # redis' client takes half a second to load
-        SharedStore,
+        ValkeyGatewayStore,
         ValkeyHistory,
         ValkeyTickets,
     )
 
-    store = SharedStore(directory, clock=time.monotonic)
+    store = ValkeyGatewayStore(directory, clock=time.monotonic)
     try:
-        yield Shared(ValkeyTickets(store), ValkeyHistory(store))
+        yield GatewayStores(ValkeyTickets(store), ValkeyHistory(store))
     finally:
         await store.close()

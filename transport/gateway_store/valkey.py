@@ -27,12 +27,12 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from actors.directory.address import client_for, parse
-from actors.directory.pipelined_connection import Lost, NotSent, Word
+from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
 from actors.directory.topology import servers_for
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
 from transport.auth import tickets
-from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, Place
+from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, HistoryPlace
 
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
@@ -104,7 +104,7 @@ return false
 log = structlog.get_logger(__name__)
 
 
-class SharedStore:
+class ValkeyGatewayStore:
     """The connection. `clock` is monotonic, in seconds."""
 
     def __init__(
@@ -122,27 +122,27 @@ class SharedStore:
     async def close(self) -> None:
         await self._servers.close()
 
-    async def ask(self, key: str, *words: Word) -> Any:
+    async def call(self, key: str, *words: Word) -> Any:
         """The answer to a command about `key`. Raises Unavailable: it may have been carried out or not."""
         if self.clock() < self._again_at:
-            raise _away()
+            raise _store_unavailable()
         if self.lost:
             self._again_at = self.clock() + PAUSE_S  # this call tries it, for everybody
         try:
             answer = await self._servers.call(key, *words)
         except NoScriptError:
-            self._answered()
+            self._mark_reachable()
             raise
-        except (NotSent, Lost, RedisError) as error:
+        except (NotSent, ReplyLost, RedisError) as error:
             self._again_at = self.clock() + PAUSE_S
             if not self.lost:
                 self.lost = True
                 log.error("shared_store_lost", where=self.where, error=str(error))
-            raise _away() from error
-        self._answered()
+            raise _store_unavailable() from error
+        self._mark_reachable()
         return answer
 
-    def _answered(self) -> None:
+    def _mark_reachable(self) -> None:
         if self.lost:
             self.lost, self._again_at = False, 0.0
             log.info("shared_store_back", where=self.where)
@@ -150,15 +150,15 @@ class SharedStore:
     async def run(self, script: str, keys: Sequence[str], *words: Word) -> Any:
         """Runs a script on keys of one hash tag. Raises Unavailable, as `ask` does."""
         try:
-            return await self.ask(keys[0], "EVALSHA", _digest(script), len(keys), *keys, *words)
+            return await self.call(keys[0], "EVALSHA", _digest(script), len(keys), *keys, *words)
         except NoScriptError:
-            return await self.ask(keys[0], "EVAL", script, len(keys), *keys, *words)
+            return await self.call(keys[0], "EVAL", script, len(keys), *keys, *words)
 
 
 class ValkeyTickets:
     """Implements `transport.auth.tickets.Tickets`. The bound is on what this gateway made in the last `TICKET_S`."""
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: ValkeyGatewayStore) -> None:
         self._store = store
         self._made: deque[float] = deque()  # until when each is good
 
@@ -171,7 +171,7 @@ class ValkeyTickets:
         self._made.append(now + tickets.TICKET_S)
         value, key = msgspec.msgpack.encode(principal), self._key(digest)
         try:
-            await self._store.ask(key, "SET", key, value, "NX", "PX", round(tickets.TICKET_S * 1000))
+            await self._store.call(key, "SET", key, value, "NX", "PX", round(tickets.TICKET_S * 1000))
         except Unavailable as error:
             raise _unavailable(
                 "Tickets cannot be kept at the moment: ask again soon, or connect with the key itself."
@@ -180,7 +180,7 @@ class ValkeyTickets:
     async def take(self, digest: str) -> Principal | None:
         key = self._key(digest)
         try:
-            value = await self._store.ask(key, "GETDEL", key)
+            value = await self._store.call(key, "GETDEL", key)
         except Unavailable as error:
             raise _unavailable("Tickets cannot be looked up at the moment: connect again soon.") from error
         if value is None:
@@ -198,28 +198,28 @@ class ValkeyTickets:
 class ValkeyHistory:
     """Implements `transport.openai.history.HistoryIndex`."""
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: ValkeyGatewayStore) -> None:
         self._store = store
 
-    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         if not chains:
             return None
         found = await self._store.run(_TAKE, [self._key(chain) for chain in chains], GIVEN_MAX, round(GIVEN_TTL_S))
         if found is None:
             return None
         at, place = found
-        return at - 1, msgspec.msgpack.decode(place, type=Place)
+        return at - 1, msgspec.msgpack.decode(place, type=HistoryPlace)
 
-    async def put(self, chain: bytes, place: Place) -> None:
+    async def put(self, chain: bytes, place: HistoryPlace) -> None:
         await self._change(_PUT, chain, place)
 
-    async def give_back(self, chain: bytes, place: Place) -> None:
+    async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         await self._change(_GIVE_BACK, chain, place)
 
-    async def drop(self, chain: bytes, place: Place) -> None:
+    async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         await self._change(_DROP, chain, place)
 
-    async def _change(self, script: str, chain: bytes, place: Place) -> None:
+    async def _change(self, script: str, chain: bytes, place: HistoryPlace) -> None:
         bounds = round(HISTORY_TTL_S), PLACES_PER_KEY_MAX, round(GIVEN_TTL_S), GIVEN_MAX
         await self._store.run(script, [self._key(chain)], msgspec.msgpack.encode(place), *bounds)
 
@@ -236,5 +236,5 @@ def _unavailable(message: str) -> Unavailable:
     return Unavailable("directory_unavailable", message, retry_after_ms=round(PAUSE_S * 1000))
 
 
-def _away() -> Unavailable:
+def _store_unavailable() -> Unavailable:
     return _unavailable("What the gateways share cannot be reached at the moment.")

@@ -31,12 +31,12 @@ from sessions.model.types import CommandId, Epoch, Principal, ResponseId, Sessio
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import translate
-from transport.grpc_api.detached_work import begin
-from transport.grpc_api.status import refusal
-from transport.openai.log_cursor import LogCursor, Stale
+from transport.grpc_api.detached_work import start_detached
+from transport.grpc_api.status import command_error
+from transport.openai.log_cursor import LogCursor, StaleCursor
 from transport.protocol.delta_merge import Span, merged
 from transport.reading.feeds import MERGE_FROM
-from transport.reading.log_reader import Standing
+from transport.reading.log_reader import ResumePlan
 from transport.tasks import Tasks
 
 COMMANDS_MAX: Final = 32
@@ -46,7 +46,7 @@ EVERYTHING: Final = 1 << 60  # no answer waits any more
 log = structlog.get_logger(__name__)
 
 
-class Stream(Protocol):
+class ReplyStream(Protocol):
     """What this needs of a call. Both raise when the call is over."""
 
     async def read(self) -> Any:
@@ -55,15 +55,15 @@ class Stream(Protocol):
     async def write(self, message: pb.ConverseReply) -> None: ...
 
 
-async def tell(stream: Stream, cursor: LogCursor, standing: Standing, *, live: bool) -> None:
+async def stream_events(stream: ReplyStream, cursor: LogCursor, standing: ResumePlan, *, live: bool) -> None:
     """The reading of a log without commands (`History`). Ends at the top unless `live`. Raises SessileError."""
-    await _Telling(stream, cursor).run(standing, live=live)
+    await _EventStreamer(stream, cursor).run(standing, live=live)
 
 
-class _Telling:
+class _EventStreamer:
     """Writes a log to a stream."""
 
-    def __init__(self, stream: Stream, cursor: LogCursor) -> None:
+    def __init__(self, stream: ReplyStream, cursor: LogCursor) -> None:
         self.position = 0
         self._stream = stream
         self._cursor = cursor
@@ -74,7 +74,7 @@ class _Telling:
         async with self._writing:
             await self._stream.write(reply)
 
-    async def run(self, standing: Standing, *, live: bool) -> None:
+    async def run(self, standing: ResumePlan, *, live: bool) -> None:
         while True:
             await self._resume(standing)
             try:
@@ -83,13 +83,13 @@ class _Telling:
                 if not live:
                     await self._catch_up(self.position)
                 return
-            except Stale:
+            except StaleCursor:
                 if self._cursor.epoch != standing.epoch:
                     standing = await self._cursor.standing(standing.epoch, max(1, self.position))
                 else:
                     standing = await self._cursor.standing(None, None)
 
-    async def _resume(self, standing: Standing) -> None:
+    async def _resume(self, standing: ResumePlan) -> None:
         session, position = self._cursor.key.session, standing.position
         told = pb.Resumed(mode=standing.mode, epoch=standing.epoch, reason=standing.reason)
         if standing.mode == "replay":
@@ -103,7 +103,7 @@ class _Telling:
         await self.moved(())
         await self._catch_up(standing.top)
 
-    async def _batch(self, standing: Standing, batch: tuple[Record, ...]) -> None:
+    async def _batch(self, standing: ResumePlan, batch: tuple[Record, ...]) -> None:
         session = self._cursor.key.session
         spans = merged(batch) if len(batch) >= MERGE_FROM else (Span(record, None) for record in batch)
         for span in spans:
@@ -121,10 +121,10 @@ class _Telling:
         """`position` has changed."""
 
 
-class Conversation(_Telling):
+class ConverseCall(_EventStreamer):
     """One stream with its commands."""
 
-    def __init__(self, gateway: Gateway, principal: Principal, stream: Stream, opening: pb.Open) -> None:
+    def __init__(self, gateway: Gateway, principal: Principal, stream: ReplyStream, opening: pb.Open) -> None:
         key = SessionKey(principal.tenant, SessionId(opening.session))
         super().__init__(stream, LogCursor(gateway, principal, key))
         self._gateway = gateway
@@ -159,10 +159,10 @@ class Conversation(_Telling):
         finally:
             self._cursor.close()
             if left and self._opening.cancel_on_leave:
-                self._cancel_what_was_begun()
+                self._cancel_started_turns()
             await self._tasks.close()
 
-    async def _converse(self, standing: Standing) -> None:
+    async def _converse(self, standing: ResumePlan) -> None:
         telling = asyncio.create_task(self.run(standing, live=True))
         taking = asyncio.create_task(self._take_in())
         over = asyncio.create_task(self._over.wait())
@@ -206,7 +206,7 @@ class Conversation(_Telling):
             try:
                 self._begin(self._command(field, message), id)
             except SessileError as error:
-                self._tasks.start(self._say(pb.ConverseReply(error=refusal(id, error)), None))
+                self._tasks.start(self._say(pb.ConverseReply(error=command_error(id, error)), None))
 
     def _command(self, field: str | None, message: Any) -> ActorCommand:
         if field is None:
@@ -218,7 +218,7 @@ class Conversation(_Telling):
         return translate.command_of(message, field, id="", session=self._cursor.key.session)
 
     def _begin(self, command: ActorCommand, id: str) -> None:
-        running = begin(self._gateway.tasks, self._gateway.execute(self._principal, command))
+        running = start_detached(self._gateway.tasks, self._gateway.execute(self._principal, command))
         self._running.add(running)
         self._tasks.start(self._answer(running, id, begins=not isinstance(command, ResponseCancel)))
 
@@ -226,11 +226,11 @@ class Conversation(_Telling):
         try:
             ok = await asyncio.shield(running)
         except SessileError as error:
-            await self._say(pb.ConverseReply(error=refusal(id, error)), None)
+            await self._say(pb.ConverseReply(error=command_error(id, error)), None)
         except Exception:
             log.exception("command_failed", id=id)
             failure = Internal("internal_error", "The server failed to carry this out.")
-            await self._say(pb.ConverseReply(error=refusal(id, failure)), None)
+            await self._say(pb.ConverseReply(error=command_error(id, failure)), None)
         else:
             if begins and ok.response_id is not None and ok.response_id not in self._ended:
                 self._begun.add(ok.response_id)
@@ -285,7 +285,7 @@ class Conversation(_Telling):
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 
-    def _cancel_what_was_begun(self) -> None:
+    def _cancel_started_turns(self) -> None:
         """Cancels, in a task of the gateway's, what this stream began, also by commands that have no answer yet."""
         gateway, principal, key = self._gateway, self._principal, self._cursor.key
         running, begun = list(self._running), list(self._begun)

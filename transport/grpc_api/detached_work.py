@@ -16,7 +16,7 @@ from transport.tasks import Tasks
 T = TypeVar("T")
 
 
-def begin(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+def start_detached(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
     """Starts `work`. Whoever waits for the future shields it; that nobody looks at its error is fine."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -36,7 +36,7 @@ def begin(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
     return future
 
 
-async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def run_unless_set(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Does `work`, unless `leaving` is set before it is done: then it is cancelled, and Unavailable says so."""
     working, gone = asyncio.create_task(work), asyncio.create_task(leaving.wait())
     try:

@@ -26,7 +26,7 @@ from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api.service import SessionsService
-from transport.http.tls import DoorTls
+from transport.http.tls import ServerTls
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Sessions"].full_name
 OFF: Final = -1  # as a port
@@ -52,7 +52,7 @@ class GrpcServer:
         host: str,
         port: int,
         limits: GrpcLimits | None = None,
-        tls: DoorTls | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.gateway = gateway
         self.port = port  # after `start` the one that is listened on

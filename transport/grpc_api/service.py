@@ -24,8 +24,8 @@ from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api import translate
-from transport.grpc_api.converse import Conversation, tell
-from transport.grpc_api.detached_work import begin, unless
+from transport.grpc_api.converse import ConverseCall, stream_events
+from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.status import status_of, trailing_of
 from transport.openai.log_cursor import LogCursor
 from transport.websocket.handshake import USER_HEADER, bearer
@@ -85,7 +85,7 @@ class SessionsService(made.SessionsServicer):
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()
             command = translate.command_of(request, field, id=f"grpc_{self._gateway.new_id()}", session=None)
-            ok = await asyncio.shield(begin(self._gateway.tasks, self._gateway.execute(principal, command)))
+            ok = await asyncio.shield(start_detached(self._gateway.tasks, self._gateway.execute(principal, command)))
             message = pb.Ok()
             translate.fill(message, ok)
             return message
@@ -127,7 +127,7 @@ class SessionsService(made.SessionsServicer):
             offset = asked.offset if asked.HasField("offset") else None
             with LogCursor(self._gateway, principal, key) as cursor:
                 standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
-                await unless(self._leaving, tell(context, cursor, standing, live=request.follow))
+                await run_unless_set(self._leaving, stream_events(context, cursor, standing, live=request.follow))
 
         await self._answer(context, work)
 
@@ -138,8 +138,8 @@ class SessionsService(made.SessionsServicer):
             if first is grpc.aio.EOF or first.WhichOneof("request") != "open":
                 raise BadInput("invalid_request", "A conversation begins with `open`.", param="open")
             session_of(first.open.session)
-            conversation = Conversation(self._gateway, principal, context, first.open)
-            await unless(self._leaving, conversation.run_whole(self._leaving))
+            conversation = ConverseCall(self._gateway, principal, context, first.open)
+            await run_unless_set(self._leaving, conversation.run_whole(self._leaving))
 
         await self._answer(context, work, speaks=True)
 
@@ -148,7 +148,7 @@ class SessionsService(made.SessionsServicer):
     async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
         """Does `work` for whoever asks. Raises what `abort` raises where that was refused. A client that `speaks`
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
-        async with self._surrounded(context):
+        async with self._call_context(context):
             try:
                 principal = self._principal(context)
             except SessileError as error:
@@ -170,7 +170,7 @@ class SessionsService(made.SessionsServicer):
             raise AssertionError("abort raises")
 
     @asynccontextmanager
-    async def _surrounded(self, context: Context) -> AsyncIterator[None]:
+    async def _call_context(self, context: Context) -> AsyncIterator[None]:
         given = _metadata(context, "x-request-id")
         asked = given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
         await context.send_initial_metadata((("x-request-id", asked),))

@@ -36,6 +36,6 @@ def trailing_of(error: SessileError) -> tuple[tuple[str, str | bytes], ...]:
     return told
 
 
-def refusal(id: str, error: SessileError) -> pb.CommandError:
+def command_error(id: str, error: SessileError) -> pb.CommandError:
     """A command's error inside a conversation."""
     return pb.CommandError(id=id, status=status_of(error).name, error=message_of(error))

@@ -111,7 +111,7 @@ def _one(message: Message, value: Any) -> None:
 
 def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
     """The command that a message is. `session`: of the conversation that it came in. Raises BadInput."""
-    said = _said(message)
+    said = _set_fields(message)
     said["id"] = said.get("id") or id
     if session is not None:
         if said.get("session", session) != session:
@@ -151,7 +151,7 @@ def _adapt(said: dict[str, Any], field: str) -> None:
             said[name] = _CLEARED[name]
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _set_fields(message: Message) -> dict[str, Any]:
     """The fields that are set, as JSON would say them. Raises BadInput for numbers that JSON cannot say."""
     said: dict[str, Any] = {}
     for field, value in message.ListFields():
@@ -169,7 +169,7 @@ def _said(message: Message) -> dict[str, Any]:
 
 def _json(message: Message) -> Any:
     if message.DESCRIPTOR.full_name not in (_STRUCT, _VALUE):
-        return _said(message)
+        return _set_fields(message)
     try:
         return _whole(json_format.MessageToDict(message))
     except (json_format.Error, ValueError) as error:

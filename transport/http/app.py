@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
-from transport.http.middleware import App, Receive, Scope, Send, Surroundings
+from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.routes import (
     audit,
     chat,
@@ -41,8 +41,8 @@ from transport.http.routes import (
     users,
 )
 from transport.http.routes.health import Readiness
-from transport.openai.turn_starter import Doorway
-from transport.ops.prometheus import Exposition
+from transport.openai.turn_starter import TurnStarter
+from transport.ops.prometheus import MetricsExposition
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 CORS_ASKED: Final = (
@@ -70,14 +70,16 @@ _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  #
 log = structlog.get_logger(__name__)
 
 
-def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: Exposition) -> App:
+def make_app(
+    gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: MetricsExposition
+) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
     app = FastAPI(title="Sessile", version=version, redoc_url=None)
     app.state.auditor = gateway.auditor
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
     if gateway.access.origins:
         app.add_middleware(
@@ -92,7 +94,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(metrics.router(gateway, exposition))
     app.include_router(tickets.router(gateway))
     app.include_router(keys.router(gateway))
-    doorway = Doorway(gateway, history=gateway.history, new_id=gateway.new_id)
+    doorway = TurnStarter(gateway, history=gateway.history, new_id=gateway.new_id)
     app.include_router(models.router(gateway))
     app.include_router(chat.router(gateway, doorway))
     app.include_router(responses.router(gateway, doorway))
@@ -106,7 +108,7 @@ def make_app(gateway: Gateway, *, version: str, readiness: Readiness, web: Path 
     app.include_router(operator.router(gateway, version=version))
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
-    return Surroundings(
+    return RequestContextMiddleware(
         app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
     )
 
@@ -172,7 +174,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     return response
 
 
-async def _left(_: Request, __: Exception) -> Response:
+async def _client_disconnected(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 

@@ -19,7 +19,7 @@ _EVENT_ID: Final = re.compile(
 )
 
 
-class Asked(NamedTuple):
+class RetryHeaders(NamedTuple):
     idempotency_key: str | None
     event_ids: bool
 
@@ -38,11 +38,11 @@ class EventId(NamedTuple):
         return f"{self.epoch}{answer}:{self.offset}"
 
 
-Naming = Callable[[Epoch, int], EventId]
+EventIdFormat = Callable[[Epoch, int], EventId]
 """How a stream names its events."""
 
 
-def naming(response: ResponseId, body: bytes, key: str | None) -> Naming:
+def event_id_format(response: ResponseId, body: bytes, key: str | None) -> EventIdFormat:
     """The ids of a stream that a request with this body began. Where an Idempotency-Key leads back to it, places do."""
     if key is not None:
         return EventId
@@ -53,14 +53,14 @@ def request_digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=6).hexdigest()
 
 
-def asked(request: Request) -> Asked:
+def read_retry_headers(request: Request) -> RetryHeaders:
     """Raises BadInput."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= KEY_LENGTH_MAX:
         raise BadInput(
             "invalid_request", f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters.", param="idempotency_key"
         )
-    return Asked(key, request.headers.get("x-sessile-event-ids") == "1")
+    return RetryHeaders(key, request.headers.get("x-sessile-event-ids") == "1")
 
 
 def last_event_id(request: Request) -> EventId | None:
@@ -75,23 +75,23 @@ def last_event_id(request: Request) -> EventId | None:
     return EventId(Epoch(found["epoch"]), int(found["offset"]), response, found["request"] or "")
 
 
-def came_back(request: Request, asked: Asked, body: bytes) -> EventId | None:
+def resumed_event_id(request: Request, headers: RetryHeaders, body: bytes) -> EventId | None:
     """Where the reader stands of a stream that a request with this body began. Raises BadInput for an id that does not
     lead to one: who sends it wants no second answer."""
     seen = last_event_id(request)
     if seen is None:
         return None
-    if not asked.event_ids:
-        raise unfollowed("Last-Event-ID needs X-Sessile-Event-Ids: 1 beside it.")
-    if seen.response is None and asked.idempotency_key is None:
-        raise unfollowed(
+    if not headers.event_ids:
+        raise bad_event_id("Last-Event-ID needs X-Sessile-Event-Ids: 1 beside it.")
+    if seen.response is None and headers.idempotency_key is None:
+        raise bad_event_id(
             "This Last-Event-ID does not name its answer: send the Idempotency-Key of the first request with it, or ask"
             " anew without it."
         )
     if seen.response is not None and seen.request != request_digest(body):
-        raise unfollowed("This Last-Event-ID is of a stream that another request began.")
+        raise bad_event_id("This Last-Event-ID is of a stream that another request began.")
     return seen
 
 
-def unfollowed(why: str) -> BadInput:
+def bad_event_id(why: str) -> BadInput:
     return BadInput("invalid_request", why, param="last_event_id")

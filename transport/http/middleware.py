@@ -14,8 +14,8 @@ from typing import Any, Final
 import structlog
 
 from sessions.model.errors import SessileError, TooLarge
-from transport.auth.authenticator import Access
-from transport.quotas import TOLD, Told
+from transport.auth.authenticator import Authenticator
+from transport.quotas import RATE_LIMIT_STATE, RateLimitState
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,14 +26,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
 
-class Surroundings:
+class RequestContextMiddleware:
     """ASGI middleware; `refuse` writes a SessileError as the answer."""
 
     def __init__(
         self,
         app: App,
         *,
-        access: Access,
+        access: Authenticator,
         body_bytes_max: int,
         new_id: Callable[[], str],
         refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]],
@@ -54,8 +54,8 @@ class Surroundings:
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
         taken = 0
-        told = Told()
-        TOLD.set(told)  # of this request: every task that it starts has it
+        told = RateLimitState()
+        RATE_LIMIT_STATE.set(told)  # of this request: every task that it starts has it
 
         async def limited_receive() -> Message:
             nonlocal taken

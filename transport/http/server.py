@@ -23,11 +23,11 @@ from transport.auth.authenticator import is_loopback
 from transport.gateway import Gateway
 from transport.http.app import make_app
 from transport.http.http_connection import HttpConnection
-from transport.http.tls import HANDSHAKE_S, DoorTls
+from transport.http.tls import HANDSHAKE_S, ServerTls
 from transport.ops.process_tuning import return_large_blocks
-from transport.ops.prometheus import Exposition
-from transport.protocol.connection import Limits
-from transport.websocket.connections import Door
+from transport.ops.prometheus import MetricsExposition
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.connections import WebSocketConnections
 
 BACKLOG: Final = 4096
 KEEP_ALIVE_S: Final = 15
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 50_000  # WebSockets
-    connection: Limits = Limits()
+    connection: ConnectionLimits = ConnectionLimits()
 
 
 class Server:
@@ -55,8 +55,8 @@ class Server:
         limits: ServerLimits | None = None,
         readiness: Callable[[], str | None] = lambda: None,
         web: Path | None = WEB,
-        tls: DoorTls | None = None,
-        exposition: Exposition | None = None,
+        tls: ServerTls | None = None,
+        exposition: MetricsExposition | None = None,
     ) -> None:
         """`readiness` says why traffic is not welcome, or None; draining is looked at here already."""
         self.gateway = gateway
@@ -70,11 +70,11 @@ class Server:
             version=version,
             readiness=self._unready,
             web=web,
-            exposition=exposition or Exposition(gateway.measures, version=version, role="serve"),
+            exposition=exposition or MetricsExposition(gateway.measures, version=version, role="serve"),
         )
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
-        self._door: Door | None = None
+        self._door: WebSocketConnections | None = None
 
     @property
     def port(self) -> int:
@@ -102,7 +102,7 @@ class Server:
                 param="host",
             )
         return_large_blocks()
-        door = self._door = Door(self.gateway, self._limits.connection, self._limits.connections_max)
+        door = self._door = WebSocketConnections(self.gateway, self._limits.connection, self._limits.connections_max)
         config = uvicorn.Config(
             cast(Any, self._app),
             http=HttpConnection,

@@ -31,7 +31,7 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """Sends what `chunks` yields. `left` (plain function) is called when the client goes away before the end."""
 
     media_type = "text/event-stream"
@@ -50,7 +50,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._write(send))
-        listening = asyncio.create_task(_gone(receive))
+        listening = asyncio.create_task(_wait_disconnect(receive))
         try:
             await asyncio.wait((writing, listening), return_when=asyncio.FIRST_COMPLETED)
             if not writing.done() and self._left is not None:
@@ -78,7 +78,7 @@ async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGener
             yield chunk
 
 
-async def kept_alive(chunks: AsyncGenerator[bytes, None], every_s: float) -> AsyncGenerator[bytes, None]:
+async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) -> AsyncGenerator[bytes, None]:
     """A stream with a comment whenever it has been silent for so long, which tells proxies and readers of its life."""
     async with aclosing(chunks):
         while True:
@@ -96,11 +96,11 @@ async def kept_alive(chunks: AsyncGenerator[bytes, None], every_s: float) -> Asy
             yield chunk
 
 
-async def unless_gone(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
     """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
     ClientDisconnect raised."""
     working = asyncio.ensure_future(work)
-    listening = asyncio.create_task(_gone(request.receive))
+    listening = asyncio.create_task(_wait_disconnect(request.receive))
     try:
         await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -113,6 +113,6 @@ async def unless_gone(request: Request, work: Awaitable[T], left: Callable[[], N
         await asyncio.wait((working, listening))
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

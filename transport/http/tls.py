@@ -19,7 +19,7 @@ from sessions.model.errors import BadInput
 HANDSHAKE_S: Final = 10.0
 
 
-class DoorTls(msgspec.Struct, frozen=True, kw_only=True):
+class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     """PEM texts that belong together: a chain, leaf first, and the leaf's key."""
 
     certificate: bytes
@@ -50,12 +50,12 @@ class DoorTls(msgspec.Struct, frozen=True, kw_only=True):
         return grpc.ssl_server_credentials([(self.key, self.certificate)])
 
 
-def door_tls(certificate: bytes, key: bytes) -> DoorTls | None:
+def read_server_tls(certificate: bytes, key: bytes) -> ServerTls | None:
     """None for neither. Raises BadInput for one without the other, and for what is no pair."""
     if not certificate and not key:
         return None
     if not certificate or not key:
         raise BadInput("invalid_setting", "tls_certificate and tls_key: give both or none.", param="tls_certificate")
-    tls = DoorTls(certificate=certificate, key=key)
+    tls = ServerTls(certificate=certificate, key=key)
     tls.context()
     return tls

@@ -11,23 +11,23 @@ from sessions.model.events import Record
 from sessions.model.types import Json
 from transport import errors
 from transport.http import sse
-from transport.http.headers import EventId, Naming
-from transport.openai.chat_render import Choice, encode, usage_of
-from transport.openai.turn_starter import Begun, Doorway
+from transport.http.headers import EventId, EventIdFormat
+from transport.openai.chat_render import ChoiceBuilder, encode, usage_of
+from transport.openai.turn_starter import StartedTurn, TurnStarter
 
 FINGERPRINT: Final = "sessile"
 
 
-class Completion:
+class ChatCompletionReader:
     """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
 
-    def __init__(self, doorway: Doorway, begun: Begun, *, model: str, logprobs: bool, usage: bool) -> None:
+    def __init__(self, doorway: TurnStarter, begun: StartedTurn, *, model: str, logprobs: bool, usage: bool) -> None:
         self._doorway = doorway
         self._begun = begun
         self._model = model
         self._usage = usage
         self._choices = {
-            response_id: Choice(index, response_id, logprobs=logprobs)
+            response_id: ChoiceBuilder(index, response_id, logprobs=logprobs)
             for index, response_id in enumerate(begun.responses)
         }
         self._first = self._choices[begun.responses[0]]
@@ -47,7 +47,9 @@ class Completion:
             "usage": usage_of(bodies),
         }
 
-    async def stream(self, *, ids: Naming | None = None, skip: EventId | None = None) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, *, ids: EventIdFormat | None = None, skip: EventId | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes of a stream. Raises what is wrong before the first of them; later it is told in the stream.
 
         `skip`: what its reader has seen already, by a stream of the same request with ids."""
@@ -92,7 +94,7 @@ class Completion:
                 if entries:
                     yield record, entries, None
                 continue
-            await self._doorway.answered(self._begun, choice.body)
+            await self._doorway.record_answer(self._begun, choice.body)
             yield record, entries, choice.error
             left -= 1
             if not left:

@@ -1,6 +1,6 @@
 """The log's events as chat completions: chunks of a stream, or one whole answer.
 
-Pure. One `Choice` per response follows its events; what it makes of them is OpenAI's, field by field.
+Pure. One `ChoiceBuilder` per response follows its events; what it makes of them is OpenAI's, field by field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transport.openai.history import Unit
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-class Choice:
+class ChoiceBuilder:
     """One choice of a completion: a response as it comes along."""
 
     def __init__(self, index: int, response_id: ResponseId, *, logprobs: bool) -> None:
@@ -128,7 +128,7 @@ class Choice:
         }
 
 
-def told(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
+def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
     """The answer as its client will resend it, with its last item; None for one without output."""
     if not body.output:
         return None

@@ -13,7 +13,7 @@ from sessions.model.types import Item, ItemId, Json
 from transport.openai import render
 
 
-class Page(BaseModel):
+class ItemPageQuery(BaseModel):
     limit: int
     order: Literal["asc", "desc"]
     after: str | None
@@ -24,15 +24,15 @@ def _page(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=128)] = None,
     include: Annotated[list[str] | None, Query()] = None,
-) -> Page:
+) -> ItemPageQuery:
     del include  # nothing that it could ask for exists here
-    return Page(limit=limit, order=order, after=after)
+    return ItemPageQuery(limit=limit, order=order, after=after)
 
 
-PageOf = Annotated[Page, Depends(_page)]
+ItemPageParams = Annotated[ItemPageQuery, Depends(_page)]
 
 
-def upwards(
+def branch_items(
     items: Sequence[Item], leaf: ItemId | None, *, until: Callable[[Item], bool] = lambda _: False
 ) -> list[Item]:
     """The branch that ends in `leaf`, oldest first, from behind the last item for which `until` holds."""
@@ -44,7 +44,7 @@ def upwards(
     return branch[::-1]
 
 
-def listed(items: Sequence[Item], page: Page) -> dict[str, Json]:
+def item_page(items: Sequence[Item], page: ItemPageQuery) -> dict[str, Json]:
     """A page of a branch. Raises NotFound for an `after` that is not on it."""
     ordered = list(items) if page.order == "asc" else list(items)[::-1]
     if page.after is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Json, Message
-from transport.openai.conversations import upwards
+from transport.openai.conversations import branch_items
 
 _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "Developer", "tool": "Tool"}
 
@@ -15,7 +15,7 @@ def markdown(state: dict[str, Json]) -> str:
     lines = [f"# {_one_line(state['title'] or 'Conversation')}", ""]
     if state["instructions"]:
         lines += [*_quoted(state["instructions"]), ""]
-    for item in upwards(state["items"], state["head"]):
+    for item in branch_items(state["items"], state["head"]):
         lines += [*_item(item), ""]
     return "\n".join(lines)
 

@@ -38,7 +38,7 @@ ROOT_BYTES: Final = 8
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class Place(NamedTuple):
+class HistoryPlace(NamedTuple):
     """The last item of an answer, and its session."""
 
     session: SessionId
@@ -51,27 +51,27 @@ class HistoryIndex(Protocol):
 
     Every call may raise Unavailable; callers go on as if nothing had been found."""
 
-    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         """The first of these chains of one conversation that has a place, by its number, and that place: the one that
         was given least often, of those which never were the newest."""
         ...
 
-    async def put(self, chain: bytes, place: Place) -> None:
+    async def put(self, chain: bytes, place: HistoryPlace) -> None:
         """As one that was never given, unless it is there already."""
         ...
 
-    async def give_back(self, chain: bytes, place: Place) -> None:
+    async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         """As if it had been given once less."""
         ...
 
-    async def drop(self, chain: bytes, place: Place) -> None:
+    async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         """Nobody can go on from it any more."""
         ...
 
 
 @dataclass(slots=True)
-class _Kept:
-    place: Place
+class _CachedPlace:
+    place: HistoryPlace
     until: float
     given: int = 0
 
@@ -82,14 +82,14 @@ class MemoryHistory:
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
         self._places_max = places_max
-        self._places: OrderedDict[bytes, list[_Kept]] = OrderedDict()  # of a chain, the oldest first
+        self._places: OrderedDict[bytes, list[_CachedPlace]] = OrderedDict()  # of a chain, the oldest first
         self._given: deque[tuple[float, bytes]] = deque()  # chains with a place that was given, by when it goes
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    async def take(self, chains: Sequence[bytes]) -> tuple[int, Place] | None:
+    async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         now = self._clock()
         self._sweep(now)
         for number, chain in enumerate(chains):
@@ -105,21 +105,21 @@ class MemoryHistory:
                 return number, chosen.place
         return None
 
-    async def put(self, chain: bytes, place: Place) -> None:
+    async def put(self, chain: bytes, place: HistoryPlace) -> None:
         kept = self._places.get(chain, [])
         if any(each.place == place and each.given for each in kept):
             return
-        self._add(chain, _Kept(place, self._clock() + HISTORY_TTL_S))
+        self._add(chain, _CachedPlace(place, self._clock() + HISTORY_TTL_S))
 
-    async def give_back(self, chain: bytes, place: Place) -> None:
+    async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         there = next((each for each in self._places.get(chain, ()) if each.place == place), None)
         given = GIVEN_MAX - 1 if there is None else max(0, there.given - 1)
-        self._add(chain, _Kept(place, self._clock() + (GIVEN_TTL_S if given else HISTORY_TTL_S), given))
+        self._add(chain, _CachedPlace(place, self._clock() + (GIVEN_TTL_S if given else HISTORY_TTL_S), given))
 
-    async def drop(self, chain: bytes, place: Place) -> None:
+    async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         self._keep(chain, [each for each in self._places.get(chain, ()) if each.place != place])
 
-    def _add(self, chain: bytes, new: _Kept) -> None:
+    def _add(self, chain: bytes, new: _CachedPlace) -> None:
         others = [each for each in self._places.get(chain, ()) if each.place != new.place]
         self._keep(chain, [*others, new][-PLACES_PER_KEY_MAX:])
         self._places.move_to_end(chain)
@@ -138,7 +138,7 @@ class MemoryHistory:
             chain = self._given.popleft()[1]
             self._keep(chain, [each for each in self._places.get(chain, ()) if each.until > now])
 
-    def _keep(self, chain: bytes, kept: list[_Kept]) -> None:
+    def _keep(self, chain: bytes, kept: list[_CachedPlace]) -> None:
         self._count += len(kept) - len(self._places.get(chain, ()))
         if kept:
             self._places[chain] = kept
@@ -153,7 +153,7 @@ class Unit(NamedTuple):
     answer: bool = False
 
 
-def beginning(
+def chain_root(
     principal: Principal, user: str | None, model: str, tools: Sequence[Tool], instructions: str | None
 ) -> bytes:
     """The chain before the first message."""
@@ -161,22 +161,22 @@ def beginning(
     return hashlib.sha256(_encode(who)).digest()
 
 
-def chained(chain: bytes, unit: Unit) -> bytes:
+def extend_chain(chain: bytes, unit: Unit) -> bytes:
     """The chain behind one more message."""
-    link = hashlib.sha256(chain + _encode([_said(item) for item in unit.items])).digest()
+    link = hashlib.sha256(chain + _encode([_hashed_fields(item) for item in unit.items])).digest()
     return (link if len(chain) == len(link) else chain)[:ROOT_BYTES] + link
 
 
-def chains(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
+def extend_chain_all(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
     """The chain behind each message."""
     behind = []
     for unit in units:
-        chain = chained(chain, unit)
+        chain = extend_chain(chain, unit)
         behind.append(chain)
     return behind
 
 
-def _said(item: cm.NewItem) -> list[Any]:
+def _hashed_fields(item: cm.NewItem) -> list[Any]:
     match item:
         case cm.NewMessage():
             return [item.role, "".join(part.text for part in cm.content_parts(item.content))]
@@ -186,19 +186,19 @@ def _said(item: cm.NewItem) -> list[Any]:
             return ["output", item.call_id, item.output]
 
 
-class Found(NamedTuple):
+class HistoryMatch(NamedTuple):
     """How much of a history is in a session already: `units` messages, up to `place`."""
 
-    place: Place
+    place: HistoryPlace
     units: int
     chain: bytes
 
 
-async def find(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
+async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
     """The place that holds most of the history, as the index gives it. Raises Unavailable."""
     answers = [number for number in range(len(units), 0, -1) if units[number - 1].answer][:ANSWERS_LOOKED_UP_MAX]
     found = await index.take([behind[number - 1] for number in answers])
     if found is None:
         return None
     number = answers[found[0]]
-    return Found(found[1], number, behind[number - 1])
+    return HistoryMatch(found[1], number, behind[number - 1])

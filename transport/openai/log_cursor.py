@@ -19,11 +19,11 @@ from sessions.model.types import Epoch, Principal, ResponseId, SessionKey
 from transport.gateway import Gateway
 from transport.protocol.frames import JSON
 from transport.protocol.retraction import OutOfSight, Scrubber
-from transport.reading.feeds import PULL_BYTES_MAX, Reader
-from transport.reading.log_reader import Standing, visible
+from transport.reading.feeds import PULL_BYTES_MAX, FeedReader
+from transport.reading.log_reader import ResumePlan, visible
 
 
-class Stale(Unavailable):
+class StaleCursor(Unavailable):
     """The log cannot be gone on with behind this position: it has another epoch, or what stands there was taken back.
     `standing` says how it goes on."""
 
@@ -38,7 +38,7 @@ class LogCursor:
         self.key = key
         self._gateway = gateway
         self._principal = principal
-        self._reader: Reader = gateway.feeds.acquire(key, self, JSON)
+        self._reader: FeedReader = gateway.feeds.acquire(key, self, JSON)
         if follows is not None:
             self.follow(follows)
         self._readable = asyncio.Event()
@@ -66,7 +66,7 @@ class LogCursor:
         self._ended = error
         self._readable.set()
 
-    def readable(self, reader: Reader) -> None:
+    def readable(self, reader: FeedReader) -> None:
         self._readable.set()
 
     def follow(self, responses: Iterable[ResponseId]) -> None:
@@ -74,7 +74,7 @@ class LogCursor:
         self._reader.follows = frozenset(responses)
 
     @property
-    def alone(self) -> bool:
+    def sole_reader(self) -> bool:
         """Nobody else reads any of what it follows through this gateway: other readers of the log, if there are any,
         follow other responses."""
         mine = self._reader.follows
@@ -85,7 +85,7 @@ class LogCursor:
     def epoch(self) -> Epoch:
         return self._reader.feed.epoch
 
-    async def standing(self, epoch: Epoch | None, offset: int | None) -> Standing:
+    async def standing(self, epoch: Epoch | None, offset: int | None) -> ResumePlan:
         """How a reader that stands at (epoch, offset) goes on. Raises NotFound, Gone, Unavailable."""
         return await self._gateway.logs.standing(self._principal, self._reader.feed, epoch, offset)
 
@@ -128,7 +128,7 @@ class LogCursor:
                 raise self._ended
             self._readable.clear()
             if epoch and feed.epoch != epoch:
-                raise Stale("journal_unavailable", "The log of this session was restored; ask again.")
+                raise StaleCursor("journal_unavailable", "The log of this session was restored; ask again.")
             entries = feed.after(position)
             if entries is None or (not entries and not feed.top):
                 records = await self._page(position)
@@ -160,7 +160,7 @@ class LogCursor:
         try:
             return tuple(self._scrubber.scrub(record) for record in records)
         except OutOfSight as exc:
-            raise Stale("journal_unavailable", "What stands there was taken back; read from the start.") from exc
+            raise StaleCursor("journal_unavailable", "What stands there was taken back; read from the start.") from exc
 
     async def _placed(self, position: int) -> Scrubber:
         """A scrubber that stands behind `position`: where a retraction met the reader in the middle of a part, the log

@@ -64,7 +64,7 @@ def card_of(info: EngineInfo, *, created: int = 0) -> ModelCard:
     )
 
 
-class Catalog:
+class ModelCatalog:
     """The models of a cluster, as the view of one gateway tells them: `Models`.
 
     Replicas of one model are alike but for their engines' settings: what one of them lacks is not promised. A model

@@ -10,7 +10,7 @@ from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.json_schema import compiled
+from sessions.model.json_schema import compile_schema
 from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
 from transport.openai import request_models
 from transport.openai.history import Unit
@@ -25,7 +25,7 @@ def unsupported(what: str, param: str) -> BadInput:
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-def chat_history(messages: Sequence[request_models.ChatMessage]) -> tuple[str | None, list[Unit]]:
+def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[str | None, list[Unit]]:
     """The instructions (a system message that comes first) and the messages."""
     instructions = None
     units: list[Unit] = []
@@ -63,7 +63,7 @@ def chat_history(messages: Sequence[request_models.ChatMessage]) -> tuple[str | 
     return instructions, units
 
 
-def _answer(message: request_models.ChatMessage, text: str, at: str) -> Unit:
+def _answer(message: request_models.ChatMessageParam, text: str, at: str) -> Unit:
     calls = tuple(
         cm.NewCall(call_id=CallId(call.id), name=call.function.name, arguments=call.function.arguments)
         for call in message.tool_calls or ()
@@ -85,7 +85,7 @@ def _unanswered(calls: dict[str, str]) -> BadInput:
     )
 
 
-def _chat_text(message: request_models.ChatMessage, at: str) -> str:
+def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
     if isinstance(message.content, str):
         return message.content
     if message.content is None:
@@ -234,7 +234,7 @@ def _response_format(wanted: request_models.TextFormat | None) -> TextOptions | 
 # -- both -----------------------------------------------------------------------------------------------------------
 
 
-def _drawn(request: request_models.Sampled) -> dict[str, Any]:
+def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -285,7 +285,7 @@ def check_schema(schema: dict[str, Any], param: str, *, of_object: bool = False)
         what = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema['type']}\"'."
     else:
         try:
-            compiled(schema)
+            compile_schema(schema)
         except ValueError as exc:
             what = str(exc)
     if what is not None:

@@ -18,19 +18,19 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Metadata = Annotated[dict[str, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)]
 
 
-class Request(BaseModel):
+class RequestModel(BaseModel):
     """Base of request bodies: unknown parameters are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Lenient(BaseModel):
+class LenientModel(BaseModel):
     """Base of what clients send back: unknown fields are left alone."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Sampled(Request):
+class SamplingRequest(RequestModel):
     """How an answer is drawn, in the words that all doors share."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -56,36 +56,36 @@ class Sampled(Request):
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-class ChatFunction(Lenient):
+class ChatFunction(LenientModel):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ChatTool(Lenient):
+class ChatTool(LenientModel):
     type: Literal["function"]
     function: ChatFunction
 
 
-class ChatCallFunction(Lenient):
+class ChatCallFunction(LenientModel):
     name: str
     arguments: str
 
 
-class ChatCall(Lenient):
+class ChatCall(LenientModel):
     id: Key
     type: Literal["function"] = "function"
     function: ChatCallFunction
 
 
-class ChatPart(Lenient):
+class ChatPart(LenientModel):
     type: str
     text: str | None = None
     refusal: str | None = None
 
 
-class ChatMessage(Lenient):
+class ChatMessageParam(LenientModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ChatPart], Field(max_length=256)] | None = None
     name: str | None = None
@@ -94,35 +94,35 @@ class ChatMessage(Lenient):
     tool_call_id: Key | None = None
 
 
-class JsonSchema(Lenient):
+class JsonSchema(LenientModel):
     name: Name
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(Lenient):
+class ResponseFormat(LenientModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class NamedFunction(Lenient):
+class NamedFunction(LenientModel):
     name: Name
 
 
-class ChatToolChoice(Lenient):
+class ChatToolChoice(LenientModel):
     type: Literal["function"]
     function: NamedFunction
 
 
-class StreamOptions(Request):
+class StreamOptions(RequestModel):
     include_usage: bool | None = False
     include_obfuscation: bool | None = None
 
 
-class ChatRequest(Sampled):
+class ChatRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
+    messages: Annotated[list[ChatMessageParam], Field(min_length=1, max_length=4096)]
     tools: Annotated[list[ChatTool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     response_format: ResponseFormat | None = None
@@ -142,13 +142,13 @@ class ChatRequest(Sampled):
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
-class InputPart(Lenient):
+class InputPart(LenientModel):
     type: str
     text: str | None = None
     refusal: str | None = None
 
 
-class InputItem(Lenient):
+class InputItem(LenientModel):
     """An item of any kind: its `type` says which fields count; without one it is a message."""
 
     type: str | None = None
@@ -161,7 +161,7 @@ class InputItem(Lenient):
     output: str | Annotated[list[InputPart], Field(max_length=256)] | None = None
 
 
-class FunctionTool(Lenient):
+class FunctionTool(LenientModel):
     type: Literal["function"]
     name: Name
     description: str | None = None
@@ -169,12 +169,12 @@ class FunctionTool(Lenient):
     strict: bool | None = None
 
 
-class FunctionChoice(Lenient):
+class FunctionChoice(LenientModel):
     type: Literal["function"]
     name: Name
 
 
-class TextFormat(Lenient):
+class TextFormat(LenientModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     description: str | None = None
@@ -182,16 +182,16 @@ class TextFormat(Lenient):
     strict: bool | None = None
 
 
-class TextConfig(Lenient):
+class TextConfig(LenientModel):
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class ConversationRef(Lenient):
+class ConversationRef(LenientModel):
     id: Key
 
 
-class ResponsesRequest(Sampled):
+class ResponsesRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     input: str | Annotated[list[InputItem], Field(max_length=4096)] | None = None
     instructions: str | None = None

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 
-class Told(BaseModel):
+class ResponseModel(BaseModel):
     """Base of answers: nothing but what is described."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ErrorDetail(Told):
+class ErrorDetail(ResponseModel):
     type: str
     code: str
     message: str
@@ -27,25 +27,25 @@ class ErrorDetail(Told):
     retry_after_ms: int | None = None
 
 
-class Error(Told):
+class Error(ResponseModel):
     error: ErrorDetail
 
 
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-class ToldFunction(Told):
+class ToolCallFunction(ResponseModel):
     name: str
     arguments: str
 
 
-class ToldCall(Told):
+class ToolCallObject(ResponseModel):
     id: str
     type: Literal["function"]
-    function: ToldFunction
+    function: ToolCallFunction
 
 
-class TopLogprob(Told):
+class TopLogprob(ResponseModel):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -55,38 +55,38 @@ class Logprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class Logprobs(Told):
+class Logprobs(ResponseModel):
     content: list[Logprob]
     refusal: None
 
 
-class ToldMessage(Told):
+class AssistantMessage(ResponseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
     annotations: list[dict[str, Any]]
-    tool_calls: list[ToldCall] | None = None
+    tool_calls: list[ToolCallObject] | None = None
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class ChatChoice(Told):
+class ChatChoice(ResponseModel):
     index: int
-    message: ToldMessage
+    message: AssistantMessage
     logprobs: Logprobs | None
     finish_reason: FinishReason
 
 
-class PromptDetails(Told):
+class PromptDetails(ResponseModel):
     cached_tokens: int
 
 
-class OutputDetails(Told):
+class OutputDetails(ResponseModel):
     reasoning_tokens: int
 
 
-class Cost(Told):
+class UsageCost(ResponseModel):
     """Only where the server has a price list that knows the model. `amount` is an exact decimal."""
 
     amount: str
@@ -94,16 +94,16 @@ class Cost(Told):
     price_version: str
 
 
-class ChatUsage(Told):
+class ChatUsage(ResponseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: OutputDetails
-    cost: Cost | None = None
+    cost: UsageCost | None = None
 
 
-class ChatHead(Told):
+class ChatHead(ResponseModel):
     id: str
     created: int
     model: str
@@ -117,26 +117,26 @@ class ChatCompletion(ChatHead):
     usage: ChatUsage
 
 
-class CallDeltaFunction(Told):
+class CallDeltaFunction(ResponseModel):
     name: str | None = None
     arguments: str
 
 
-class CallDelta(Told):
+class CallDelta(ResponseModel):
     index: int
     id: str | None = None
     type: Literal["function"] | None = None
     function: CallDeltaFunction
 
 
-class Delta(Told):
+class Delta(ResponseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[CallDelta] | None = None
 
 
-class ChunkChoice(Told):
+class ChunkChoice(ResponseModel):
     index: int
     delta: Delta
     logprobs: Logprobs | None
@@ -156,32 +156,32 @@ class ChatChunk(ChatHead):
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class ToldInputText(Told):
+class InputTextPart(ResponseModel):
     type: Literal["input_text"]
     text: str
 
 
-class ToldOutputText(Told):
+class OutputTextPart(ResponseModel):
     type: Literal["output_text"]
     text: str
     annotations: list[dict[str, Any]]
     logprobs: list[Logprob]
 
 
-class ToldRefusal(Told):
+class RefusalPart(ResponseModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class ToldMessageItem(Told):
+class MessageItem(ResponseModel):
     id: str
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant", "tool"]
     status: Status
-    content: list[ToldInputText | ToldOutputText | ToldRefusal]
+    content: list[InputTextPart | OutputTextPart | RefusalPart]
 
 
-class ToldCallItem(Told):
+class FunctionCallItem(ResponseModel):
     id: str
     type: Literal["function_call"]
     call_id: str
@@ -190,7 +190,7 @@ class ToldCallItem(Told):
     status: Status
 
 
-class ToldOutputItem(Told):
+class FunctionCallOutputItem(ResponseModel):
     id: str
     type: Literal["function_call_output"]
     call_id: str
@@ -198,16 +198,16 @@ class ToldOutputItem(Told):
     status: Status
 
 
-ToldItem = Annotated[ToldMessageItem | ToldCallItem | ToldOutputItem, Field(discriminator="type")]
+ItemUnion = Annotated[MessageItem | FunctionCallItem | FunctionCallOutputItem, Field(discriminator="type")]
 
 
-class ToldItemOf(RootModel[ToldItem]):
+class ItemObject(RootModel[ItemUnion]):
     """One item, of any kind."""
 
 
-class ItemList(Told):
+class ItemList(ResponseModel):
     object: Literal["list"]
-    data: list[ToldItem]
+    data: list[ItemUnion]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -217,29 +217,29 @@ class InputDetails(PromptDetails):
     cache_write_tokens: int
 
 
-class ResponseUsage(Told):
+class ResponseUsage(ResponseModel):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
-    cost: Cost | None = None
+    cost: UsageCost | None = None
 
 
-class ResponseError(Told):
+class ResponseError(ResponseModel):
     code: str
     message: str
 
 
-class IncompleteDetails(Told):
+class IncompleteDetails(ResponseModel):
     reason: str
 
 
-class ConversationOf(Told):
+class ConversationOf(ResponseModel):
     id: str
 
 
-class ToldResponse(Told):
+class ResponseObject(ResponseModel):
     """A response with what was asked of it."""
 
     id: str
@@ -249,7 +249,7 @@ class ToldResponse(Told):
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     model: str
-    output: list[ToldItem]
+    output: list[ItemUnion]
     usage: ResponseUsage | None
     metadata: dict[str, Any]
     background: bool
@@ -271,7 +271,7 @@ class ToldResponse(Told):
     user: str | None
 
 
-class ResponseDeleted(Told):
+class ResponseDeleted(ResponseModel):
     id: str
     object: Literal["response"]
     deleted: Literal[True]
@@ -280,20 +280,20 @@ class ResponseDeleted(Told):
 # -- conversations and sessions -------------------------------------------------------------------------------------
 
 
-class Conversation(Told):
+class Conversation(ResponseModel):
     id: str
     object: Literal["conversation"]
     created_at: int
     metadata: dict[str, Any]
 
 
-class ConversationDeleted(Told):
+class ConversationDeleted(ResponseModel):
     id: str
     object: Literal["conversation.deleted"]
     deleted: Literal[True]
 
 
-class SessionListed(Told):
+class SessionSummary(ResponseModel):
     id: str
     object: Literal["session"]
     title: str | None
@@ -304,14 +304,14 @@ class SessionListed(Told):
     updated_at: int
 
 
-class SessionList(Told):
+class SessionListObject(ResponseModel):
     object: Literal["list"]
-    data: list[SessionListed]
+    data: list[SessionSummary]
     has_more: bool
     last_id: str | None
 
 
-class SessionTold(Told):
+class SessionObject(ResponseModel):
     id: str
     object: Literal["session"]
     epoch: str
@@ -328,13 +328,13 @@ class SessionTold(Told):
     num_items: int
 
 
-class SessionDeleted(Told):
+class SessionDeletedObject(ResponseModel):
     id: str
     object: Literal["session.deleted"]
     deleted: Literal[True]
 
 
-class SessionState(Told):
+class SessionState(ResponseModel):
     """Everything of a session, retractions applied; what the fields hold is said in the protocol."""
 
     items: list[dict[str, Any]]
@@ -353,7 +353,7 @@ class SessionState(Told):
     reviews: list[dict[str, Any]] = []
 
 
-class SessionExport(Told):
+class SessionExport(ResponseModel):
     object: Literal["session.export"]
     id: str
     epoch: str

@@ -12,7 +12,7 @@ from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.types import ResponseId
 from transport import errors
 from transport.http import sse
-from transport.http.headers import EventId, Naming, unfollowed
+from transport.http.headers import EventId, EventIdFormat, bad_event_id
 from transport.openai import render
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import check
@@ -21,7 +21,7 @@ TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _encode = msgspec.json.Encoder().encode
 
 
-class Answer:
+class ResponseReader:
     """A response and a cursor on its log; whoever makes one closes the cursor, or lets `stream` do it."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Answer:
     async def check_seen(self, seen: EventId) -> None:
         """Raises BadInput where a reader cannot have `seen` this of it; Unavailable."""
         if seen.response not in (None, self.response_id):
-            raise unfollowed("This Last-Event-ID is of another response.")
+            raise bad_event_id("This Last-Event-ID is of another response.")
         await check(self.cursor, self._after, seen)
 
     async def body(self, *, ended: bool = False) -> ev.ResponseBody:
@@ -83,7 +83,7 @@ class Answer:
         raise not_found(self.response_id)
 
     async def stream(
-        self, *, starting_after: int | None = None, ids: Naming | None = None, skip: EventId | None = None
+        self, *, starting_after: int | None = None, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
         they are wanted. What goes wrong is told as the last event, as OpenAI does."""

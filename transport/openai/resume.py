@@ -13,11 +13,11 @@ from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, NotFound
 from sessions.model.types import Principal, ResponseId
 from transport.gateway import Gateway
-from transport.http.headers import EventId, unfollowed
+from transport.http.headers import EventId, bad_event_id
 from transport.openai.log_cursor import LogCursor
 
 
-class Resumed(NamedTuple):
+class ResumedStream(NamedTuple):
     """An answer that was begun before. Whoever has it closes the cursor; its events come behind `after`."""
 
     cursor: LogCursor
@@ -25,7 +25,7 @@ class Resumed(NamedTuple):
     after: int
 
 
-async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> Resumed:
+async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> ResumedStream:
     """The answer whose stream `seen` is of, which has so many choices. Raises BadInput, Unavailable."""
     assert seen.response is not None
     place = await gateway.find_response(principal, seen.response)
@@ -36,7 +36,7 @@ async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choic
         await check(cursor, after, seen)
         responses = await _responses(cursor, after, seen.response, choices)
         cursor.follow(responses)
-        return Resumed(cursor, responses, after)
+        return ResumedStream(cursor, responses, after)
     except BaseException:
         cursor.close()
         raise
@@ -70,4 +70,4 @@ async def _responses(cursor: LogCursor, after: int, first: ResponseId, choices: 
 
 
 def _not_there() -> BadInput:
-    return unfollowed("What this Last-Event-ID names is not there (any more): ask anew without it.")
+    return bad_event_id("What this Last-Event-ID names is not there (any more): ask anew without it.")

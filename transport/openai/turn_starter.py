@@ -42,8 +42,16 @@ from sessions.model.types import (
 )
 from transport.gateway import Gateway
 from transport.http.headers import EventId
-from transport.openai.chat_render import told
-from transport.openai.history import Found, HistoryIndex, Place, Unit, beginning, chains, find
+from transport.openai.chat_render import resendable_answer
+from transport.openai.history import (
+    HistoryIndex,
+    HistoryMatch,
+    HistoryPlace,
+    Unit,
+    chain_root,
+    extend_chain_all,
+    find_history,
+)
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import check, resume
 
@@ -53,7 +61,7 @@ PLACE: Final = "sessile.place"  # in the metadata of a note: session[, last item
 log = structlog.get_logger(__name__)
 
 
-class Wanted(NamedTuple):
+class TurnInput(NamedTuple):
     """What a stateless request asks for."""
 
     model: str
@@ -67,7 +75,7 @@ class Wanted(NamedTuple):
     request: Mapping[str, Json] = MappingProxyType({"store": False})
 
 
-class Begun(NamedTuple):
+class StartedTurn(NamedTuple):
     """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
 
     cursor: LogCursor
@@ -84,10 +92,10 @@ class _Retry:
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.lock = asyncio.Lock()
-        self.found: Found | None | bool = False  # False: not decided
+        self.found: HistoryMatch | None | bool = False  # False: not decided
 
 
-class Doorway:
+class TurnStarter:
     """One for all HTTP doors of a gateway."""
 
     def __init__(self, gateway: Gateway, *, history: HistoryIndex, new_id: Callable[[], str]) -> None:
@@ -108,32 +116,32 @@ class Doorway:
         self,
         principal: Principal,
         door: str,
-        wanted: Wanted,
+        wanted: TurnInput,
         body: bytes,
         key: str | None,
         seen: EventId | None = None,
-    ) -> Begun:
+    ) -> StartedTurn:
         """Begins the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
         some of it, comes back to. Raises SessileError."""
-        start = beginning(principal, wanted.user, wanted.model, wanted.tools, wanted.instructions)
-        behind = chains(start, wanted.units)
+        start = chain_root(principal, wanted.user, wanted.model, wanted.tools, wanted.instructions)
+        behind = extend_chain_all(start, wanted.units)
         if seen is not None and seen.response is not None:
             found = await resume(self.gateway, principal, seen, choices=wanted.choices)
-            return Begun(*found, behind[-1] if behind else start)
+            return StartedTurn(*found, behind[-1] if behind else start)
         begun = await self._begin_once(principal, door, wanted, body, key, behind, start)
-        await self._stand(begun.cursor, begun.after, seen)
+        await self._check_seen(begun.cursor, begun.after, seen)
         return begun
 
     async def _begin_once(
         self,
         principal: Principal,
         door: str,
-        wanted: Wanted,
+        wanted: TurnInput,
         body: bytes,
         key: str | None,
         behind: Sequence[bytes],
         start: bytes,
-    ) -> Begun:
+    ) -> StartedTurn:
         command_id = self.command_id(principal, door, key)
         if key is None:
             found = await self._find(behind, wanted.units)
@@ -141,20 +149,20 @@ class Doorway:
         retry = self._retry((door, principal.tenant, principal.id, key), hashlib.sha256(body).digest())
         async with retry.lock:
             if retry.found is False:
-                retry.found = await self._decided(principal, command_id, wanted, behind)
+                retry.found = await self._recorded_match(principal, command_id, wanted, behind)
             assert not isinstance(retry.found, bool)
             try:
                 return await self._begin(principal, command_id, wanted, retry.found, behind, start, give_back=False)
             except Conflict as error:
                 noted = await self._noted(principal, command_id, behind) if retry.found is None else None
-                if error.code != "idempotency_conflict" or not isinstance(noted, Found):
+                if error.code != "idempotency_conflict" or not isinstance(noted, HistoryMatch):
                     raise
                 retry.found = noted
                 return await self._begin(principal, command_id, wanted, noted, behind, start, give_back=False)
 
-    async def _decided(
-        self, principal: Principal, command_id: CommandId, wanted: Wanted, behind: Sequence[bytes]
-    ) -> Found | None:
+    async def _recorded_match(
+        self, principal: Principal, command_id: CommandId, wanted: TurnInput, behind: Sequence[bytes]
+    ) -> HistoryMatch | None:
         """Where a request with a key goes: None for the session that follows from the key. Notes any other place."""
         noted = await self._noted(principal, command_id, behind)
         if not isinstance(noted, bool):
@@ -192,7 +200,7 @@ class Doorway:
 
     async def _noted(
         self, principal: Principal, command_id: CommandId, behind: Sequence[bytes]
-    ) -> Found | None | Literal[False]:
+    ) -> HistoryMatch | None | Literal[False]:
         """What the log says of it; False: nothing yet. Raises Unavailable."""
         key = SessionKey(principal.tenant, derived_session_id(principal, command_id))
         try:
@@ -201,7 +209,7 @@ class Doorway:
             return False
         match state["metadata"].get(PLACE):
             case [str(session), str(leaf), int(units)] if 0 < units <= len(behind):
-                return Found(Place(SessionId(session), ItemId(leaf)), units, behind[units - 1])
+                return HistoryMatch(HistoryPlace(SessionId(session), ItemId(leaf)), units, behind[units - 1])
         return None
 
     def _retry(self, name: tuple[str, ...], body: bytes) -> _Retry:
@@ -216,14 +224,14 @@ class Doorway:
             )
         return retry
 
-    async def _find(self, behind: Sequence[bytes], units: Sequence[Unit]) -> Found | None:
+    async def _find(self, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
         """None too where the index is away, which it tells by itself."""
         try:
-            return await find(self.history, behind, units)
+            return await find_history(self.history, behind, units)
         except Unavailable:
             return None
 
-    async def _give_back(self, found: Found) -> None:
+    async def _give_back(self, found: HistoryMatch) -> None:
         """Raises nothing for an index that is away: the next request of its client begins a session."""
         with suppress(Unavailable):
             await self.history.give_back(found.chain, found.place)
@@ -232,13 +240,13 @@ class Doorway:
         self,
         principal: Principal,
         command_id: CommandId,
-        wanted: Wanted,
-        found: Found | None,
+        wanted: TurnInput,
+        found: HistoryMatch | None,
         behind: Sequence[bytes],
         start: bytes,
         *,
         give_back: bool,
-    ) -> Begun:
+    ) -> StartedTurn:
         chain = behind[-1] if behind else start
         if found is not None:
             try:
@@ -256,7 +264,7 @@ class Doorway:
         return await self._send(principal, turn, wanted, chain)
 
     def _turn(
-        self, command_id: CommandId, wanted: Wanted, found: Found | None, session: SessionId | None = None
+        self, command_id: CommandId, wanted: TurnInput, found: HistoryMatch | None, session: SessionId | None = None
     ) -> cm.TurnCreate:
         if found is not None:
             session, parent, units = found.place.session, found.place.leaf, wanted.units[found.units :]
@@ -278,7 +286,7 @@ class Doorway:
             **msgspec.structs.asdict(wanted.sampling),
         )
 
-    async def _send(self, principal: Principal, turn: cm.TurnCreate, wanted: Wanted, chain: bytes) -> Begun:
+    async def _send(self, principal: Principal, turn: cm.TurnCreate, wanted: TurnInput, chain: bytes) -> StartedTurn:
         begun = await self.send(principal, turn)
         responses = begun.responses
         try:
@@ -298,16 +306,18 @@ class Doorway:
         except BaseException:
             begun.cursor.close()
             raise
-        return Begun(begun.cursor, responses, begun.after, chain)
+        return StartedTurn(begun.cursor, responses, begun.after, chain)
 
-    async def answered(self, begun: Begun, body: ResponseBody) -> None:
+    async def record_answer(self, begun: StartedTurn, body: ResponseBody) -> None:
         """Notes where an answer lies, for its client's next request."""
-        answer = told(body)
+        answer = resendable_answer(body)
         if answer is None:
             return
         leaf, unit = answer
         with suppress(Unavailable):  # then its next request begins a session
-            await self.history.put(chains(begun.chain, [unit])[0], Place(begun.cursor.key.session, leaf))
+            await self.history.put(
+                extend_chain_all(begun.chain, [unit])[0], HistoryPlace(begun.cursor.key.session, leaf)
+            )
 
     # -- any ------------------------------------------------------------------------------------------------------
 
@@ -329,12 +339,12 @@ class Doorway:
             cursor.close()
             raise
         assert ok.offset is not None
-        await self._stand(cursor, ok.offset, seen)
+        await self._check_seen(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
         cursor.follow(responses)
-        return Doorway.Sent(cursor, responses, ok.offset, ok.item_id)
+        return TurnStarter.Sent(cursor, responses, ok.offset, ok.item_id)
 
-    async def _stand(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
+    async def _check_seen(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
         """Raises BadInput, and has closed the cursor, where a reader cannot have been."""
         if seen is not None:
             try:

@@ -26,7 +26,7 @@ REFUSALS_KNOWN_MAX: Final = 4096
 log = structlog.get_logger(__name__)
 
 
-class Auditor:
+class AuditWriter:
     """`clock` is monotonic, in seconds."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Final
 
 from actors.hosting.runtime import Runtime
 from actors.routing.router import Router
-from sessions.metrics import Labels, Measures
+from sessions.metrics import Labels, Metrics
 from sessions.model.generation import EngineStats
 from sessions.ports import Engine
 
@@ -34,7 +34,7 @@ TOKENS: Final = {
 ZERO: Final[Labels] = ()
 
 
-def of_engine(measures: Measures, engine: Engine) -> None:
+def register_engine_metrics(measures: Metrics, engine: Engine) -> None:
     """The engine's load, its counters, and what its KV tiers hold."""
     stats = engine.stats
 
@@ -61,7 +61,7 @@ def of_engine(measures: Measures, engine: Engine) -> None:
 
     known = {*TOKENS, *READS.values(), *WRITES.values(), *EVICTIONS.values()}
 
-    def others() -> Mapping[Labels, float]:
+    def unknown_counters() -> Mapping[Labels, float]:
         return {(name,): value for name, value in stats().counters.items() if name not in known}
 
     gauge = measures.gauge
@@ -77,11 +77,11 @@ def of_engine(measures: Measures, engine: Engine) -> None:
     gauge("kv_cache_hits", "Snapshots read from each tier.", ("tier",), by_tier(READS), grows=True)
     gauge("kv_cache_writes", "Snapshots written to each tier.", ("tier",), by_tier(WRITES), grows=True)
     gauge("kv_cache_evictions", "Snapshots that made room in each tier.", ("tier",), by_tier(EVICTIONS), grows=True)
-    gauge("engine_events", "What else the engine counts.", ("event",), others, grows=True)
-    _of_smaller(measures, stats)
+    gauge("engine_events", "What else the engine counts.", ("event",), unknown_counters, grows=True)
+    _register_smaller_metrics(measures, stats)
 
 
-def _of_smaller(measures: Measures, stats: Callable[[], EngineStats]) -> None:
+def _register_smaller_metrics(measures: Metrics, stats: Callable[[], EngineStats]) -> None:
     """The smaller model's, which count in nothing of the model's own; empty where there is none."""
 
     def requests() -> Mapping[Labels, float]:
@@ -102,14 +102,14 @@ def _of_smaller(measures: Measures, stats: Callable[[], EngineStats]) -> None:
     gauge("smaller_model_events", "What its engine counts.", ("event",), events, grows=True)
 
 
-def of_runtime(measures: Measures, runtime: Runtime) -> None:
+def register_runtime_metrics(measures: Metrics, runtime: Runtime) -> None:
     gauge = measures.gauge
     gauge("num_sessions", "Sessions in memory.", (), lambda: {ZERO: runtime.num_present})
     gauge("num_sessions_max", "Sessions that may be.", (), lambda: {ZERO: runtime.limits.actors_max})
     gauge("draining", "1 while sessions are moved off this replica.", (), lambda: {ZERO: int(runtime.draining)})
 
 
-def of_router(measures: Measures, router: Router) -> None:
+def register_router_metrics(measures: Metrics, router: Router) -> None:
     """A gateway's way to the replicas."""
     gauge = measures.gauge
     gauge("router_retries", "Commands that were sent again.", (), lambda: {ZERO: router.retries}, grows=True)
@@ -125,7 +125,7 @@ def of_router(measures: Measures, router: Router) -> None:
     )
 
 
-def of_doors(measures: Measures, counters: Counter[str]) -> None:
+def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> None:
     """What a gateway's connections count, by names that end in what is a label here."""
 
     def ending(prefix: str) -> Callable[[], Mapping[Labels, float]]:

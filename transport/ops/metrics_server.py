@@ -18,19 +18,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from transport.http.http_connection import HttpConnection
-from transport.ops.prometheus import Exposition
+from transport.ops.prometheus import MetricsExposition
 
 KEEP_ALIVE_S: Final = 15
 READY: Final = "Metrics are ready: "
 
 
-class SideDoor:
+class MetricsServer:
     """Listens between `start` and `stop`."""
 
-    def __init__(self, exposition: Exposition, *, host: str, port: int) -> None:
+    def __init__(self, exposition: MetricsExposition, *, host: str, port: int) -> None:
         self._exposition = exposition
         self._host = host
         self._port = port
@@ -90,12 +90,12 @@ class SideDoor:
 
 
 @contextlib.asynccontextmanager
-async def measured(exposition: Exposition, host: str, port: int) -> AsyncIterator[None]:
+async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
     """The process's metrics on a port of their own for as long as the block runs; a negative one: none."""
     if port < 0:
         yield
         return
-    door = SideDoor(exposition, host=host, port=port)
+    door = MetricsServer(exposition, host=host, port=port)
     await door.start()
     print(f"{READY}{door.url}/metrics", flush=True)
     try:
@@ -105,7 +105,9 @@ async def measured(exposition: Exposition, host: str, port: int) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def traced(endpoint: str, measures: Measures, *, role: str, name: str, version: str) -> AsyncIterator[None]:
+async def exporting_traces(
+    endpoint: str, measures: Metrics, *, role: str, name: str, version: str
+) -> AsyncIterator[None]:
     """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
     if not endpoint:
         yield

@@ -1,8 +1,8 @@
 """The operator's desk: what is shown of replicas and sessions, and the two things that an operator may do about them.
 
-Two desks: `LocalDesk` for a process that is all there is, `ClusterDesk` for a gateway, which asks the replicas over
-peer links of the kind `operator`, as `app.py sessions` does. A replica that does not answer is named with the reason,
-and the others are shown. Who may sit at it is the routes' business.
+Two desks: `LocalOperatorApi` for a process that is all there is, `ClusterOperatorApi` for a gateway, which asks the
+replicas over peer links of the kind `operator`, as `app.py sessions` does. A replica that does not answer is named with
+the reason, and the others are shown. Who may sit at it is the routes' business.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 
 from actors.hosting.runtime import Runtime
-from actors.maintenance.introspection import Surveyor
-from actors.peer.frames import Resident, Survey, Surveyed
+from actors.maintenance.introspection import SessionSurvey
+from actors.peer.frames import ResidentSession, Survey, Surveyed
 from actors.peer.links import LinkDown, unreachable
 from sessions.model.errors import Conflict, SessileError
 from sessions.model.types import SessionKey, TenantId
@@ -29,7 +29,7 @@ ANSWER_S: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Desk(Protocol):
+class OperatorApi(Protocol):
     async def replicas(self) -> list[dict[str, Any]]:
         """Raises Unavailable."""
         ...
@@ -66,7 +66,7 @@ def member_shown(member: Member) -> dict[str, Any]:
     }
 
 
-def resident_shown(resident: Resident) -> dict[str, Any]:
+def resident_shown(resident: ResidentSession) -> dict[str, Any]:
     return {
         "tenant": resident.key.tenant,
         "session": resident.key.session,
@@ -81,17 +81,17 @@ class HeldKV(NamedTuple):
     silent: dict[str, str]
 
 
-def held_of(answers: Mapping[str, Surveyed | LinkDown]) -> HeldKV:
+def held_kv(answers: Mapping[str, Surveyed | LinkDown]) -> HeldKV:
     return HeldKV(
         {replica: answer.kv_bytes for replica, answer in answers.items() if isinstance(answer, Surveyed)},
         {replica: str(answer) for replica, answer in answers.items() if isinstance(answer, LinkDown)},
     )
 
 
-class LocalDesk:
+class LocalOperatorApi:
     """Of `serve`: one replica, nowhere else to go."""
 
-    def __init__(self, member: Callable[[], Member], surveyor: Surveyor, engine: Engine) -> None:
+    def __init__(self, member: Callable[[], Member], surveyor: SessionSurvey, engine: Engine) -> None:
         self._member = member
         self._surveyor = surveyor
         self._engine = engine
@@ -105,7 +105,7 @@ class LocalDesk:
         return found_of(wanted, self._surveyed(wanted))
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
-        return held_of(self._surveyed(Wanted(tenant=tenant, limit=1)))
+        return held_kv(self._surveyed(Wanted(tenant=tenant, limit=1)))
 
     def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
         after = key_of(wanted.after) if wanted.after else None
@@ -113,13 +113,13 @@ class LocalDesk:
         return {str(self._member().replica): self._surveyor.answer(asked)}
 
     async def drain(self, replica: str) -> None:
-        raise alone()
+        raise no_other_replica()
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
-        raise alone()
+        raise no_other_replica()
 
 
-class ClusterDesk:
+class ClusterOperatorApi:
     """Of a gateway. Draining goes on in the background: the list of replicas tells when it has ended."""
 
     def __init__(self, view: Callable[[], View], security: PeerSecurity, tasks: Tasks) -> None:
@@ -135,14 +135,14 @@ class ClusterDesk:
         return found_of(wanted, await self._surveyed(wanted))
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
-        return held_of(await self._surveyed(Wanted(tenant=tenant, limit=1)))
+        return held_kv(await self._surveyed(Wanted(tenant=tenant, limit=1)))
 
     async def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
         view = self._view()
         members = [named(view, wanted.replica)] if wanted.replica else list(view.members)
         after = key_of(wanted.after) if wanted.after else None
 
-        async def ask(member: Member) -> Surveyed | LinkDown:
+        async def survey(member: Member) -> Surveyed | LinkDown:
             try:
                 async with asyncio.timeout(ANSWER_S), linked(self._security, member, "desk") as link:
                     return await link.survey(
@@ -157,7 +157,7 @@ class ClusterDesk:
             except TimeoutError:
                 return LinkDown("keepalive", f"no answer in {ANSWER_S:.0f} s")
 
-        answers = await asyncio.gather(*(ask(member) for member in members))
+        answers = await asyncio.gather(*(survey(member) for member in members))
         return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
 
     async def drain(self, replica: str) -> None:
@@ -185,9 +185,9 @@ class ClusterDesk:
             raise unreachable(member.replica, down) from down
 
 
-def alone() -> Conflict:
+def no_other_replica() -> Conflict:
     return Conflict("session_stays", "This process is all there is: there is no other replica.", retryable=True)
 
 
-def local_desk(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalDesk:
-    return LocalDesk(member, Surveyor(runtime, engine, None, asyncio.get_running_loop().time), engine)
+def local_operator_api(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalOperatorApi:
+    return LocalOperatorApi(member, SessionSurvey(runtime, engine, None, asyncio.get_running_loop().time), engine)

@@ -22,7 +22,7 @@ GC_THRESHOLDS: Final = (50_000, 20, 50)
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def settled_in() -> None:
+def tune_process() -> None:
     """Everything that lasts has been made: what the interpreter does beside our work is kept small from now on."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
     gc.freeze()  # what lives as long as the process is not worth looking at again and again

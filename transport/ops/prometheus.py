@@ -1,4 +1,4 @@
-"""`Measures` as Prometheus reads them. Names, labels and text are made here, at a scrape, and nowhere else.
+"""`Metrics` as Prometheus reads them. Names, labels and text are made here, at a scrape, and nowhere else.
 
 prometheus-client writes the exposition format; its own counters, with their locks and labels, are not used. It is
 imported at the first scrape, in a thread, because that takes a quarter of a second.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from sessions.metrics import Counter, Gauge, Histograms, Measures
+from sessions.metrics import Counter, Gauge, Histograms, Metrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -27,10 +27,10 @@ PREFIX: Final = "sessile_"
 log = structlog.get_logger(__name__)
 
 
-class Exposition:
+class MetricsExposition:
     """What one process shows to Prometheus. `measures` may be added to for as long as it lives."""
 
-    def __init__(self, measures: Measures, *, version: str, role: str) -> None:
+    def __init__(self, measures: Metrics, *, version: str, role: str) -> None:
         self._measures = measures
         self._about = {"version": version, "role": role}
         self._registry: CollectorRegistry | None = None

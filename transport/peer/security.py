@@ -47,7 +47,7 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_address(self, host: str) -> None:
         """Raises BadInput when a server with this security must not listen there."""
-        if not self.token and not self.tls and not loopback(host):
+        if not self.token and not self.tls and not is_loopback_host(host):
             raise BadInput(
                 "invalid_setting",
                 f"A peer link on {host!r} needs a token or TLS: without either it listens on loopback only.",
@@ -74,7 +74,7 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
-def loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     if host == "localhost":
         return True
     try:

@@ -61,7 +61,7 @@ class ServerCarrier:
 
 
 class PeerServer:
-    """Listens for peers. `accept` runs one link to its end (`actors.peer.server.PeerHost.accept`)."""
+    """Listens for peers. `accept` runs one link to its end (`actors.peer.server.PeerEndpoint.accept`)."""
 
     def __init__(self, accept: Accept, *, security: PeerSecurity) -> None:
         self._accept = accept

@@ -21,7 +21,7 @@ import msgspec
 from sessions.model.commands import ClientCommand
 from sessions.model.errors import BadInput, Limited, SessileError, Unauthorized, Unavailable
 from transport import errors
-from transport.protocol.decoding import BadFrame, Refusal, decode
+from transport.protocol.decoding import BadFrame, RefusedFrame, decode
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import (
     PING,
@@ -41,13 +41,13 @@ from transport.protocol.frames import (
 )
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     HELLO = "hello"
     READY = "ready"
     CLOSING = "closing"
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
     """All times of a connection, in seconds."""
 
     hello_s: float = 10.0
@@ -57,7 +57,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     close_s: float = 5.0
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """All sizes of a connection."""
 
     frame_bytes_max: int = 1024 * 1024
@@ -65,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int = 256 * 1024
     commands_max: int = 32  # unanswered
     subscriptions_max: int = 256
-    timing: Timing = Timing()
+    timing: ConnectionTiming = ConnectionTiming()
 
 
 # -- actions, besides the client frames themselves ---------------------------------------------------------------------
@@ -92,10 +92,10 @@ Request = Hello | Subscribe | Unsubscribe | Ack | SessionGet | SessionList | Cli
 Action = Send | Close | Drop | Request
 
 _ALWAYS: Final = (Ping, Pong)
-_LEGAL: Final[dict[Phase, tuple[type[msgspec.Struct], ...]]] = {
-    Phase.HELLO: (Hello,),
-    Phase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ClientCommand)),
-    Phase.CLOSING: (),
+_LEGAL: Final[dict[ConnectionPhase, tuple[type[msgspec.Struct], ...]]] = {
+    ConnectionPhase.HELLO: (Hello,),
+    ConnectionPhase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ClientCommand)),
+    ConnectionPhase.CLOSING: (),
 }
 _COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(ClientCommand))
 
@@ -120,10 +120,10 @@ class Connection:
         "window",
     )
 
-    def __init__(self, encoding: Encoding, limits: Limits, now: float) -> None:
+    def __init__(self, encoding: Encoding, limits: ConnectionLimits, now: float) -> None:
         self.encoding = encoding
         self.limits = limits
-        self.phase = Phase.HELLO
+        self.phase = ConnectionPhase.HELLO
         self.window = Window(limits.window_events, limits.window_bytes)
         self._since = self._heard_at = self._wrote_at = now
         self._pinged = False
@@ -136,7 +136,7 @@ class Connection:
 
     def received(self, data: bytes | bytearray, binary: bool, now: float) -> list[Action]:
         """One whole message."""
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return []
         self._heard_at = now
         self._pinged = False
@@ -150,15 +150,15 @@ class Connection:
         actions: list[Action] = []
         for frame in frames:
             actions += self._frame(frame, now)
-            if self.phase is Phase.CLOSING:
+            if self.phase is ConnectionPhase.CLOSING:
                 break
             if isinstance(frame, Hello):
-                self.phase = Phase.READY  # what follows in the same message is judged as after `ready`
+                self.phase = ConnectionPhase.READY  # what follows in the same message is judged as after `ready`
         return actions
 
-    def _frame(self, frame: Request | Ping | Pong | Refusal, now: float) -> list[Action]:
-        if isinstance(frame, Refusal):
-            if self.phase is Phase.HELLO:
+    def _frame(self, frame: Request | Ping | Pong | RefusedFrame, now: float) -> list[Action]:
+        if isinstance(frame, RefusedFrame):
+            if self.phase is ConnectionPhase.HELLO:
                 return self._fail(frame.error, now, errors.BAD_FRAME)
             return [Send(error_frame(frame.error, frame.id))]
         if isinstance(frame, _ALWAYS):
@@ -206,14 +206,14 @@ class Connection:
 
     def goaway(self, reason: str, after_ms: int, now: float) -> list[Action]:
         """Announces that the server will close; `tick` closes with 1012 when the time has come."""
-        if self.phase is Phase.CLOSING or self._leave_at is not None:
+        if self.phase is ConnectionPhase.CLOSING or self._leave_at is not None:
             return []
         self._leave_at = now + after_ms / 1000
         return [Send(Goaway(reason=reason, after_ms=after_ms))]
 
     def closing(self, now: float) -> None:
         """The peer closes, or has broken WebSocket's own rules, or is gone."""
-        self.phase = Phase.CLOSING
+        self.phase = ConnectionPhase.CLOSING
         self._closing_since = now
 
     # -- time -------------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ class Connection:
     def deadline(self) -> float:
         """When `tick` is due next. May come earlier by anything that happens, never later."""
         timing = self.limits.timing
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return self._closing_since + timing.close_s
         leave_at = _NEVER if self._leave_at is None else self._leave_at
-        if self.phase is Phase.HELLO:
+        if self.phase is ConnectionPhase.HELLO:
             return min(self._since + timing.hello_s, leave_at)
         quiet = self._wrote_at if self._pinged else min(self._heard_at, self._wrote_at)
         return min(
@@ -239,11 +239,11 @@ class Connection:
         timing = self.limits.timing
         if now < self.deadline():
             return []
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return [Drop()]
         if self._leave_at is not None and now >= self._leave_at:
             return self._close(errors.RESTART, "the server goes away", now)
-        if self.phase is Phase.HELLO:
+        if self.phase is ConnectionPhase.HELLO:
             error = Unauthorized("hello_timeout", f"No hello within {timing.hello_s:g} s.")
             return self._fail(error, now)
         if now >= self._slow_at():

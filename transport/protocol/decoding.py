@@ -1,8 +1,8 @@
 """From the bytes of one message to typed client frames, or to what is wrong with them.
 
 Two kinds of wrong. `BadFrame` means that nothing after it can be trusted: not the encoding, no object, nested too
-deep, too many in one array; the connection is closed with its code. `Refusal` is one frame that is well formed and not
-acceptable: it is answered, with the frame's `id` where one could be read, and the connection goes on.
+deep, too many in one array; the connection is closed with its code. `RefusedFrame` is one frame that is well formed and
+not acceptable: it is answered, with the frame's `id` where one could be read, and the connection goes on.
 
 Unknown fields are ignored, integers beyond 2**53 - 1 and values that JSON cannot say are refused.
 """
@@ -60,14 +60,14 @@ class BadFrame(Exception):
         self.close = close
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedFrame(msgspec.Struct, frozen=True):
     """A frame that is answered with an error instead of being carried out."""
 
     error: BadInput
     id: str | None
 
 
-def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | Refusal]:
+def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | RefusedFrame]:
     """The frames of one message, in order. Raises BadFrame."""
     if encoding is JSON:
         # msgspec looks at the inside of strings only; RFC 6455 wants all of a text message to be UTF-8.
@@ -88,7 +88,7 @@ def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | Re
     return [_read(frame, values_max) for frame in frames]
 
 
-def _read(frame: object, values_max: int) -> ClientFrame | Refusal:
+def _read(frame: object, values_max: int) -> ClientFrame | RefusedFrame:
     if not isinstance(frame, dict):
         raise BadFrame("a frame is an object or an array of objects")
     problem = unacceptable(frame, values_max)
@@ -99,16 +99,16 @@ def _read(frame: object, values_max: int) -> ClientFrame | Refusal:
         raise BadFrame("a frame without a type")
     if problem is not None:
         path, what = problem
-        return Refusal(BadInput("invalid_request", f"{path}: {what}", param=path), command_id)
+        return RefusedFrame(BadInput("invalid_request", f"{path}: {what}", param=path), command_id)
     wanted = _TYPES.get(kind)
     if wanted is None:
-        return Refusal(
+        return RefusedFrame(
             BadInput("unknown_type", f"{kind[:64]!r} is no message of this protocol.", param="type"), command_id
         )
     try:
         return msgspec.convert(frame, wanted)  # type: ignore[return-value]
     except msgspec.ValidationError as exc:
-        return Refusal(invalid(exc), command_id)
+        return RefusedFrame(invalid(exc), command_id)
 
 
 def invalid(error: msgspec.ValidationError) -> BadInput:

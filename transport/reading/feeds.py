@@ -1,7 +1,7 @@
 """Feeds: the live end of each log that somebody reads here, and the cursors on it.
 
-A `Feed` keeps the newest records of one session, as they become durable, in a tail bounded in bytes. A `Reader` is a
-cursor (epoch, position) and never a buffer: it takes from the tail what lies there, and pages of the journal where it
+A `Feed` keeps the newest records of one session, as they become durable, in a tail bounded in bytes. A `FeedReader` is
+a cursor (epoch, position) and never a buffer: it takes from the tail what lies there, and pages of the journal where it
 is further back. Live is replay that caught up; there is no second path.
 
 Invariants:
@@ -40,8 +40,8 @@ MERGE_FROM: Final = 4  # a reader this many records behind gets deltas laid toge
 log = structlog.get_logger(__name__)
 
 
-class Pulled(Enum):
-    """Why `Reader.pull` stopped."""
+class PullResult(Enum):
+    """Why `FeedReader.pull` stopped."""
 
     CAUGHT_UP = "at the top of the log as far as we know it"
     MORE = "its share is used up; more lies ready"
@@ -51,13 +51,13 @@ class Pulled(Enum):
     OUT_OF_SIGHT = "a retraction covers text that it cannot place: show a snapshot"
 
 
-class Listener(Protocol):
+class FeedListener(Protocol):
     """Whoever owns readers; called from inside `publish`, must not block or raise."""
 
-    def readable(self, reader: Reader) -> None: ...
+    def readable(self, reader: FeedReader) -> None: ...
 
 
-class Entry:
+class FeedEntry:
     """A record of the tail with its frames."""
 
     __slots__ = ("json", "msgpack", "record")
@@ -109,12 +109,12 @@ class Feed:
         self.known = False  # a head was read: `user` is true
         self.deleted = False
         self.encoding = encoding  # in which the tail's bytes are counted
-        self.readers: list[Reader] = []
+        self.readers: list[FeedReader] = []
         self.retractions: list[Retraction] = []
         self._seen_from, self._seen_to = 0, -1  # all retractions of offsets in (from, to] are in the list
         self.stop: Callable[[], None] | None = None
         self._feeds = feeds
-        self._entries: list[Entry] | None = None  # of offsets _base, _base + 1, ...
+        self._entries: list[FeedEntry] | None = None  # of offsets _base, _base + 1, ...
         self._base = 0
         self._bytes = 0
         self._touched = False
@@ -127,7 +127,7 @@ class Feed:
             self.take_in(published)
         except Exception:
             log.exception("publish_failed", session=self.key.session, tenant=self.key.tenant)
-            self.cool()
+            self.drop_tail()
 
     def take_in(self, published: Published) -> None:
         """Takes records that have just become durable. The hottest path there is: once per event and gateway."""
@@ -143,7 +143,7 @@ class Feed:
             if not records:
                 return
         elif entries is not None and records[0].offset > awaited:
-            self.cool()
+            self.drop_tail()
             entries = None
         for record in records:
             if type(record.event) is ContentRetracted:
@@ -161,7 +161,7 @@ class Feed:
             feeds.warmed(self)
         added = 0
         for record in records:
-            entry = Entry(record)
+            entry = FeedEntry(record)
             entries.append(entry)
             added += len(entry.frame(self, encoding))
         self._bytes += added
@@ -184,12 +184,12 @@ class Feed:
         found = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
         last = found[-1][0]
         self.remember(records[0].offset - 1, last, found)
-        self.cool()
+        self.drop_tail()
         return tuple(record for record in records if record.offset >= last)
 
     def begin(self, epoch: Epoch) -> None:
         """The log has another epoch: nothing that was known of it holds. Its readers find themselves stale."""
-        self.cool()
+        self.drop_tail()
         self.epoch = epoch
         self.top = 0
         self.deleted = False
@@ -254,7 +254,7 @@ class Feed:
 
     # -- what goes out --------------------------------------------------------------------------------------------
 
-    def after(self, position: int) -> list[Entry] | None:
+    def after(self, position: int) -> list[FeedEntry] | None:
         """The entries behind `position`; empty at the top; None where the journal has to be read."""
         entries = self._entries
         if entries is not None:
@@ -263,23 +263,23 @@ class Feed:
                 return entries[index:]
         return [] if position >= self.top else None
 
-    def entry(self, offset: int) -> Entry:
+    def entry(self, offset: int) -> FeedEntry:
         assert self._entries is not None
         return self._entries[offset - self._base]
 
-    def cool(self) -> None:
+    def drop_tail(self) -> None:
         """Forgets the tail; the journal has it."""
         self._feeds.bytes -= self._bytes
         self._bytes = 0
         self._entries = None
 
-    def rests(self) -> bool:
+    def take_idle(self) -> bool:
         """True when nothing came since this was last asked."""
         touched, self._touched = self._touched, False
         return not touched
 
 
-class Reader(Unacked):
+class FeedReader(Unacked):
     """One connection's cursor on one log. `position` is the offset of the last event that was taken."""
 
     __slots__ = (
@@ -297,7 +297,7 @@ class Reader(Unacked):
         "scrubber",
     )
 
-    def __init__(self, feed: Feed, listener: Listener) -> None:
+    def __init__(self, feed: Feed, listener: FeedListener) -> None:
         super().__init__()
         self.feed = feed
         self.listener = listener
@@ -312,19 +312,19 @@ class Reader(Unacked):
         self.scrubber: Scrubber | None = None
         self.held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
 
-    def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> Pulled:
+    def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
         """Moves on as far as tail, page, window and share allow; the frames are appended to `out`."""
         feed = self.feed
         if feed.epoch != self.epoch:
-            return Pulled.STALE
+            return PullResult.STALE
         if window.full:
             self.page = None
-            return Pulled.FULL
+            return PullResult.FULL
         if self.page is not None:
             return self._pull_page(out, encoding, window, now)
         entries = feed.after(self.position)
         if entries is None:
-            return Pulled.NEEDS_PAGE
+            return PullResult.NEEDS_PAGE
         budget = PULL_BYTES_MAX
         if len(entries) < MERGE_FROM:  # the usual case: one, fresh from the engine
             for entry in entries:
@@ -343,13 +343,13 @@ class Reader(Unacked):
                     break
         return self._standing(window)
 
-    def _pull_page(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> Pulled:
+    def _pull_page(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
         feed, records, self.page = self.feed, self.page, None
         assert records is not None
         if not records:
             return self._standing(window)
         if records[0].offset != self.position + 1 or records[-1].offset != self.position + len(records):
-            return Pulled.STALE  # the log begins later now: only a snapshot is without a hole
+            return PullResult.STALE  # the log begins later now: only a snapshot is without a hole
         if feed.retracted_after(self.position):
             # Looked at now and not when the page was read: one may have come in between.
             if self.scrubber is None or self.scrubber.newest != feed.retractions[-1][0]:
@@ -360,7 +360,7 @@ class Reader(Unacked):
         try:
             shown = records if self.scrubber is None else tuple(self.scrubber.scrub(record) for record in records)
         except OutOfSight:
-            return Pulled.OUT_OF_SIGHT
+            return PullResult.OUT_OF_SIGHT
         for span in merged(shown):
             frame = encoding.frame(event_frame(feed.key.session, self.epoch, *span))
             budget -= self._take(frame, span.record.offset, out, window, now)
@@ -377,10 +377,10 @@ class Reader(Unacked):
         self.position = offset
         return num_bytes
 
-    def _standing(self, window: Window) -> Pulled:
+    def _standing(self, window: Window) -> PullResult:
         if self.position >= self.feed.top:
-            return Pulled.CAUGHT_UP
-        return Pulled.FULL if window.full else Pulled.MORE
+            return PullResult.CAUGHT_UP
+        return PullResult.FULL if window.full else PullResult.MORE
 
 
 class Feeds:
@@ -395,17 +395,17 @@ class Feeds:
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def acquire(self, key: SessionKey, listener: Listener, encoding: Encoding) -> Reader:
+    def acquire(self, key: SessionKey, listener: FeedListener, encoding: Encoding) -> FeedReader:
         """A new reader; the session is watched from now on. `release` gives it back."""
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = Feed(key, self, encoding)
             feed.stop = self._sessions.watch(key, feed.publish)
-        reader = Reader(feed, listener)
+        reader = FeedReader(feed, listener)
         feed.readers.append(reader)
         return reader
 
-    def release(self, reader: Reader) -> None:
+    def release(self, reader: FeedReader) -> None:
         """Takes a reader off its feed; with the last one the watch ends. Idempotent."""
         feed = reader.feed
         if reader not in feed.readers:
@@ -416,7 +416,7 @@ class Feeds:
             assert feed.stop is not None
             feed.stop()
             feed.stop = None  # it knows where to publish
-            feed.cool()
+            feed.drop_tail()
             self._warm.pop(feed, None)
             del self._feeds[feed.key]
 
@@ -428,11 +428,11 @@ class Feeds:
         for feed in [feed for feed in self._warm if feed is not but]:
             if self.bytes <= TAILS_BYTES_MAX * 3 // 4:
                 return
-            feed.cool()
+            feed.drop_tail()
             del self._warm[feed]
 
     def sweep(self) -> None:
         """Drops the tails of sessions where nothing happened since the last sweep."""
-        for feed in [feed for feed in self._warm if feed.rests()]:
-            feed.cool()
+        for feed in [feed for feed in self._warm if feed.take_idle()]:
+            feed.drop_tail()
             del self._warm[feed]

@@ -32,7 +32,7 @@ PAGE_RECORDS: Final = 512
 PAGE_BYTES: Final = 64 * 1024
 
 
-class Standing(NamedTuple):
+class ResumePlan(NamedTuple):
     """How a reader goes on. `position` is where its events begin; `state` belongs to snapshot and reset."""
 
     mode: Literal["replay", "snapshot", "reset"]
@@ -62,14 +62,14 @@ class LogReader:
         self._reads = asyncio.Semaphore(reads_max)
         self._folds = asyncio.Semaphore(folds_max)
 
-    async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> Standing:
+    async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> ResumePlan:
         """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
         authorization.demand(principal, "read")  # before anything that could tell such a key what there is
         if feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top:
             # Somebody here reads this log already and its tail reaches back far enough: nothing to ask the journal.
             visible(principal, feed.key, feed.user, feed.deleted)
             if feed.after(offset) is not None:
-                return Standing("replay", feed.epoch, offset, feed.top)
+                return ResumePlan("replay", feed.epoch, offset, feed.top)
         page = await self._first(feed, offset)
         head = page.head
         visible(principal, feed.key, head.user, head.deleted_at is not None)
@@ -85,7 +85,7 @@ class LogReader:
             return await self._snapshot(feed, "snapshot", "too_far_back")
         if page.records and page.records[0].offset != offset + 1:
             return await self._snapshot(feed, "snapshot", "trimmed")
-        return Standing("replay", head.epoch, offset, max(head.top, feed.top), page=page.records)
+        return ResumePlan("replay", head.epoch, offset, max(head.top, feed.top), page=page.records)
 
     async def page(self, feed: Feed, after: int, *, bytes_max: int) -> tuple[Record, ...]:
         """The records behind `after`, about `bytes_max` of them; empty at the top. Raises NotFound, Unavailable."""
@@ -139,13 +139,13 @@ class LogReader:
 
     # -- states -----------------------------------------------------------------------------------------------------
 
-    async def _snapshot(self, feed: Feed, mode: Literal["snapshot", "reset"], reason: str | None = None) -> Standing:
+    async def _snapshot(self, feed: Feed, mode: Literal["snapshot", "reset"], reason: str | None = None) -> ResumePlan:
         head, state = await self._fold(feed.key)
         feed.learn(head)
         while feed.epoch == head.epoch and feed.retracted_after(state.top):
             # Something that this state shows was taken back while it was made.
             head, state = await self._fold(feed.key)
-        return Standing(mode, head.epoch, state.top, head.top, client_state(state), reason)
+        return ResumePlan(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
     async def _fold(self, key: SessionKey) -> tuple[Head, State]:
         async with self._folds:
@@ -177,6 +177,6 @@ class LogReader:
 
 def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
     """Raises what a principal is told of a session that it may not read (any more)."""
-    authorization.visible(principal, key, user)
+    authorization.demand_visible(principal, key, user)
     if deleted:
         raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

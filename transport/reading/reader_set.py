@@ -32,8 +32,8 @@ from sessions.model.errors import Internal, SessileError, Unavailable
 from sessions.model.types import Epoch, Principal, SessionId, SessionKey
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import CaughtUp, Encoding, Resumed, ResumePoint, error_frame
-from transport.reading.feeds import Feeds, Pulled, Reader
-from transport.reading.log_reader import LogReader, Standing
+from transport.reading.feeds import FeedReader, Feeds, PullResult
+from transport.reading.log_reader import LogReader, ResumePlan
 from transport.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 COLLECT_BYTES_MAX: Final = 128 * 1024  # of one connection in one turn of the loop
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """What a channel needs of the gateway."""
 
     @property
@@ -56,7 +56,7 @@ class Source(Protocol):
     def count(self, name: str) -> None: ...
 
 
-class Channel:
+class ReaderSet:
     """The reading side of one connection."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Channel:
 
     def __init__(
         self,
-        source: Source,
+        source: LogSource,
         principal: Principal,
         encoding: Encoding,
         window: Window,
@@ -84,7 +84,7 @@ class Channel:
         wake: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        self.readers: dict[SessionId, Reader] = {}
+        self.readers: dict[SessionId, FeedReader] = {}
         self.window = window
         self.out = out
         self.closed = False
@@ -94,7 +94,7 @@ class Channel:
         self._wake = wake
         self._clock = clock
         # Made when they are needed: most connections are idle.
-        self._ready: deque[Reader] | None = None
+        self._ready: deque[FeedReader] | None = None
         self._turns: asyncio.Lock | None = None
         self._flowing: asyncio.Event | None = None
 
@@ -173,7 +173,7 @@ class Channel:
 
     # -- what the feeds and the owner say ---------------------------------------------------------------------------
 
-    def readable(self, reader: Reader) -> None:
+    def readable(self, reader: FeedReader) -> None:
         """The reader may have something; called by feeds, must stay cheap."""
         if reader.attached and not reader.queued and not reader.reading:
             reader.queued = True
@@ -202,29 +202,29 @@ class Channel:
             return False
         return True
 
-    def _after(self, reader: Reader, pulled: Pulled) -> None:
+    def _after(self, reader: FeedReader, pulled: PullResult) -> None:
         """One reader has been pulled: what follows from where it stopped."""
         if reader.held is not None:
             self._release(reader)
         match pulled:
-            case Pulled.CAUGHT_UP:
+            case PullResult.CAUGHT_UP:
                 if not reader.live:
                     reader.live = True
                     caught_up = CaughtUp(session=reader.feed.key.session, offset=reader.position)
                     self.out.append(self._encoding.frame(caught_up))
                 if reader.feed.deleted:
                     self._drop(reader.feed.key.session)
-            case Pulled.MORE | Pulled.FULL:
+            case PullResult.MORE | PullResult.FULL:
                 self.readable(reader)
-            case Pulled.NEEDS_PAGE:
+            case PullResult.NEEDS_PAGE:
                 reader.reading = True
                 self._source.tasks.start(self._read_page(reader))
-            case Pulled.STALE:
+            case PullResult.STALE:
                 self._again(reader, reader.epoch, reader.position)
-            case Pulled.OUT_OF_SIGHT:
+            case PullResult.OUT_OF_SIGHT:
                 self._again(reader, None, None)
 
-    def _release(self, reader: Reader) -> None:
+    def _release(self, reader: FeedReader) -> None:
         """Writes the answers that waited for the events that have now been written."""
         held = reader.held or []
         self.out += [frame for until, frame in held if until <= reader.position]
@@ -232,13 +232,13 @@ class Channel:
 
     # -- attaching --------------------------------------------------------------------------------------------------
 
-    def _attach(self, session: SessionId, epoch: Epoch | None, offset: int | None) -> Reader:
+    def _attach(self, session: SessionId, epoch: Epoch | None, offset: int | None) -> FeedReader:
         reader = self._source.feeds.acquire(SessionKey(self._principal.tenant, session), self, self._encoding)
         self.readers[session] = reader
         self._source.tasks.start(self._answer_resume(reader, epoch, offset))
         return reader
 
-    def _again(self, reader: Reader, epoch: Epoch | None, offset: int | None) -> None:
+    def _again(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
         """The reader cannot go on where it stands: it is attached anew and its client told how it goes on."""
         fresh = self._attach(reader.feed.key.session, epoch, offset)
         if reader.held is not None:
@@ -247,7 +247,7 @@ class Channel:
             reader.held = None
         self._retire(reader)
 
-    async def _answer_resume(self, reader: Reader, epoch: Epoch | None, offset: int | None) -> None:
+    async def _answer_resume(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
         async with self.turn():
             session = reader.feed.key.session
             if self.readers.get(session) is not reader:
@@ -255,11 +255,11 @@ class Channel:
             try:
                 standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
             except SessileError as error:
-                self._gone(reader, error)
+                self._end_reading(reader, error)
                 return
             except Exception:
                 log.exception("resume_failed", session=session, tenant=reader.feed.key.tenant)
-                self._gone(reader, Internal("internal_error", "The server failed to read this session."))
+                self._end_reading(reader, Internal("internal_error", "The server failed to read this session."))
                 return
             if self.readers.get(session) is not reader:
                 return
@@ -271,7 +271,7 @@ class Channel:
             reader.attached = True
             self.readable(reader)
 
-    def _gone(self, reader: Reader, error: SessileError) -> None:
+    def _end_reading(self, reader: FeedReader, error: SessileError) -> None:
         """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""
         session = reader.feed.key.session
         if self.readers.get(session) is not reader:
@@ -282,22 +282,24 @@ class Channel:
 
     # -- pages ------------------------------------------------------------------------------------------------------
 
-    async def _read_page(self, reader: Reader) -> None:
+    async def _read_page(self, reader: FeedReader) -> None:
         room = max(4096, self.window.bytes_left)
         try:
             page = await self._source.logs.page(reader.feed, reader.position, bytes_max=room)
         except SessileError as error:
-            self._gone(reader, error)
+            self._end_reading(reader, error)
             return
         except Exception:
             log.exception("page_failed", session=reader.feed.key.session, tenant=reader.feed.key.tenant)
-            self._gone(reader, Internal("internal_error", "The server failed to read this session."))
+            self._end_reading(reader, Internal("internal_error", "The server failed to read this session."))
             return
         finally:
             reader.reading = False
         if not page and reader.epoch == reader.feed.epoch and reader.position < reader.feed.top:
             # Told of a record that the journal does not have yet, or has no longer.
-            self._gone(reader, Unavailable("journal_unavailable", "The log is behind itself.", retry_after_ms=1000))
+            self._end_reading(
+                reader, Unavailable("journal_unavailable", "The log is behind itself.", retry_after_ms=1000)
+            )
             return
         reader.page = page
         self.readable(reader)
@@ -309,7 +311,7 @@ class Channel:
         if reader is not None:
             self._retire(reader)
 
-    def _retire(self, reader: Reader) -> None:
+    def _retire(self, reader: FeedReader) -> None:
         reader.attached = False
         reader.page = None
         if reader.held is not None and not self.closed:
@@ -322,7 +324,7 @@ class Channel:
             self._wake()  # the window may have opened for the others
 
 
-def resumed(session: SessionId, standing: Standing) -> Resumed:
+def resumed(session: SessionId, standing: ResumePlan) -> Resumed:
     """The answer to a resume as PROTOCOL.md §1 writes it."""
     if standing.mode == "replay":
         return Resumed(

@@ -18,7 +18,7 @@ BURST_S: Final = 2.0
 WAIT_MAX_S: Final = 20.0  # as long as clients' own backing off takes at most
 
 
-class Pace:
+class ConnectionRate:
     """`rate` may change from call to call: it comes from a file that is read again."""
 
     def __init__(self) -> None:

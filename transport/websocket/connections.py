@@ -12,21 +12,21 @@ from typing import Any
 import structlog
 
 from transport.gateway import Gateway
-from transport.protocol.connection import Limits
-from transport.websocket.timer_wheel import Wheel
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.timer_wheel import TimerWheel
 from transport.websocket.websocket import WebSocketConnection
 
 log = structlog.get_logger(__name__)
 
 
-class Door:
+class WebSocketConnections:
     """Makes connections and knows those that are open."""
 
-    def __init__(self, gateway: Gateway, limits: Limits, connections_max: int) -> None:
+    def __init__(self, gateway: Gateway, limits: ConnectionLimits, connections_max: int) -> None:
         self.gateway = gateway
         self.limits = limits
         self.loop = asyncio.get_running_loop()
-        self.wheel = Wheel(self.loop)
+        self.wheel = TimerWheel(self.loop)
         self.connections: set[WebSocketConnection] = set()
         self.empty = asyncio.Event()  # set while there are no connections
         self.empty.set()
@@ -38,7 +38,7 @@ class Door:
         return WebSocketConnection(self)
 
     @property
-    def crowded(self) -> bool:
+    def over_limit(self) -> bool:
         return len(self.connections) > self._connections_max
 
     def opened(self, connection: WebSocketConnection) -> None:

@@ -24,7 +24,7 @@ from sessions.model.authorization import acting_for
 from sessions.model.errors import BadInput, NotFound, SessileError
 from sessions.model.types import Principal
 from transport import errors
-from transport.auth.authenticator import Access
+from transport.auth.authenticator import Authenticator
 from transport.protocol.frames import ENCODINGS, JSON, Encoding
 
 PATH: Final = "/v1/ws"
@@ -32,8 +32,9 @@ BEARER_PREFIX: Final = "sessile.bearer."
 USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speaks for
 
 
-class Agreed(NamedTuple):
-    """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeemed` asks."""
+class AgreedHandshake(NamedTuple):
+    """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeem_ticket`
+    asks."""
 
     encoding: Encoding
     principal: Principal | None
@@ -66,8 +67,8 @@ def retire(ws: Protocol) -> None:
 
 
 def shake_hands(
-    ws: ServerProtocol, request: Request, access: Access, address: str | None = None
-) -> tuple[Response, Agreed | None]:
+    ws: ServerProtocol, request: Request, access: Authenticator, address: str | None = None
+) -> tuple[Response, AgreedHandshake | None]:
     """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
     url = urlsplit(request.path)
     if url.path != PATH:
@@ -86,19 +87,19 @@ def shake_hands(
     user = _only(headers.get_all(USER_HEADER))
     key, ticket = _credential(headers.get_all("Authorization"), url.query, offered)
     if ticket is not None:
-        return response, Agreed(encoding, None, ticket, user)
+        return response, AgreedHandshake(encoding, None, ticket, user)
     if key is not None:
-        return response, Agreed(encoding, acting_for(access.authenticate(key, address), user))
+        return response, AgreedHandshake(encoding, acting_for(access.authenticate(key, address), user))
     if user is not None:  # a key in hello would speak for itself, which is more than was meant
         raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
-    return response, Agreed(encoding, None)
+    return response, AgreedHandshake(encoding, None)
 
 
-async def redeemed(agreed: Agreed, access: Access, address: str | None = None) -> Agreed:
+async def redeem_ticket(agreed: AgreedHandshake, access: Authenticator, address: str | None = None) -> AgreedHandshake:
     """What was agreed, with the principal of its ticket. Raises SessileError for a refusal."""
     assert agreed.ticket is not None
     principal = await access.redeem_ticket(agreed.ticket, address)
-    return Agreed(agreed.encoding, acting_for(principal, agreed.user))
+    return AgreedHandshake(agreed.encoding, acting_for(principal, agreed.user))
 
 
 def refusal(ws: ServerProtocol, error: SessileError) -> Response:

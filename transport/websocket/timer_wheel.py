@@ -14,7 +14,7 @@ from typing import Final, Protocol
 SLOT_S: Final = 0.05
 
 
-class Timed(Protocol):
+class TimerTarget(Protocol):
     slot: int  # where it stands in the wheel; 0: nowhere
 
     def due(self) -> float: ...
@@ -23,17 +23,17 @@ class Timed(Protocol):
         """Its deadline has come. Must not raise."""
 
 
-class Wheel:
+class TimerWheel:
     """Calls `elapsed` of its members when they are due, at most one slot late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._slots: dict[int, dict[Timed, None]] = {}
+        self._slots: dict[int, dict[TimerTarget, None]] = {}
         self._order: list[int] = []  # a heap of the keys of _slots
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
 
-    def put(self, member: Timed) -> None:
+    def put(self, member: TimerTarget) -> None:
         """Stands `member` under its present deadline; cheap when it stands early enough already."""
         slot = int(member.due() / SLOT_S) + 1
         if member.slot and member.slot <= slot:
@@ -48,7 +48,7 @@ class Wheel:
         else:
             waiting[member] = None
 
-    def take(self, member: Timed) -> None:
+    def take(self, member: TimerTarget) -> None:
         """The member is no longer timed."""
         if member.slot:
             self._slots.get(member.slot, {}).pop(member, None)

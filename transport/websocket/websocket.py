@@ -31,11 +31,20 @@ from sessions.model.commands import ClientCommand
 from sessions.model.errors import Internal, Limited, SessileError
 from sessions.model.types import Principal
 from transport.gateway import Gateway
-from transport.protocol.connection import Action, Close, Connection, Drop, Limits, Phase, Request, Send
+from transport.protocol.connection import (
+    Action,
+    Close,
+    Connection,
+    ConnectionLimits,
+    ConnectionPhase,
+    Drop,
+    Request,
+    Send,
+)
 from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
-from transport.reading.reader_set import Channel
-from transport.websocket.handshake import Agreed, HandshakeParser, redeemed, refusal, retire, shake_hands
-from transport.websocket.timer_wheel import Wheel
+from transport.reading.reader_set import ReaderSet
+from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
+from transport.websocket.timer_wheel import TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the others
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was told to close
@@ -45,16 +54,16 @@ _parser_log = logging.getLogger("transport.websocket.websocket.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
 
 
-class Shared(typing.Protocol):
+class ConnectionHost(typing.Protocol):
     """What a connection shares with the others; `transport.websocket.connections` has it."""
 
     gateway: Gateway
-    limits: Limits
+    limits: ConnectionLimits
     loop: asyncio.AbstractEventLoop
-    wheel: Wheel
+    wheel: TimerWheel
 
     @property
-    def crowded(self) -> bool: ...
+    def over_limit(self) -> bool: ...
 
     def opened(self, connection: WebSocketConnection) -> None: ...
 
@@ -86,12 +95,12 @@ class WebSocketConnection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ConnectionHost) -> None:
         self.slot = 0
         self._shared = shared
         self._ws: Protocol = HandshakeParser(logger=_parser_log)
         self._core: Connection | None = None
-        self._channel: Channel | None = None
+        self._channel: ReaderSet | None = None
         self._principal: Principal | None = None
         self._unwatch: Callable[[], None] | None = None
         self._out: list[bytes] = []
@@ -211,7 +220,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         core = self._core
-        if core is None or core.phase is Phase.CLOSING:
+        if core is None or core.phase is ConnectionPhase.CLOSING:
             return
         now = self._shared.loop.time()
         for action in core.received(data, binary, now):
@@ -245,13 +254,13 @@ class WebSocketConnection(asyncio.Protocol):
     def _shake_hands(self, request: Handshake) -> None:
         ws, shared = self._ws, self._shared
         assert isinstance(ws, HandshakeParser)
-        agreed: Agreed | None = None
+        agreed: AgreedHandshake | None = None
         try:
             shared.gateway.check_draining()
-            if shared.crowded:
+            if shared.over_limit:
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
-            shared.gateway.check_pace()
+            shared.gateway.check_connection_rate()
             response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
         except SessileError as error:
             response = refusal(ws, error)
@@ -262,11 +271,11 @@ class WebSocketConnection(asyncio.Protocol):
         self._transport.pause_reading()
         shared.gateway.tasks.start(self._redeem(ws, response, agreed))
 
-    async def _redeem(self, ws: HandshakeParser, response: Response, agreed: Agreed) -> None:
+    async def _redeem(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake) -> None:
         """Answers a handshake that brought a ticket."""
-        whose: Agreed | None = None
+        whose: AgreedHandshake | None = None
         try:
-            whose = await redeemed(agreed, self._shared.gateway.access, self._address())
+            whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
         except SessileError as error:
             response = refusal(ws, error)
         except BaseException:
@@ -277,7 +286,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._answer_handshake(ws, response, whose)
         self.resume_writing()
 
-    def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: Agreed | None) -> None:
+    def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake | None) -> None:
         shared = self._shared
         ws.send_response(response)
         self._write_for_parser()
@@ -332,7 +341,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._carry_out(action, now)
             return
         self._principal = principal
-        channel = self._channel = Channel(
+        channel = self._channel = ReaderSet(
             gateway, principal, core.encoding, core.window, self._out, self._wake, self._shared.loop.time
         )
         channel.write(core.accept(gateway.new_id()))
@@ -345,7 +354,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _credential_ended(self, error: SessileError) -> None:
         """Its key was revoked, its token has expired: nothing more is shown or taken in."""
         core, now = self._core, self._shared.loop.time()
-        if core is not None and core.phase is not Phase.CLOSING:
+        if core is not None and core.phase is not ConnectionPhase.CLOSING:
             for action in core.refuse(error, now):
                 self._carry_out(action, now)
 
@@ -381,7 +390,7 @@ class WebSocketConnection(asyncio.Protocol):
         self,
         request: SessionGet | SessionList | ClientCommand,
         core: Connection,
-        channel: Channel,
+        channel: ReaderSet,
         principal: Principal,
     ) -> None:
         """Carries out one command and writes its answer where it belongs between the events. The connection may be
@@ -418,7 +427,7 @@ class WebSocketConnection(asyncio.Protocol):
         """Takes what its readers have and hands everything to the socket, once a turn."""
         self._scheduled = False
         core, channel = self._core, self._channel
-        if core is None or core.phase is Phase.CLOSING:
+        if core is None or core.phase is ConnectionPhase.CLOSING:
             self._out.clear()
             return
         if channel is not None and not self._paused and channel.collect(now):

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from inference.moderation.injection.model import FILE, PLACES, places
-from inference.moderation.normalize import plain_of
+from inference.moderation.injection.model import FILE, PLACES, feature_indices
+from inference.moderation.normalize import normalize_text
 
 DATA: Final = Path(__file__).parent / "train.tsv"
 
@@ -29,14 +29,14 @@ DATA: Final = Path(__file__).parent / "train.tsv"
 def read(path: Path) -> tuple[list[str], list[int]]:
     """Texts and labels of a file: 1 or 0, a tab, the text."""
     rows = [line.split("\t", 1) for line in path.read_text().splitlines()]
-    return [plain_of(text).lower() for _, text in rows], [int(label) for label, _ in rows]
+    return [normalize_text(text).lower() for _, text in rows], [int(label) for label, _ in rows]
 
 
 def train(texts: Sequence[str], labels: Sequence[int]) -> tuple[Any, float]:
     """Weights (PLACES,) and intercept."""
     matrix = np.zeros((len(texts), PLACES), dtype=np.float32)
     for row, text in zip(matrix, texts, strict=True):
-        found = places(text)
+        found = feature_indices(text)
         row[found] = 1 / np.sqrt(max(len(found), 1))
     model = LogisticRegression(C=4.0, class_weight="balanced", max_iter=1_000, random_state=0)
     model.fit(matrix, labels)

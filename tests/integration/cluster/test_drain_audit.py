@@ -12,7 +12,7 @@ from persistence.memory.journal import MemoryJournal
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import INSTALLATION, public
 from sessions.model.errors import Unavailable
-from tests.integration.cluster.harness import Cluster, cluster
+from tests.support.cluster.harness import Cluster, cluster
 from tests.support.virtual_time import outcome, virtual
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sessions.model import commands as cm
 from sessions.model.errors import EngineLost
 from sessions.model.events import ResponseFailed
-from tests.integration.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.integration.cluster.test_handoff import simulated
+from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.virtual_time import virtual
 
 DIED = EngineLost("engine_lost", "The model's engine has died.")
@@ -37,7 +37,7 @@ async def test_the_answer_goes_on_at_another_replica_within_a_second() -> None:
                 assert now() - died_at < 1.0
                 assert made.owner(key) != source.name
                 await announced(made, source, away=True)
-                simulated(source).found()
+                simulated(source).recover()
                 await announced(made, source, away=False)
             await reader.reaches(await made.at_rest(key))
             texts.append(text_of(made, key))
@@ -56,7 +56,7 @@ async def test_without_another_replica_it_waits_for_the_engine() -> None:
                 engine.lose(DIED)
                 await advance(20.0)
                 assert reader.top == made.top(key) and migrations(made, key) == ["restart"]
-                engine.found()
+                engine.recover()
             await reader.reaches(await made.at_rest(key))
             texts.append(text_of(made, key))
     assert texts[0] == texts[1]
@@ -70,7 +70,7 @@ async def test_a_turn_that_waits_for_its_slot_is_not_lost_with_the_engine() -> N
         key = await made.gateways["g1"].create("one")
         await made.gateways["g1"].say(key, tokens=5)
         await advance(5.0)
-        engine.found()
+        engine.recover()
         await made.at_rest(key)
         assert migrations(made, key) == [] and text_of(made, key)
 
@@ -84,7 +84,7 @@ async def test_a_session_that_keeps_killing_its_engine_is_given_up() -> None:
         for _ in range(3):
             await until(lambda: engine.stats().running == 1)
             engine.lose(DIED)
-            engine.found()
+            engine.recover()
         await made.at_rest(key)
         page = made.store.read(key, 0, 1000, 1 << 30)
         assert page is not None
@@ -116,7 +116,7 @@ async def test_a_death_counts_once_however_many_answers_of_a_session_it_ends() -
         engine = simulated(made.replicas["r1"])
         await until(lambda: engine.stats().running == 4)
         engine.lose(DIED)
-        engine.found()
+        engine.recover()
         await made.at_rest(key)
         assert migrations(made, key) == ["restart"]
         page = made.store.read(key, 0, 10_000, 1 << 30)

@@ -10,7 +10,7 @@ from inference.simulated import SimulatedOptions
 from sessions.model.errors import Unavailable
 from sessions.model.events import OutputTextDelta, SessionMigrated
 from sessions.model.types import SessionKey
-from tests.integration.cluster.harness import Cluster, Reader, advance, cluster, until, with_runtime
+from tests.support.cluster.harness import Cluster, Reader, advance, cluster, until, with_runtime
 from tests.support.virtual_time import outcome, virtual
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from actors.handoff.source import StaysHere
-from actors.hosting.inflight_commands import Copies
+from actors.handoff.source import HandoffAbandoned
+from actors.hosting.inflight_commands import InflightCommands
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict
 from sessions.model.types import SessionKey
-from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster
+from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import virtual
 
 
@@ -34,7 +34,7 @@ async def test_a_session_that_left_by_itself_is_not_expected_any_more() -> None:
         source.migration._bring_up = leaves  # type: ignore[method-assign,assignment]
         member = target.membership.member
         assert member is not None
-        with pytest.raises(StaysHere):
+        with pytest.raises(HandoffAbandoned):
             await source.migration.hand_off(key, member)
         await advance(0.1)
         assert target.host.reception is not None
@@ -126,16 +126,16 @@ async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for
 
 @virtual
 async def test_a_copy_whose_first_is_cancelled_goes_on_by_itself() -> None:
-    copies, go_on, asked = Copies[str](), asyncio.Event(), list[str]()
+    copies, go_on, asked = InflightCommands[str](), asyncio.Event(), list[str]()
 
     async def answer() -> str:
         asked.append("once more")
         await go_on.wait()
         return "done"
 
-    first = asyncio.create_task(copies.answered("c1", "hello", answer))
-    second = asyncio.create_task(copies.answered("c1", "hello", answer))
-    other = asyncio.create_task(copies.answered("c1", "something else", answer))
+    first = asyncio.create_task(copies.execute_once("c1", "hello", answer))
+    second = asyncio.create_task(copies.execute_once("c1", "hello", answer))
+    other = asyncio.create_task(copies.execute_once("c1", "something else", answer))
     await advance(0.1)
     assert len(asked) == 2, "the copy waits, another command of that name does not"
     first.cancel()

@@ -21,7 +21,7 @@ from persistence.sqlite.journal import SqliteJournal
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ReplicaId
 from sessions.ports import Member
-from tests.integration.cluster.real import (
+from tests.support.cluster.real import (
     TOKEN,
     RealCluster,
     Story,
@@ -93,7 +93,7 @@ async def test_operators_drain_a_replica_over_its_link() -> None:
         connect = Connector(GrpcDialer(made.security), kind="operator", name="test")
         link = await connect(victim.member)
         running = asyncio.create_task(link.run())
-        reports: asyncio.Queue[pf.Drained] = asyncio.Queue()
+        reports: asyncio.Queue[pf.DrainProgress] = asyncio.Queue()
         done = await link.drain(reports)
         assert done.left == 0 and victim.replica.runtime.num_present == 0
         await link.close()
@@ -159,9 +159,9 @@ async def test_another_protocol_is_refused_saying_what_differs() -> None:
         member = made.replicas["r1"].member
         carrier = await GrpcDialer(made.security).dial(member.address)
         wire = Wire(carrier, LinkLimits())
-        await wire.now(pf.Hello(7, "gateway", "g1", member.replica, member.incarnation, member.fingerprint))
+        await wire.now(pf.PeerHello(7, "gateway", "g1", member.replica, member.incarnation, member.fingerprint))
         (said,) = await wire.first()
-        assert isinstance(said, pf.Refusal) and said.code == "protocol"
+        assert isinstance(said, pf.PeerRefusal) and said.code == "protocol"
         assert "peer protocol 1" in said.message and "g1 speaks 7" in said.message
         await carrier.close()
 

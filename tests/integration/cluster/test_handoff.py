@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import msgspec
 import pytest
 
-from actors.handoff.source import StaysHere
+from actors.handoff.source import HandoffAbandoned
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
@@ -17,8 +17,8 @@ from sessions.model.events import ResponseCreated, SessionMigrated
 from sessions.model.generation import KVExport
 from sessions.model.types import SessionKey
 from sessions.ports import Member
-from tests.integration.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.integration.cluster.test_failover import answering, migrations, now, text_of
+from tests.support.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import outcome, virtual
 
@@ -216,7 +216,7 @@ async def test_another_model_or_a_draining_target_is_refused_and_the_session_sta
         source = made.replicas[made.owner(key)]
         target = other(made, source.name)
         target.replica.runtime.draining = True
-        with pytest.raises(StaysHere, match="draining"):
+        with pytest.raises(HandoffAbandoned, match="draining"):
             await source.replica.migration.hand_off(key, member(target))
         assert made.owner(key) == source.name
         await reader.reaches(await made.at_rest(key))

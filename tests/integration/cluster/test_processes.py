@@ -12,8 +12,8 @@ from actors.routing.router import Router
 from sessions.model.events import SessionMigrated
 from sessions.model.types import SessionKey
 from sessions.ports import Journal
-from tests.integration.cluster.processes import Processes, ReplicaProcess, processes
-from tests.integration.cluster.real import Story, create, say
+from tests.support.cluster.processes import Processes, ReplicaProcess, processes
+from tests.support.cluster.real import Story, create, say
 
 pytestmark = pytest.mark.cluster
 

@@ -7,14 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
-from sessions.machine.appeals import telling
+from sessions.machine.appeals import decision_notice
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Gone, NotFound
 from sessions.model.events import ReviewDecided
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import CommandId, SessionId
 from sessions.model.verdicts import Finding
-from tests.integration.cluster.harness import ALICE, Cluster, advance, cluster, until
+from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.virtual_time import virtual
 
 
@@ -71,14 +71,16 @@ async def test_what_a_reviewer_decided_is_told_by_whichever_gateway_and_replica_
         key = await near.create("one")
         case = case_of(finding, Subject(key=key, name="x", direction="output", user=None, offset=1, now=made.now_ms()))
         decided = msgspec.structs.replace(case, state="decided", outcome="overturned", decisions=1)
-        oks = await asyncio.gather(near.router.execute(*telling(decided)), far.router.execute(*telling(decided)))
+        oks = await asyncio.gather(
+            near.router.execute(*decision_notice(decided)), far.router.execute(*decision_notice(decided))
+        )
         assert oks[0] == oks[1] and not oks[0].noop
         await parked(made, key)
-        principal, command = telling(decided)
+        principal, command = decision_notice(decided)
         late = msgspec.structs.replace(command, id=CommandId("long-after-its-record-was-purged"))
         assert (await far.router.execute(principal, late)).noop
         again = msgspec.structs.replace(decided, outcome="upheld", decisions=2)
-        assert not (await far.router.execute(*telling(again))).noop
+        assert not (await far.router.execute(*decision_notice(again))).noop
         records = made.store.read(key, 0, 100, 1 << 20)
         assert records is not None
         told = [each.event.outcome for each in records.records if isinstance(each.event, ReviewDecided)]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from inference.brownout_engine import SwitchingEngine, switching
+from inference.brownout_engine import BrownoutEngine, make_brownout_engine
 from inference.simulated import SimulatedEngine
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
@@ -18,9 +18,9 @@ from sessions.model.errors import BadInput
 from sessions.model.events import ResponseCompleted, ResponseCreated, ResponseIncomplete
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ResponseId, SessionKey, TenantId
-from tests.integration.cluster.harness import FAST, Cluster, cluster, with_runtime
 from tests.integration.cluster.test_failover import answering, migrations, text_of
 from tests.integration.cluster.test_handoff import member, other
+from tests.support.cluster.harness import FAST, Cluster, cluster, with_runtime
 from tests.support.virtual_time import virtual
 from transport.ops.operator_api import member_shown
 
@@ -44,10 +44,10 @@ class Late:
         return
 
 
-def pair(smaller: str = SMALL, weights: int = 0) -> SwitchingEngine:
+def pair(smaller: str = SMALL, weights: int = 0) -> BrownoutEngine:
     options = FAST.smaller(smaller, 2.0, 4)
     options = msgspec.structs.replace(options, weights=weights or options.weights)
-    return switching(SimulatedEngine(FAST), lambda _: SimulatedEngine(options))
+    return make_brownout_engine(SimulatedEngine(FAST), lambda _: SimulatedEngine(options))
 
 
 @asynccontextmanager
@@ -75,9 +75,9 @@ def models(made: Cluster, key: SessionKey) -> list[tuple[str, str]]:
     return [(each.response.status, each.response.model) for each in events]
 
 
-def engine_of(made: Cluster, name: str) -> SwitchingEngine:
+def engine_of(made: Cluster, name: str) -> BrownoutEngine:
     engine = made.replicas[name].engine
-    assert isinstance(engine, SwitchingEngine)
+    assert isinstance(engine, BrownoutEngine)
     return engine
 
 

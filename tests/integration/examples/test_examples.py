@@ -26,9 +26,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from inference.simulated import SimulatedOptions
-from tests.chaos.proxy import Flow, Proxy
-from tests.integration.openai.server import Serving, serving
+from tests.support.chaos.proxy import Flow, Proxy
 from tests.support.node import CLIENT, WITH_NODE, node_modules
+from tests.support.openai_server import Serving, serving
 from transport.grpc_api import GrpcServer
 
 ROOT = Path(__file__).resolve().parents[3]

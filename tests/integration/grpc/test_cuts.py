@@ -8,8 +8,8 @@ import grpc.aio
 import pytest
 
 from inference.simulated import SimulatedOptions
-from tests.chaos.proxy import Flow, Proxy
-from tests.integration.grpc.door import ENDS, Door, Talk, events, opened, text
+from tests.support.chaos.proxy import Flow, Proxy
+from tests.support.grpc_door import ENDS, Door, Talk, events, opened, text
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 

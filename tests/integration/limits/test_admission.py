@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from inference.simulated import SimulatedOptions
-from tests.integration.transport.assembly import assembled
-from tests.integration.transport.wire import wire
+from tests.support.assembly import assembled
+from tests.support.websocket_wire import wire
 
 TARGETS = "[targets.default]\nttft_ms = 500\n"
 SLOW = SimulatedOptions(step_base_s=0.005, slots=1, answer_tokens_mean=0)  # an answer below takes a fifth of a second

@@ -14,15 +14,15 @@ import redis.asyncio as redis
 from bench.kafka_broker import Broker, Consumer
 from persistence.memory.journal import MemoryJournal
 from persistence.usage import usage_of
-from persistence.usage_stream.kafka import KafkaStream
-from persistence.usage_stream.relay import Relay, sink_of
+from persistence.usage_stream.kafka import KafkaSink
+from persistence.usage_stream.relay import UsageRelay, open_usage_sink
 from sessions.billing.metering import entry_public
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from tests.contract.directories import Server as Valkey
-from tests.contract.directories import free_port
-from tests.contract.journals import NOW, billed, key
+from tests.support.directories import Server as Valkey
+from tests.support.directories import free_port
+from tests.support.journals import NOW, billed, key
 
 NAMES = [f"r{number}" for number in range(9)]
 PATIENCE_S = 60.0
@@ -52,14 +52,14 @@ async def consumer(broker: Broker) -> AsyncIterator[Consumer]:
     await reading.close()
 
 
-def kafka(address: str, topic: str = "bills") -> KafkaStream:
-    sink = sink_of(f"kafka://{address}/{topic}")
-    assert isinstance(sink, KafkaStream)
+def kafka(address: str, topic: str = "bills") -> KafkaSink:
+    sink = open_usage_sink(f"kafka://{address}/{topic}")
+    assert isinstance(sink, KafkaSink)
     return sink
 
 
-def relay(journal: MemoryJournal, sink: KafkaStream, *, batch: int = 4) -> Relay:
-    return Relay(usage_of(journal), sink, now_ms=lambda: UnixMs(NOW), measures=Measures(), batch=batch, poll_s=0.01)
+def relay(journal: MemoryJournal, sink: KafkaSink, *, batch: int = 4) -> UsageRelay:
+    return UsageRelay(usage_of(journal), sink, now_ms=lambda: UnixMs(NOW), measures=Metrics(), batch=batch, poll_s=0.01)
 
 
 async def waiting(journal: MemoryJournal) -> list[str]:
@@ -72,11 +72,11 @@ async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
     sink = kafka(broker.address)
     passing = relay(journal, sink)
     try:
-        assert await passing.pass_on() is True
+        assert await passing.relay_batch() is True
         assert await waiting(journal) == NAMES[4:]
         broker.pause()
         turns = 0
-        stuck = asyncio.create_task(passing.pass_on())
+        stuck = asyncio.create_task(passing.relay_batch())
         while not (await asyncio.wait([stuck], timeout=0.01))[0]:
             turns += 1
         with pytest.raises(Unavailable, match=r"'bills' at 127\.0\.0\.1:\d+ cannot be written"):
@@ -84,7 +84,7 @@ async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
         assert turns > 100, "the event loop went on"
         assert await waiting(journal) == NAMES[4:], "what was not acknowledged is not marked"
         broker.resume()
-        while await passing.pass_on():
+        while await passing.relay_batch():
             pass
         assert await waiting(journal) == []
         async with asyncio.timeout(PATIENCE_S):
@@ -102,7 +102,7 @@ async def test_a_topic_that_is_not_there_is_said_and_not_made(journal: MemoryJou
     try:
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"'bils' at .* the topic is not there; make it"):
-                await relay(journal, sink).pass_on()
+                await relay(journal, sink).relay_batch()
     finally:
         await sink.close()
     assert await waiting(journal) == NAMES
@@ -113,7 +113,7 @@ async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(journal: Memor
         sink = kafka(address)
         try:
             with pytest.raises(Unavailable, match=problem):
-                await relay(journal, sink).pass_on()
+                await relay(journal, sink).relay_batch()
         finally:
             await sink.close()
 
@@ -124,7 +124,7 @@ async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(journal: Memor
 
 async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(journal: MemoryJournal, broker: Broker) -> None:
     sink = kafka(broker.address)
-    await relay(journal, sink).pass_on()
+    await relay(journal, sink).relay_batch()
     broker.pause()
     try:
         passing = asyncio.create_task(relay(journal, sink).run())
@@ -144,14 +144,14 @@ async def test_relays_of_a_cluster_take_turns_in_its_directory(journal: MemoryJo
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"
-    first, second = (sink_of(url, turns_at=redis.Redis.from_url(valkey.url)) for _ in range(2))
+    first, second = (open_usage_sink(url, turns_at=redis.Redis.from_url(valkey.url)) for _ in range(2))
     try:
-        assert await first.mine()
-        assert await first.mine()
-        assert not await second.mine()
+        assert await first.acquire()
+        assert await first.acquire()
+        assert not await second.acquire()
         valkey.stop()
         with pytest.raises(Unavailable, match="turns of the usage stream"):
-            await second.mine()
+            await second.acquire()
     finally:
         valkey.stop()
         await first.close()

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from inference.moderation import BadPolicy, PolicyFilterSet
-from inference.moderation.guard import STRETCH, GuardClient, stretches
-from inference.moderation.policy import Guard, parse_policies
+from inference.moderation.guard import STRETCH, GuardClient, split_segments
+from inference.moderation.policy import GuardConfig, parse_policies
 from inference.moderation.worker_client import NotJudged
 from inference.simulated import SimulatedOptions
-from sessions.metrics import Measures
+from sessions.metrics import Metrics
 from sessions.model.types import Principal, TenantId
 from sessions.ports import LateFilter
-from tests.integration.openai.server import SIMULATED, serving
+from tests.support.openai_server import SIMULATED, serving
 
 ANA = Principal(tenant=TenantId("acme"), key_id="k")
 Answer = bytes | None  # None: no answer ever
@@ -87,7 +87,7 @@ class Scripted:
 async def asked(scripted: Scripted, **guard: Any) -> AsyncIterator[tuple[GuardClient, list[str]]]:
     outcomes: list[str] = []
     async with scripted.listening() as url:
-        client = GuardClient(Guard(url=url, **guard), lambda how, seconds: outcomes.append(how))
+        client = GuardClient(GuardConfig(url=url, **guard), lambda how, seconds: outcomes.append(how))
         await client.start()
         try:
             yield client, outcomes
@@ -101,14 +101,14 @@ async def test_the_score_is_the_odds_of_the_two_words_and_the_kind_what_is_behin
     kinds = {"S4": "minors", "S9": "weapons"}
     async with asked(scripted, kinds=kinds, key_file=str(tmp_path / "key"), model="lg") as (client, outcomes):
         scripted.answers = lambda text: UNSAFE if "bomb" in text else SAFE
-        assert await client.ask("a bomb", 20) == (pytest.approx(7 / 9), "minors")
-        assert await client.ask("a cake", 20) == (pytest.approx(0.1), "")
+        assert await client.classify("a bomb", 20) == (pytest.approx(7 / 9), "minors")
+        assert await client.classify("a cake", 20) == (pytest.approx(0.1), "")
         assert scripted.asked[0]["model"] == "lg" and scripted.asked[0]["messages"][0]["content"].count("a bomb") == 1
         assert (
             "authorization: Bearer sk-guard" in scripted.heads[0] and "POST /v1/chat/completions" in scripted.heads[0]
         )
         scripted.answers = lambda text: said("Unsafe.")
-        assert await client.ask("without probabilities", 20) == (1.0, "")
+        assert await client.classify("without probabilities", 20) == (1.0, "")
         assert outcomes == ["judged"] * 3
 
 
@@ -129,7 +129,7 @@ async def test_rubbish_is_no_judgement(status: int, answer: bytes) -> None:
     scripted.status, scripted.answers = status, lambda text: answer
     async with asked(scripted) as (client, outcomes):
         with pytest.raises(NotJudged):
-            await client.ask("text", 20)
+            await client.classify("text", 20)
         assert outcomes == ["failed"]
 
 
@@ -138,12 +138,12 @@ async def test_one_that_is_away_or_slow_is_no_judgement() -> None:
     async with asked(scripted) as (client, outcomes):
         scripted.answers = lambda text: None
         with pytest.raises(NotJudged, match="late"):
-            await client.ask("text", 0.05)
+            await client.classify("text", 0.05)
         assert outcomes == ["late"]
-    away = GuardClient(Guard(url="http://127.0.0.1:9/v1"))
+    away = GuardClient(GuardConfig(url="http://127.0.0.1:9/v1"))
     await away.start()
     with pytest.raises(NotJudged):
-        await away.ask("text", 20)
+        await away.classify("text", 20)
     await away.close()
 
 
@@ -151,7 +151,7 @@ async def test_so_many_at_once_so_many_wait_and_no_more() -> None:
     scripted = Scripted()
     scripted.hold = asyncio.Event()
     async with asked(scripted, at_once=2, waiting=3) as (client, outcomes):
-        futures = [client.ask(f"text {n}", 20) for n in range(7)]
+        futures = [client.classify(f"text {n}", 20) for n in range(7)]
         async with asyncio.timeout(20):
             await scripted.two.wait()
         scripted.hold.set()
@@ -162,14 +162,14 @@ async def test_so_many_at_once_so_many_wait_and_no_more() -> None:
 
 async def test_a_long_text_is_judged_in_stretches_as_its_worst() -> None:
     text = "word " * (STRETCH // 2) + "bomb" + " word" * STRETCH
-    assert "".join(piece[200 * (n > 0) :] for n, piece in enumerate(stretches(text))) == text
+    assert "".join(piece[200 * (n > 0) :] for n, piece in enumerate(split_segments(text))) == text
     scripted = Scripted()
     async with asked(scripted) as (client, _):
         scripted.answers = lambda text: UNSAFE if "bomb" in text else SAFE
-        assert (await client.ask(text, 20)).score > 0.7
-        assert len(scripted.asked) == len(stretches(text)) > 3
+        assert (await client.classify(text, 20)).score > 0.7
+        assert len(scripted.asked) == len(split_segments(text)) > 3
         with pytest.raises(NotJudged, match="too long"):
-            await client.ask("x" * 1_000_000, 20)
+            await client.classify("x" * 1_000_000, 20)
 
 
 POLICY = """
@@ -188,7 +188,7 @@ guard = {{ action = "{action}" }}
 @pytest.mark.parametrize(("action", "refused"), [("block", True), ("flag", False)])
 @pytest.mark.parametrize("fault", ["none", "slow", "away", "rubbish"])
 async def test_a_block_fails_closed_and_a_flag_open(tmp_path: Path, action: str, refused: bool, fault: str) -> None:
-    scripted, measures = Scripted(), Measures()
+    scripted, measures = Scripted(), Metrics()
     async with scripted.listening() as url:
         path = tmp_path / "p.toml"
         where = url if fault != "away" else "http://127.0.0.1:9/v1"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from actors.directory.memory import MemoryDirectory
-from actors.maintenance.sweeps import Upkeep, UpkeepLimits
+from actors.maintenance.sweeps import SweepLimits, Sweeps
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions
 from persistence.reviews import reviews_of
@@ -21,7 +21,7 @@ from sessions.model import events as ev
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.reviews import ReviewId
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
-from tests.integration.openai.server import SIMULATED, ScriptedEngine, Serving, serving
+from tests.support.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 
 POLICY = """
 [policies.default]
@@ -148,7 +148,7 @@ async def test_what_a_policy_marks_is_claimed_decided_told_and_counted(tmp_path:
         measures = door.server.runtime.measures
         assert measures.reviews_opened.values == {("policy", "output", "block", "phrases"): 1}
         assert measures.reviews_decided.values == {("phrases", "overturned"): 1}
-        assert await reviews_of(door.server.journal).untold(limit=9) == []
+        assert await reviews_of(door.server.journal).undelivered(limit=9) == []
 
 
 async def test_a_flag_is_a_case_that_its_user_hears_nothing_of(tmp_path: Path) -> None:
@@ -252,23 +252,23 @@ async def test_what_nobody_told_the_session_is_told_by_upkeep_once(tmp_path: Pat
         await books.claim(name, by="eve", now=now, command="c.1")
         await books.decide(name, by="eve", outcome="upheld", remark="", now=now, command="d.1")  # and then it dies
         directory = MemoryDirectory()
-        upkeep = Upkeep(
+        upkeep = Sweeps(
             door.server.runtime,
             journal=door.server.journal,
             directory=directory,
             engine=door.server.engine,
-            limits=UpkeepLimits(),
+            limits=SweepLimits(),
             now_ms=door.server.gateway.now_ms,
             reviews=books,
         )
-        assert await upkeep.tell_reviews() == 1
+        assert await upkeep.deliver_reviews() == 1
         assert [type(event) for event in door.told(session)] == [ev.ReviewDecided]
-        assert await upkeep.tell_reviews() == 0
-        await books.mark_told(name, decision=1)
+        assert await upkeep.deliver_reviews() == 0
+        await books.mark_delivered(name, decision=1)
         found = await books.find(name)
         assert found is not None
         door.server.journal.store.reviews[name] = msgspec.structs.replace(found, told=False)  # told, and not noted
-        assert await upkeep.tell_reviews() == 1
+        assert await upkeep.deliver_reviews() == 1
         assert len(door.told(session)) == 1
 
 
@@ -278,7 +278,7 @@ async def test_an_outcome_of_a_deleted_session_is_told_to_nobody(tmp_path: Path)
         (case,) = await door.queue()
         assert (await door.http.delete(f"/v1/sessions/{session}")).status_code == 200
         assert (await door.decide(case["id"], "upheld"))[0] == 200
-        assert await reviews_of(door.server.journal).untold(limit=9) == [] and door.told(session) == []
+        assert await reviews_of(door.server.journal).undelivered(limit=9) == [] and door.told(session) == []
 
 
 @pytest.mark.parametrize("mode", ["window", "strict"])

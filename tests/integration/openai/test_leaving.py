@@ -14,8 +14,8 @@ import pytest
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseBody, ResponseCreated
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
-from tests.integration.openai.server import SIMULATED, Serving
-from tests.integration.transport.wire import wire
+from tests.support.openai_server import SIMULATED, Serving
+from tests.support.websocket_wire import wire
 from transport.openai.responses import TERMINAL
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from openai.types.responses import ResponseErrorEvent
 
 from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
-from persistence.memory.journal import MemoryStore
+from persistence.memory.journal import MemoryDatabase
 from sessions.model.errors import Unauthorized
 from sessions.model.types import Principal, TenantId
-from tests.integration.openai.server import SIMULATED, Serving, serving
+from tests.support.openai_server import SIMULATED, Serving, serving
 from transport.auth.authenticator import key_digest
 
 WEATHER: Any = {
@@ -178,7 +178,7 @@ async def test_the_same_key_gives_the_same_response(client: openai.AsyncOpenAI, 
 
 
 async def test_a_key_is_one_request_wherever_its_answer_goes(options: SimulatedOptions) -> None:
-    store = MemoryStore()
+    store = MemoryDatabase()
     async with serving(options, store=store) as server, server.client() as client:
         first = await client.responses.create(model=SIMULATED, input="hello")
         one, other = [(await client.conversations.create()).id for _ in range(2)]

@@ -10,8 +10,8 @@ import pytest
 
 from bench.openai_retries import run
 from inference.simulated import SimulatedOptions
-from persistence.memory.journal import MemoryStore
-from tests.integration.openai.server import SIMULATED, another_door, serving
+from persistence.memory.journal import MemoryDatabase
+from tests.support.openai_server import SIMULATED, another_door, serving
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -36,7 +36,7 @@ async def test_cut_anywhere_it_is_one_answer() -> None:
 
 
 async def test_a_repeated_turn_is_found_after_a_restart(options: SimulatedOptions) -> None:
-    store = MemoryStore()
+    store = MemoryDatabase()
     async with serving(options, store=store) as server, server.client() as client:
         messages = await second_turn(client, "hello")
         before = await turn(client, messages, key="k")
@@ -47,7 +47,7 @@ async def test_a_repeated_turn_is_found_after_a_restart(options: SimulatedOption
 
 
 async def test_another_body_under_the_key_is_refused_after_a_restart(options: SimulatedOptions) -> None:
-    store = MemoryStore()
+    store = MemoryDatabase()
     async with serving(options, store=store) as server, server.client() as client:
         messages = await second_turn(client, "hello")
         await turn(client, messages, key="k")

@@ -12,31 +12,31 @@ import httpx
 
 from persistence import api_keys_of
 from persistence.memory.journal import MemoryJournal
-from sessions.model.api_keys import Wanted
+from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.integration.transport.assembly import Assembly, assembled
-from transport.auth.api_key_cache import KeyRing
-from transport.auth.authenticator import Access, wall_ms
+from tests.support.assembly import Assembly, assembled
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator, wall_ms
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[Assembly, KeyRing]]:
-    made: list[KeyRing] = []
+async def running() -> AsyncIterator[tuple[Assembly, ApiKeyCache]]:
+    made: list[ApiKeyCache] = []
     clock = asyncio.get_running_loop().time
 
-    def admit(journal: MemoryJournal) -> tuple[Access, KeyRing]:
-        made.append(KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=clock))
-        return Access({}, clock=clock, ring=made[0]), made[0]
+    def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
+        made.append(ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=clock))
+        return Authenticator({}, clock=clock, ring=made[0]), made[0]
 
     async with assembled(admit=admit) as server:
         await made[0].refresh()
         yield server, made[0]
 
 
-async def a_key(ring: KeyRing, **wanted: Any) -> str:
-    return (await ring.create(Wanted(**{"tenant": "acme"} | wanted)))[1]
+async def a_key(ring: ApiKeyCache, **wanted: Any) -> str:
+    return (await ring.create(ApiKeyRequest(**{"tenant": "acme"} | wanted)))[1]
 
 
 def bearing(server: Assembly, key: str) -> httpx.AsyncClient:

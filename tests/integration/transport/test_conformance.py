@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from inference.simulated import SimulatedOptions
-from tests.integration.transport.assembly import assembled
+from tests.support.assembly import assembled
 from transport.http.server import ServerLimits
-from transport.protocol.connection import Limits, Timing
+from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients" / "python" / "tests"))
 
@@ -49,10 +49,10 @@ async def test_case(case: dict[str, Any], encoding: str) -> None:
     engine = SimulatedOptions(
         step_base_s=1 / settings.get("sim_tokens_per_s", 100), answer_tokens_mean=settings.get("sim_answer_tokens", 64)
     )
-    limits = Limits(
+    limits = ConnectionLimits(
         frame_bytes_max=settings.get("frame_bytes_max", 1024 * 1024),
         window_events=settings.get("window_events", 1024),
-        timing=Timing(hello_s=settings.get("hello_timeout_ms", 10_000) / 1000),
+        timing=ConnectionTiming(hello_s=settings.get("hello_timeout_ms", 10_000) / 1000),
     )
     async with assembled(engine=engine, limits=ServerLimits(connection=limits)) as server:
         await run_case(case, server.ws, encoding)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.transport.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\b(?:sessile|process)_[a-z0-9_]+")
@@ -21,7 +21,7 @@ SUFFIXES = ("_bucket", "_sum", "_count", "_total")
 GATEWAYS_ONLY = {
     "sessile_replicas",
     "sessile_router_retries",
-}  # of `transport.ops.metric_sources.of_router`; tested below
+}  # of `transport.ops.metric_sources.register_router_metrics`; tested below
 WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits
     "sessile_usage_rows_relayed",
     "sessile_usage_relay_failures",

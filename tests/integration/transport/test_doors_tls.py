@@ -22,14 +22,14 @@ from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
 from sessions.model.errors import BadInput
-from tests.integration.transport.assembly import assembled
+from tests.support.assembly import assembled
 from transport.cli.security import tls_of
 from transport.cli.settings import BadSetting, Settings
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 from transport.http.server import Server
-from transport.http.tls import DoorTls, door_tls
+from transport.http.tls import ServerTls, read_server_tls
 
 
 def a_pair() -> tuple[bytes, bytes]:
@@ -66,7 +66,7 @@ class Doors(NamedTuple):
 
 @asynccontextmanager
 async def doors() -> AsyncIterator[Doors]:
-    tls = DoorTls(certificate=CERTIFICATE, key=KEY)
+    tls = ServerTls(certificate=CERTIFICATE, key=KEY)
     async with assembled() as assembly:
         server = Server(assembly.gateway, host="127.0.0.1", port=0, tls=tls)
         await server.start()
@@ -111,11 +111,11 @@ def test_what_is_no_pair_is_refused_by_name() -> None:
     _, other = a_pair()
     for certificate, key in ((CERTIFICATE, other), (b"nonsense", KEY), (CERTIFICATE, b"nonsense"), (KEY, CERTIFICATE)):
         with pytest.raises(BadInput, match="tls_certificate"):
-            door_tls(certificate, key)
+            read_server_tls(certificate, key)
     for certificate, key in ((CERTIFICATE, b""), (b"", KEY)):
         with pytest.raises(BadInput, match="both or none"):
-            door_tls(certificate, key)
-    assert door_tls(b"", b"") is None
+            read_server_tls(certificate, key)
+    assert read_server_tls(b"", b"") is None
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password() -> None:
@@ -124,7 +124,7 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password() -> N
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"pass")
     )
     with pytest.raises(BadInput, match="unencrypted"):
-        door_tls(CERTIFICATE, encrypted)
+        read_server_tls(CERTIFICATE, encrypted)
 
 
 def test_settings_name_files(tmp_path: Path) -> None:

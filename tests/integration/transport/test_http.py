@@ -13,9 +13,9 @@ import pytest
 from inference.simulated import SimulatedEngine
 from sessions.model.errors import BadInput, EngineLost, Unavailable
 from sessions.model.types import Principal, TenantId
-from tests.integration.transport.assembly import Assembly, assembled
-from tests.integration.transport.wire import wire
-from transport.auth.authenticator import Access, key_digest
+from tests.support.assembly import Assembly, assembled
+from tests.support.websocket_wire import wire
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.http import http_connection
 from transport.http.server import Server
 
@@ -50,7 +50,7 @@ async def test_health_and_readiness(server: Assembly, http: httpx.AsyncClient) -
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["reason"]) == (503, "The engine is away.")
     assert "sessile_engine_away 1.0" in (await http.get("/metrics")).text
-    server.engine.found()
+    server.engine.recover()
     assert (await http.get("/readyz")).status_code == 200
     server.gateway.draining = True
     answer = await http.get("/readyz")
@@ -207,7 +207,9 @@ async def test_addresses_that_cannot_be_had(server: Assembly) -> None:
     with pytest.raises(Unavailable) as taken:
         await Server(server.gateway, host="127.0.0.1", port=server.server.port).start()
     assert str(server.server.port) in taken.value.public_message
-    server.gateway.access = Access({key_digest("k"): Principal(tenant=TenantId("t"), key_id="k")}, clock=lambda: 0.0)
+    server.gateway.access = Authenticator(
+        {key_digest("k"): Principal(tenant=TenantId("t"), key_id="k")}, clock=lambda: 0.0
+    )
     anywhere = Server(server.gateway, host="0.0.0.0", port=0)
     await anywhere.start()
     await anywhere.stop()

@@ -10,13 +10,13 @@ import pytest
 
 from actors.peer.frames import Surveyed
 from actors.peer.links import LinkDown
-from inference.kv.tenant_quota import Holdings
+from inference.kv.tenant_quota import TenantKvQuota
 from inference.simulated import SimulatedEngine
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
-from tests.integration.transport.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled
 from transport.auth.authenticator import key_digest
-from transport.ops.operator_api import LocalDesk, held_of
+from transport.ops.operator_api import LocalOperatorApi, held_kv
 
 ACME, BETA = TenantId("acme"), TenantId("beta")
 TOKEN_BYTES = 1_000
@@ -31,8 +31,8 @@ KEYS = {
 
 
 def engine_of(server: Assembly) -> Engine:
-    assert isinstance(server.gateway.desk, LocalDesk)
-    return server.gateway.desk._engine
+    assert isinstance(server.gateway.operator_api, LocalOperatorApi)
+    return server.gateway.operator_api._engine
 
 
 async def limits(server: Assembly, key: str, status: int = 200, **query: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def test_the_table_and_what_is_held_of_each_tenant(tmp_path: Path) -> None
         assert isinstance(engine, SimulatedEngine)
         held = {tenant: sum(engine.place(k).tokens for k in asked if k.tenant == tenant) for tenant in (ACME, BETA)}
         assert held[ACME] > held[BETA] > 0
-        holdings = Holdings()
+        holdings = TenantKvQuota()
         holdings.resident = lambda tenant: (held.get(tenant, 0) * TOKEN_BYTES, 0)
         engine.holdings = holdings  # type: ignore[attr-defined]
         told = await limits(server, "acme")
@@ -91,6 +91,6 @@ def test_of_a_cluster_each_replica_is_shown_and_who_does_not_answer_is_named(sil
     answers: dict[str, Surveyed | LinkDown] = {"r1": Surveyed(1, (), 0, False, 7), "r2": Surveyed(1, (), 0, False)}
     if silent:
         answers["r3"] = LinkDown("keepalive", "no answer in 10 s")
-    held = held_of(answers)
+    held = held_kv(answers)
     assert held.bytes_of == {"r1": 7, "r2": None}
     assert list(held.silent) == (["r3"] if silent else [])

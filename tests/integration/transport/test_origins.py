@@ -9,16 +9,16 @@ import httpx
 import pytest
 
 from sessions.model.types import Principal, TenantId
-from tests.integration.transport.assembly import assembled
-from transport.auth.authenticator import Access, key_digest
+from tests.support.assembly import assembled
+from transport.auth.authenticator import Authenticator, key_digest
 
 LISTED = "https://app.example"
 KEY = {"authorization": "Bearer k"}
 
 
-def guarded(*origins: str) -> Access:
+def guarded(*origins: str) -> Authenticator:
     who = Principal(tenant=TenantId("t"), key_id="k")
-    return Access({key_digest("k"): who}, clock=asyncio.get_running_loop().time, origins=origins)
+    return Authenticator({key_digest("k"): who}, clock=asyncio.get_running_loop().time, origins=origins)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from inference.simulated import SimulatedOptions
-from persistence.memory.journal import MemoryStore
+from persistence.memory.journal import MemoryDatabase
 from sessions.model.errors import BadInput
 from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import trace_ids
-from tests.integration.transport.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled
 from transport.ops.otlp import OtelTracer, otlp
 
 SLOW = SimulatedOptions(step_base_s=0.02, answer_tokens_mean=100_000)
@@ -58,7 +58,7 @@ async def test_a_turn_is_one_trace_from_the_socket_to_the_log() -> None:
 
 
 async def test_whoever_takes_a_response_over_goes_on_in_its_trace() -> None:
-    store = MemoryStore()
+    store = MemoryDatabase()
     async with assembled(store=store, engine=SLOW) as first:
         first.gateway.measures.tracer, before = tracer("first")
         response = ResponseId(await ask(first, 40, background=True))

@@ -12,12 +12,12 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Principal, TenantId
-from tests.integration.transport.assembly import Assembly, assembled
-from tests.integration.transport.wire import Closed, Wire, shake_hands, wire
+from tests.support.assembly import Assembly, assembled
+from tests.support.websocket_wire import Closed, Wire, shake_hands, wire
 from transport.auth.authenticator import key_digest
 from transport.gateway import GatewayLimits
 from transport.http.server import ServerLimits
-from transport.protocol.connection import Limits, Timing
+from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 ENDLESS = SimulatedOptions(step_base_s=0.002, answer_tokens_mean=0)
 ids = (f"c{number}" for number in itertools.count())
@@ -25,7 +25,7 @@ ids = (f"c{number}" for number in itertools.count())
 
 def limits(**fields: Any) -> ServerLimits:
     timing = {name: fields.pop(name) for name in list(fields) if name.endswith("_s")}
-    return ServerLimits(connection=Limits(timing=Timing(**timing), **fields))
+    return ServerLimits(connection=ConnectionLimits(timing=ConnectionTiming(**timing), **fields))
 
 
 async def begin(client: Wire, session: str = "s") -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from inference.simulated import SimulatedOptions
 from persistence import api_keys_of
 from persistence.memory.journal import MemoryJournal
-from sessions.model.api_keys import Wanted, make
+from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import (
     SCOPES,
@@ -36,14 +36,14 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
-from tests.integration.transport.assembly import Assembly, assembled
-from transport.auth.api_key_cache import KeyRing
-from transport.auth.auth_throttle import StrangerLimits, Strangers
-from transport.auth.authenticator import Access, key_digest, wall_ms
-from transport.auth.jwt_issuers import Issuer, Issuers
+from tests.support.assembly import Assembly, assembled
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
+from transport.auth.authenticator import Authenticator, key_digest, wall_ms
+from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
 from transport.grpc_api import GrpcServer
 
-ISSUER: Final = Issuer(
+ISSUER: Final = JwtIssuer(
     issuer="https://login.example",
     audience="sessile",
     jwks="https://login.example/keys",
@@ -69,7 +69,7 @@ class World:
     """The running server and who there is. Credentials by what they are."""
 
     def __init__(
-        self, assembly: Assembly, grpc_address: str, ring: KeyRing, signer: ec.EllipticCurvePrivateKey
+        self, assembly: Assembly, grpc_address: str, ring: ApiKeyCache, signer: ec.EllipticCurvePrivateKey
     ) -> None:
         self.assembly = assembly
         self.grpc_address = grpc_address
@@ -83,14 +83,14 @@ class World:
         self.victim: Victim
 
     async def key(self, **wanted: Any) -> str:
-        _, written = await self.ring.create(Wanted(**wanted), created_by="")
+        _, written = await self.ring.create(ApiKeyRequest(**wanted), created_by="")
         return written
 
     async def ended_key(self) -> str:
         """One that was made an hour ago for half an hour."""
         now = wall_ms()
-        wanted = Wanted(tenant="acme", user="ana", scopes=SCOPES[:4], expires_at=now - 1_800_000)
-        key, written = make(wanted, secrets.token_bytes(40), now=UnixMs(now - 3_600_000))
+        wanted = ApiKeyRequest(tenant="acme", user="ana", scopes=SCOPES[:4], expires_at=now - 1_800_000)
+        key, written = make_api_key(wanted, secrets.token_bytes(40), now=UnixMs(now - 3_600_000))
         await api_keys_of(self.assembly.journal).add(key)
         await self.ring.refresh()
         return written
@@ -180,23 +180,23 @@ def without(world: World, role: Authority, scope: Scope) -> str:
 @asynccontextmanager
 async def a_world() -> AsyncIterator[World]:
     signer = ec.generate_private_key(ec.SECP256R1())
-    made: list[KeyRing] = []
+    made: list[ApiKeyCache] = []
 
     async def keys_of_the_issuer(_: str) -> bytes:
         public = jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key())
         return f'{{"keys":[{public[:-1]},"kid":"k1","alg":"ES256"}}]}}'.encode()
 
     clock = asyncio.get_running_loop().time
-    issuers = Issuers((ISSUER,), now_ms=wall_ms, clock=clock, fetch=keys_of_the_issuer)
+    issuers = JwtIssuers((ISSUER,), now_ms=wall_ms, clock=clock, fetch=keys_of_the_issuer)
     await issuers.load()
 
-    def admit(journal: MemoryJournal) -> tuple[Access, KeyRing]:
-        ring = KeyRing(api_keys_of(journal), now_ms=wall_ms, clock=clock)
+    def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
+        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=clock)
         made.append(ring)
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
-        access = Access({key_digest("sk-filed-of-beta"): filed}, clock=clock, ring=ring, tokens=issuers)
+        access = Authenticator({key_digest("sk-filed-of-beta"): filed}, clock=clock, ring=ring, tokens=issuers)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
-        access.strangers = Strangers(clock=clock, limits=StrangerLimits(failures=10**9))
+        access.strangers = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
         return access, ring
 
     async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:

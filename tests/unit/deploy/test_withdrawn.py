@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.withdrawn import withdrawn
+from deploy.withdrawn import withdrawn_pins
 
 UV = Path(sys.executable).parent / "uv"
 
@@ -39,7 +39,7 @@ def test_a_withdrawn_release_is_named_and_others_are_not(tmp_path: Path) -> None
 
     def told(version: str, digest: str) -> list[str]:
         lock.write_text(f"demo=={version} --hash=sha256:{digest}\n")
-        return withdrawn(lock, UV, env)
+        return withdrawn_pins(lock, UV, env)
 
     assert told("1.0", digests["1.0"]) == []
     (line,) = told("1.1", digests["1.1"])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from inference import make_engine
-from inference.brownout_engine import SwitchingEngine
+from inference.brownout_engine import BrownoutEngine
 from inference.llama import LlamaEngine
 from inference.simulated import SimulatedEngine
 from sessions.model.errors import BadInput
-from tests.unit.inference.gguf_support import METADATA, TENSORS, gguf
+from tests.support.gguf_files import METADATA, TENSORS, gguf
 from transport.cli.settings import Settings
 
 
@@ -25,7 +25,7 @@ def refused(**settings: Any) -> str:
 
 async def test_a_simulated_one_is_faster_and_has_half_the_slots_unless_told_otherwise() -> None:
     engine = make_engine(Settings(engine="sim", brownout_model="tiny", sim_brownout_speed=5.0, slots=8))
-    assert isinstance(engine, SwitchingEngine)
+    assert isinstance(engine, BrownoutEngine)
     await engine.start()
     try:
         main, smaller = engine.main, engine.smaller

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistence.codec import (
-    About,
+    HeadBody,
     PlainCodec,
-    decode_about,
+    decode_head_body,
     decode_ok,
     decode_record,
-    encode_about,
+    encode_head_body,
     encode_ok,
     encode_record,
 )
@@ -44,7 +44,7 @@ def test_a_record_comes_back_equal(offset: int, at: int, text: str, tokens: byte
 
 @given(title=st.none() | texts, metadata=st.dictionaries(texts, st.none() | st.integers(-5, 5) | texts))
 def test_a_title_and_metadata_come_back_equal(title: str | None, metadata: dict[str, object]) -> None:
-    assert decode_about(encode_about(About(title, metadata))) == About(title, metadata)
+    assert decode_head_body(encode_head_body(HeadBody(title, metadata))) == HeadBody(title, metadata)
 
 
 def test_an_answer_comes_back_equal() -> None:
@@ -87,7 +87,7 @@ def test_a_field_of_a_later_version_is_left_alone() -> None:
     ],
 )
 def test_bytes_that_are_no_body_are_refused(damaged: bytes) -> None:
-    for decode in (lambda data: decode_record(1, data), decode_about, decode_ok):
+    for decode in (lambda data: decode_record(1, data), decode_head_body, decode_ok):
         with pytest.raises(Internal) as caught:
             decode(damaged)
         assert caught.value.code == "body_unreadable"

@@ -16,20 +16,20 @@ from fastapi.responses import JSONResponse
 from sessions.model.errors import BadInput
 from transport.gateway import Gateway
 from transport.http import sse
-from transport.http.headers import asked, came_back, naming
+from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
-from transport.openai.chat import Completion
+from transport.openai.chat import ChatCompletionReader
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import chat_history, chat_sampling, chat_tools
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
-from transport.openai.turn_starter import Doorway, Wanted
+from transport.openai.turn_starter import TurnInput, TurnStarter
 
 DOOR: Final = "chat"
 
 
-def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
     routes = APIRouter(tags=["chat"], route_class=StrictRoute)
 
     @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
@@ -37,18 +37,18 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
         principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
-        headers, given = asked(request), await request.body()
-        seen = came_back(request, headers, given)
-        wanted = wanted_of(body, card(gateway.models, body.model))
+        headers, given = read_retry_headers(request), await request.body()
+        seen = resumed_event_id(request, headers, given)
+        wanted = chat_turn(body, card(gateway.models, body.model))
         begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
         session = begun.cursor.key.session
         plain = headers.idempotency_key is None and not headers.event_ids
 
         def left() -> None:
-            if plain and begun.cursor.alone:
+            if plain and begun.cursor.sole_reader:
                 doorway.cancel_soon(principal, session, begun.responses)
 
-        completion = Completion(
+        completion = ChatCompletionReader(
             doorway,
             begun,
             model=wanted.model,
@@ -57,18 +57,18 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         )
         told = {"x-session-id": session}
         if not body.stream:
-            whole = await sse.unless_gone(request, completion.whole(), left)
+            whole = await sse.cancel_on_disconnect(request, completion.whole(), left)
             return JSONResponse(whole, headers=told)
-        ids = naming(begun.responses[0], given, headers.idempotency_key) if headers.event_ids else None
+        ids = event_id_format(begun.responses[0], given, headers.idempotency_key) if headers.event_ids else None
         chunks = completion.stream(ids=ids, skip=seen)
         # What is wrong before the first word is told by the status.
-        first = await sse.unless_gone(request, anext(chunks), left)
-        return sse.EventStream(sse.resumed(first, chunks), left=left, headers=told)
+        first = await sse.cancel_on_disconnect(request, anext(chunks), left)
+        return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=told)
 
     return routes
 
 
-def wanted_of(body: ChatRequest, model: ModelCard) -> Wanted:
+def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:
     """The request in our words. Raises BadInput."""
     if body.stream_options is not None and not body.stream:
         raise BadInput(
@@ -79,7 +79,7 @@ def wanted_of(body: ChatRequest, model: ModelCard) -> Wanted:
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
     model.check(sampling, format_param="response_format")
-    return Wanted(
+    return TurnInput(
         model=model.id,
         user=body.user or body.safety_identifier,
         instructions=instructions,

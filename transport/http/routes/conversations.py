@@ -16,33 +16,33 @@ from sessions.model import commands as cm
 from sessions.model.errors import NotFound
 from sessions.model.types import CommandId, Json, Principal, SessionId, SessionKey, derived_session_id
 from transport.gateway import Gateway
-from transport.http.headers import asked
+from transport.http.headers import read_retry_headers
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import render, request_models
-from transport.openai.conversations import Page, PageOf, listed, upwards
+from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
 from transport.openai.parse_request import input_units
-from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ToldItemOf, answers
-from transport.openai.turn_starter import Doorway
+from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ItemObject, answers
+from transport.openai.turn_starter import TurnStarter
 
 DOOR: Final = "conversations"
 Items = Annotated[list[request_models.InputItem], Field(max_length=20)]
 
 
-class ConversationCreate(request_models.Request):
+class ConversationCreate(request_models.RequestModel):
     items: Items | None = None
     metadata: request_models.Metadata | None = None
 
 
-class ConversationUpdate(request_models.Request):
+class ConversationUpdate(request_models.RequestModel):
     metadata: request_models.Metadata | None
 
 
-class ItemsCreate(request_models.Request):
+class ItemsCreate(request_models.RequestModel):
     items: Items
 
 
-def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
     routes = APIRouter(tags=["conversations"], route_class=StrictRoute)
 
     async def state_of(principal: Principal, conversation: str) -> dict[str, Json]:
@@ -59,7 +59,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         }
 
     def command_of(request: Request, principal: Principal) -> CommandId:
-        return doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        return doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
 
     @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
     async def create(request: Request, body: ConversationCreate | None = None) -> Response:
@@ -102,10 +102,10 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
 
     @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
-    async def items(request: Request, conversation: str, page: PageOf) -> Response:
+    async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
         """What has been said, newest first unless `order` says otherwise."""
         state = await state_of(principal_of(request, gateway, "read"), conversation)
-        return JSONResponse(listed(upwards(state["items"], state["head"]), page))
+        return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
 
     @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
     async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
@@ -120,10 +120,10 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         )
         ok = await gateway.execute(principal, turn)
         state = await state_of(principal, conversation)
-        made = upwards(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
-        return JSONResponse(listed(made, Page(limit=100, order="asc", after=None)))
+        made = branch_items(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
+        return JSONResponse(item_page(made, ItemPageQuery(limit=100, order="asc", after=None)))
 
-    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ToldItemOf))
+    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
     async def item(request: Request, conversation: str, item_id: str) -> Response:
         state = await state_of(principal_of(request, gateway, "read"), conversation)
         for each in state["items"]:

@@ -11,23 +11,23 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from sessions.model.api_keys import ApiKey, Wanted
+from sessions.model.api_keys import ApiKey, ApiKeyRequest
 from sessions.model.authorization import demand_administrator, may_grant
 from sessions.model.errors import Forbidden, NotFound, Unavailable
 from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope, UnixMs
-from transport.auth.api_key_cache import KeyRing, described
+from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.gateway import Gateway
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
-from transport.openai.response_models import ERRORS, Told
+from transport.openai.response_models import ERRORS, ResponseModel
 
 Id = Annotated[str, Path(pattern=r"^[a-z2-7]{12}$")]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 PAGE_MAX: Final = 1000
 
 
-class KeyCreate(request_models.Request):
+class KeyCreate(request_models.RequestModel):
     """`expires_at` is unix time in milliseconds. Absent scopes are what the role usually needs."""
 
     tenant: Name | None = None
@@ -38,7 +38,7 @@ class KeyCreate(request_models.Request):
     expires_at: Annotated[int, Field(ge=0, le=INTEGER_MAX)] | None = None
 
 
-class Key(Told):
+class KeyObject(ResponseModel):
     object: Literal["key"]
     id: str
     tenant: str
@@ -53,15 +53,15 @@ class Key(Told):
     state: Literal["active", "expired", "revoked"]
 
 
-class NewKey(Key):
+class NewKeyObject(KeyObject):
     """`key` is told here and never again."""
 
     key: str
 
 
-class KeyList(Told):
+class KeyList(ResponseModel):
     object: Literal["list"]
-    data: list[Key]
+    data: list[KeyObject]
     has_more: bool
     last_id: str | None
 
@@ -69,15 +69,15 @@ class KeyList(Told):
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(tags=["keys"], route_class=StrictRoute)
 
-    def ring_of() -> KeyRing:
+    def ring_of() -> ApiKeyCache:
         if gateway.keys is None:
             raise Unavailable("keys_unavailable", "This server keeps no keys.", retryable=False)
         return gateway.keys
 
-    def told(key: ApiKey) -> Key:
-        return Key.model_validate(described(key, gateway.now_ms()))
+    def key_object(key: ApiKey) -> KeyObject:
+        return KeyObject.model_validate(public_key_fields(key, gateway.now_ms()))
 
-    async def found(principal: Principal, key_id: str) -> ApiKey:
+    async def find_key(principal: Principal, key_id: str) -> ApiKey:
         demand_administrator(principal)
         ring = ring_of()
         await ring.refresh()
@@ -87,13 +87,13 @@ def router(gateway: Gateway) -> APIRouter:
         return key
 
     @routes.post("/v1/keys", status_code=201, responses=ERRORS)
-    async def create(request: Request, body: KeyCreate, response: Response) -> NewKey:
+    async def create(request: Request, body: KeyCreate, response: Response) -> NewKeyObject:
         """Makes a key. Its secret is in this answer alone."""
         principal = principal_of(request, gateway)
         tenant = demand_administrator(principal, body.tenant)
         if not may_grant(principal, body.role):
             raise Forbidden("forbidden", "Only operators may make operators' keys.")
-        wanted = Wanted(
+        wanted = ApiKeyRequest(
             tenant=tenant,
             role=body.role,
             user=body.user,
@@ -103,7 +103,7 @@ def router(gateway: Gateway) -> APIRouter:
         )
         key, written = await ring_of().create(wanted, by=principal)
         response.headers["cache-control"] = "no-store"
-        return NewKey.model_validate({**described(key, UnixMs(gateway.now_ms())), "key": written})
+        return NewKeyObject.model_validate({**public_key_fields(key, UnixMs(gateway.now_ms())), "key": written})
 
     @routes.get("/v1/keys", responses=ERRORS)
     async def listed(
@@ -127,24 +127,24 @@ def router(gateway: Gateway) -> APIRouter:
         page = keys[:limit]
         return KeyList(
             object="list",
-            data=[told(key) for key in page],
+            data=[key_object(key) for key in page],
             has_more=len(keys) > limit,
             last_id=page[-1].id if page else None,
         )
 
     @routes.get("/v1/keys/{key_id}", responses=ERRORS)
-    async def shown(request: Request, key_id: Id) -> Key:
+    async def shown(request: Request, key_id: Id) -> KeyObject:
         """One of them."""
-        return told(await found(principal_of(request, gateway), key_id))
+        return key_object(await find_key(principal_of(request, gateway), key_id))
 
     @routes.delete("/v1/keys/{key_id}", responses=ERRORS)
-    async def revoke(request: Request, key_id: Id) -> Key:
+    async def revoke(request: Request, key_id: Id) -> KeyObject:
         """Revokes a key for good: at once in this process, within a second in the others. What is open by it ends."""
         principal = principal_of(request, gateway)
-        key = await found(principal, key_id)
+        key = await find_key(principal, key_id)
         if not may_grant(principal, key.role):
             raise Forbidden("forbidden", "Only operators may revoke operators' keys.")
         revoked = await ring_of().revoke(key.id, by=principal)
-        return told(revoked or key)
+        return key_object(revoked or key)
 
     return routes

@@ -31,9 +31,9 @@ def router(gateway: Gateway) -> APIRouter:
     async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
         """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
         owner = demand_administrator(principal_of(request, gateway), tenant)
-        if gateway.desk is None:
+        if gateway.operator_api is None:
             raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-        held = await gateway.desk.kv_of(owner)
+        held = await gateway.operator_api.kv_of(owner)
         table = gateway.table(owner)
         counted = [count for count in held.bytes_of.values() if count is not None]
         return {

@@ -8,10 +8,10 @@ from sessions.model.authorization import demand_operator
 from transport.gateway import Gateway
 from transport.http.routes.tickets import principal_of
 from transport.openai.response_models import ERRORS
-from transport.ops.prometheus import Exposition
+from transport.ops.prometheus import MetricsExposition
 
 
-def router(gateway: Gateway, exposition: Exposition) -> APIRouter:
+def router(gateway: Gateway, exposition: MetricsExposition) -> APIRouter:
     routes = APIRouter(tags=["operations"])
 
     @routes.get("/metrics", response_class=Response, responses=ERRORS)

@@ -19,7 +19,7 @@ class Capabilities(BaseModel):
     logprobs: bool
 
 
-class Model(BaseModel):
+class ModelObject(BaseModel):
     id: str
     object: Literal["model"]
     created: int
@@ -31,7 +31,7 @@ class Model(BaseModel):
 
 class ModelList(BaseModel):
     object: Literal["list"]
-    data: list[Model]
+    data: list[ModelObject]
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -41,12 +41,12 @@ def router(gateway: Gateway) -> APIRouter:
     async def models(request: Request) -> ModelList:
         """The models that are served here."""
         principal_of(request, gateway, "read")
-        return ModelList(object="list", data=[Model.model_validate(each.public()) for each in gateway.models()])
+        return ModelList(object="list", data=[ModelObject.model_validate(each.public()) for each in gateway.models()])
 
     @routes.get("/v1/models/{model:path}", responses=ERRORS)
-    async def model(model: str, request: Request) -> Model:
+    async def model(model: str, request: Request) -> ModelObject:
         """One of them."""
         principal_of(request, gateway, "read")
-        return Model.model_validate(card(gateway.models, model).public())
+        return ModelObject.model_validate(card(gateway.models, model).public())
 
     return routes

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 
 from actors.maintenance.introspection import PAGE_MAX
-from sessions.metrics import Histogram, Measures
+from sessions.metrics import Histogram, Metrics
 from sessions.model.audit import INSTALLATION, Action
 from sessions.model.authorization import demand_operator
 from sessions.model.errors import BadInput, Unavailable
@@ -23,14 +23,14 @@ from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
-from transport.ops.operator_api import Desk, resident_shown
+from transport.ops.operator_api import OperatorApi, resident_shown
 
 Name = Annotated[str, Path(max_length=256)]
 Filter = Annotated[str, Query(max_length=256)]
 State = Literal["", "loading", "idle", "turn", "sealed", "fenced", "gone"]
 
 
-class HandOff(request_models.Request):
+class HandOff(request_models.RequestModel):
     """`replica` has the session; `to` takes it: absent, where placement would have it."""
 
     replica: str
@@ -40,11 +40,11 @@ class HandOff(request_models.Request):
 def router(gateway: Gateway, *, version: str) -> APIRouter:
     routes = APIRouter(tags=["operations"], route_class=StrictRoute)
 
-    def desk(request: Request) -> Desk:
+    def operator_api(request: Request) -> OperatorApi:
         demand_operator(principal_of(request, gateway))
-        if gateway.desk is None:
+        if gateway.operator_api is None:
             raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-        return gateway.desk
+        return gateway.operator_api
 
     async def noted(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
         """Before it is done. Raises Unavailable."""
@@ -58,9 +58,9 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
             "object": "overview",
             "version": version,
             "draining": gateway.draining,
-            "replicas": await desk(request).replicas(),
-            "health": health_of(gateway.measures),
-            "doors": doors_of(gateway),
+            "replicas": await operator_api(request).replicas(),
+            "health": slo_summary(gateway.measures),
+            "doors": connection_counts(gateway),
         }
 
     @routes.get("/v1/operator/sessions", responses=ERRORS)
@@ -77,7 +77,7 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
         if after and "/" not in after:
             raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
         wanted = Wanted(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
-        found = await desk(request).sessions(wanted)
+        found = await operator_api(request).sessions(wanted)
         return {
             "object": "list",
             "data": [resident_shown(each) for each in found.residents],
@@ -90,7 +90,7 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
     @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
     async def drain(request: Request, replica: Name) -> dict[str, Any]:
         """Begins to hand everything off; the overview tells how far it is."""
-        sitting = desk(request)
+        sitting = operator_api(request)
         await noted(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
         await sitting.drain(replica)
         return {"object": "replica.draining", "replica": replica}
@@ -98,7 +98,7 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
     @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
     async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
         """Moves one session; readers do not notice."""
-        sitting = desk(request)
+        sitting = operator_api(request)
         detail = {"replica": body.replica, "to": body.to}
         await noted(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
         owner = await sitting.hand_off(body.replica, SessionKey(TenantId(tenant), SessionId(session)), body.to)
@@ -107,7 +107,7 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
     return routes
 
 
-def health_of(measures: Measures) -> dict[str, Any]:
+def slo_summary(measures: Metrics) -> dict[str, Any]:
     """Of the answers that this process wrote since it started; None where it wrote none."""
     met, missed = (measures.in_target.values.get((each,), 0) for each in ("true", "false"))
     return {
@@ -129,7 +129,7 @@ def quantiles(histogram: Histogram) -> dict[str, float | None]:
     return {"p50": histogram.quantile(0.5), "p95": histogram.quantile(0.95), "p99": histogram.quantile(0.99)}
 
 
-def doors_of(gateway: Gateway) -> dict[str, Any]:
+def connection_counts(gateway: Gateway) -> dict[str, Any]:
     counters = gateway.counters
     return {
         "feeds": len(gateway.feeds),

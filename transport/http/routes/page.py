@@ -41,21 +41,21 @@ HEADERS: Final = {
 PAGES: Final = {"": "index.html", "operator": "operator.html"}
 
 
-class Kept(NamedTuple):
+class CachedFile(NamedTuple):
     stamp: tuple[int, int]  # time of change and size
     body: bytes
     etag: str
     media_type: str
 
 
-class Files:
+class PageFiles:
     """The files of one folder, by the path below it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, CachedFile] = {}
 
-    def get(self, name: str) -> Kept:
+    def get(self, name: str) -> CachedFile:
         """Raises NotFound for everything that is not a visible file below the folder."""
         nothing = NotFound("not_found", f"There is nothing at /{name}.")
         try:
@@ -74,13 +74,13 @@ class Files:
             if media_type.startswith("text/") or media_type == "application/javascript":
                 media_type += "; charset=utf-8"
             etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            kept = self._kept[name] = Kept(stamp, body, etag, media_type)
+            kept = self._kept[name] = CachedFile(stamp, body, etag, media_type)
         return kept
 
 
 def router(folder: Path) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
-    files = Files(folder)
+    files = PageFiles(folder)
 
     @routes.api_route("/{name:path}", methods=["GET", "HEAD"])
     def page(name: str, request: Request) -> Response:

@@ -20,34 +20,34 @@ from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import INTEGER_MAX, CommandId, Principal, ResponseId, SessionId, Tool, derived_session_id
 from transport.gateway import Gateway
 from transport.http import sse
-from transport.http.headers import EventId, asked, came_back, last_event_id, naming
+from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import render
-from transport.openai.conversations import PageOf, listed, upwards
+from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import input_units, response_sampling, response_tools
 from transport.openai.request_models import ConversationRef, ResponsesRequest
-from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ToldResponse, answers
-from transport.openai.responses import Answer, not_found
+from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ResponseObject, answers
+from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import Doorway, Wanted
+from transport.openai.turn_starter import TurnInput, TurnStarter
 
 DOOR: Final = "responses"
 
 
-def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
     routes = APIRouter(tags=["responses"], route_class=StrictRoute)
 
     async def answer_to(
         principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
-    ) -> Answer:
+    ) -> ResponseReader:
         """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
         cursor."""
         place = await doorway.find_response(principal, response_id, param)
         name = ResponseId(response_id)
-        answer = Answer(LogCursor(gateway, principal, place.key, follows=[name]), name, place.offset - 1)
+        answer = ResponseReader(LogCursor(gateway, principal, place.key, follows=[name]), name, place.offset - 1)
         try:
             await answer.check()
             if seen is not None:
@@ -72,43 +72,45 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         answer.cursor.close()
         return answer.cursor.key.session
 
-    @routes.post("/v1/responses", response_model=None, responses=answers(ToldResponse, also=STREAM))
+    @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
     async def create(request: Request, body: ResponsesRequest) -> Response:
         """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
         principal = principal_of(request, gateway, "chat")
         gateway.check_draining()
-        headers, given = asked(request), await request.body()
-        seen = came_back(request, headers, given)
+        headers, given = read_retry_headers(request), await request.body()
+        seen = resumed_event_id(request, headers, given)
         model = card(gateway.models, body.model)
         _check(body)
         if body.store is False:
-            wanted = stateless(body, model)
+            wanted = stateless_turn(body, model)
             begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
-            answer = Answer(begun.cursor, begun.responses[0], begun.after, ended=partial(doorway.answered, begun))
+            answer = ResponseReader(
+                begun.cursor, begun.responses[0], begun.after, ended=partial(doorway.record_answer, begun)
+            )
         elif seen is not None and seen.response is not None:
             found = await resume(gateway, principal, seen)
-            answer = Answer(found.cursor, found.responses[0], found.after)
+            answer = ResponseReader(found.cursor, found.responses[0], found.after)
         else:
             command_id = doorway.command_id(principal, DOOR, headers.idempotency_key)
             turn = await stored(principal, body, model, command_id)
             if headers.idempotency_key is not None:
                 await doorway.bind(principal, turn)
             sent = await doorway.send(principal, turn, seen)
-            answer = Answer(sent.cursor, sent.responses[0], sent.after)
+            answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
         cursor = answer.cursor
         plain = not body.background and headers.idempotency_key is None and not headers.event_ids
 
         def left() -> None:
-            if plain and cursor.alone:
+            if plain and cursor.sole_reader:
                 doorway.cancel_soon(principal, cursor.key.session, [answer.response_id])
 
         told = {"x-session-id": cursor.key.session}
         if body.stream:
-            ids = naming(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
-            return sse.EventStream(answer.stream(ids=ids, skip=seen), left=left, headers=told)
+            ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
+            return sse.EventStreamResponse(answer.stream(ids=ids, skip=seen), left=left, headers=told)
         with cursor:
             work = answer.begun() if body.background else answer.body(ended=True)
-            whole = await sse.unless_gone(request, work, left)
+            whole = await sse.cancel_on_disconnect(request, work, left)
         return JSONResponse(render.response(whole), headers=told)
 
     async def stored(
@@ -154,7 +156,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             **asdict(sampling),
         )
 
-    @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ToldResponse, also=STREAM))
+    @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))
     async def retrieve(
         request: Request,
         response_id: str,
@@ -166,15 +168,15 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
         end."""
         principal = principal_of(request, gateway, "read")
-        headers, seen = asked(request), last_event_id(request) if stream else None
+        headers, seen = read_retry_headers(request), last_event_id(request) if stream else None
         answer = await answer_to(principal, response_id, seen=seen)
         if stream:
             ids = EventId if headers.event_ids else None
-            return sse.EventStream(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
+            return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
         with answer.cursor:
             return JSONResponse(render.response(await answer.body()))
 
-    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ToldResponse))
+    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
     async def cancel(request: Request, response_id: str) -> Response:
         """Ends a background response with what it has said."""
         principal = principal_of(request, gateway, "chat")
@@ -208,7 +210,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
     @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
-    async def input_items(request: Request, response_id: str, page: PageOf) -> Response:
+    async def input_items(request: Request, response_id: str, page: ItemPageParams) -> Response:
         """What was put in for a response, since the answer before it."""
         principal = principal_of(request, gateway, "read")
         answer = await answer_to(principal, response_id)
@@ -216,8 +218,8 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             body = await answer.body()
             _, state = await gateway.logs.state(principal, answer.cursor.key)
         made_by = state["made_by"]
-        items = upwards(state["items"], body.parent_id, until=lambda item: item.id in made_by)
-        return JSONResponse(listed(items, page))
+        items = branch_items(state["items"], body.parent_id, until=lambda item: item.id in made_by)
+        return JSONResponse(item_page(items, page))
 
     return routes
 
@@ -239,12 +241,12 @@ def _check(body: ResponsesRequest) -> None:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
 
 
-def stateless(body: ResponsesRequest, model: ModelCard) -> Wanted:
+def stateless_turn(body: ResponsesRequest, model: ModelCard) -> TurnInput:
     """A request that is not stored, in our words."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, format_param="text.format")
-    return Wanted(
+    return TurnInput(
         model=model.id,
         user=body.user or body.safety_identifier,
         instructions=body.instructions,

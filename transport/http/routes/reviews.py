@@ -22,21 +22,21 @@ from sessions.model.reviews import (
     Case,
     CaseState,
     Outcome,
-    Place,
     ReviewId,
+    ReviewPosition,
     command_mark,
     review_not_found,
 )
-from sessions.model.reviews import Query as Wanted
+from sessions.model.reviews import ReviewQuery as Wanted
 from sessions.model.types import Principal, ResponseId, UnixMs
 from transport.gateway import Gateway
-from transport.http.headers import asked
+from transport.http.headers import read_retry_headers
 from transport.http.routes.conversations import key_of
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
-from transport.openai.response_models import ERRORS, Told
-from transport.openai.turn_starter import Doorway
+from transport.openai.response_models import ERRORS, ResponseModel
+from transport.openai.turn_starter import TurnStarter
 
 DOOR: Final = "reviews"
 PAGE_MAX: Final = 200
@@ -48,14 +48,14 @@ Note = Annotated[str, Field(max_length=NOTE_MAX)]
 log = structlog.get_logger(__name__)
 
 
-class Decision(request_models.Request):
+class Decision(request_models.RequestModel):
     """`note` is for the next reviewer and the record; the user is told the outcome alone."""
 
     outcome: Outcome
     note: Note = ""
 
 
-class Appeal(request_models.Request):
+class Appeal(request_models.RequestModel):
     note: Note = ""
 
 
@@ -65,7 +65,7 @@ class MessageAppeal(Appeal):
     content: Annotated[str, Field(min_length=1)]
 
 
-class Review(Told):
+class ReviewObject(ResponseModel):
     """`start` and `end` are code points of the text as it came; `offset` is the log's when it was found. `mine`: the
     asker has claimed it. `readable`: they may read its session."""
 
@@ -99,7 +99,7 @@ class Review(Told):
     readable: bool
 
 
-class WholeReview(Review):
+class FullReviewObject(ReviewObject):
     """`text` only where the tenant's policy keeps it."""
 
     text: str | None
@@ -107,38 +107,38 @@ class WholeReview(Review):
     remark: str | None
 
 
-class ReviewList(Told):
+class ReviewList(ResponseModel):
     object: Literal["list"]
-    data: list[Review]
+    data: list[ReviewObject]
     has_more: bool
     last_id: str | None
 
 
-class Appealed(Told):
+class AppealObject(ResponseModel):
     object: Literal["review.appealed"]
     review_id: str
     session: str
     offset: int
 
 
-def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
+def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
     routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
 
-    async def found(principal: Principal, review_id: str) -> Case:
+    async def find_review(principal: Principal, review_id: str) -> Case:
         """Another tenant's case is like none at all."""
         tenant = demand_reviewer(principal)
-        case = await gateway.reviews_kept().find(ReviewId(review_id))
+        case = await gateway.open_reviews().find(ReviewId(review_id))
         if case is None or tenant not in (None, case.key.tenant):
             raise review_not_found(review_id)
         return case
 
-    def told(case: Case, principal: Principal) -> dict[str, Any]:
+    def review_object(case: Case, principal: Principal) -> dict[str, Any]:
         readable = allows(principal, "read") and may_see(principal, case.key, case.user)
-        return {**shown(case, by_of(principal), gateway.now_ms()), "readable": readable}
+        return {**review_fields(case, reviewer_of(principal), gateway.now_ms()), "readable": readable}
 
-    def whole(case: Case, principal: Principal) -> WholeReview:
+    def whole(case: Case, principal: Principal) -> FullReviewObject:
         texts = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
-        return WholeReview.model_validate({**told(case, principal), **texts})
+        return FullReviewObject.model_validate({**review_object(case, principal), **texts})
 
     @routes.get("/v1/reviews", responses=ERRORS)
     async def queue(
@@ -163,43 +163,43 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             appealed=appealed,
             opened_before=None if older_than_s is None else UnixMs(now - older_than_s * 1000),
         )
-        cases = await gateway.reviews_kept().page(
-            wanted, after=None if after is None else place_of(after), limit=limit + 1
+        cases = await gateway.open_reviews().page(
+            wanted, after=None if after is None else parse_place(after), limit=limit + 1
         )
         page = cases[:limit]
         return ReviewList(
             object="list",
-            data=[Review.model_validate(told(case, principal)) for case in page],
+            data=[ReviewObject.model_validate(review_object(case, principal)) for case in page],
             has_more=len(cases) > limit,
             last_id=f"{page[-1].opened_at}.{page[-1].id}" if page else None,
         )
 
     @routes.get("/v1/reviews/{review_id}", responses=ERRORS)
-    async def read(request: Request, review_id: Name) -> WholeReview:
+    async def read(request: Request, review_id: Name) -> FullReviewObject:
         """One of them, with what its author and reviewers said."""
         principal = principal_of(request, gateway)
-        return whole(await found(principal, review_id), principal)
+        return whole(await find_review(principal, review_id), principal)
 
     @routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
-    async def claim(request: Request, review_id: Name) -> WholeReview:
+    async def claim(request: Request, review_id: Name) -> FullReviewObject:
         """For half an hour; again: for longer. A case that somebody else has claimed is theirs until then."""
         principal = principal_of(request, gateway)
-        case = await found(principal, review_id)
-        by = by_of(principal)
+        case = await find_review(principal, review_id)
+        by = reviewer_of(principal)
         command = command_mark(
-            doorway.command_id(principal, DOOR, asked(request).idempotency_key), by, "claim", case.id
+            doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key), by, "claim", case.id
         )
         return whole(
-            await gateway.reviews_kept().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal
+            await gateway.open_reviews().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal
         )
 
     @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
-    async def decide(request: Request, review_id: Name, body: Decision) -> WholeReview:
+    async def decide(request: Request, review_id: Name, body: Decision) -> FullReviewObject:
         """By who has claimed it. Whoever saw that something was withheld is told; what was withheld stays so."""
         principal = principal_of(request, gateway)
-        before = await found(principal, review_id)
-        by = by_of(principal)
-        command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        before = await find_review(principal, review_id)
+        by = reviewer_of(principal)
+        command_id = doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
         now = UnixMs(gateway.now_ms())
         if gateway.auditor is not None and before.claimed_by == by and before.standing(now) == "claimed":
             about = {"review": before.id, "category": before.category, "outcome": body.outcome}
@@ -207,7 +207,7 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             await gateway.auditor.note(
                 tenant, "review.decided", by=principal, user=before.user, session=session, detail=about
             )
-        case = await gateway.reviews_kept().decide(
+        case = await gateway.open_reviews().decide(
             before.id,
             by=by,
             outcome=body.outcome,
@@ -220,43 +220,43 @@ def router(gateway: Gateway, doorway: Doorway) -> APIRouter:
             log.info("review_decided", review=case.id, tenant=case.key.tenant, by=by, outcome=body.outcome)
         if not case.told:
             try:
-                await gateway.tell(case)
+                await gateway.announce_decision(case)
             except SessileError as error:  # a replica's upkeep tells it
                 log.warning("review_not_told", review=case.id, tenant=case.key.tenant, error=error.code)
         return whole(case, principal)
 
     @routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
-    async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> Appealed:
+    async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> AppealObject:
         """Asks that a person looks again at what was withheld of an answer. Once for each."""
         principal = principal_of(request, gateway, "chat")
         return await begun(request, principal, session, response_id=ResponseId(response_id), note=body.note)
 
     @routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
-    async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> Appealed:
+    async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> AppealObject:
         """Asks that a person looks at a message that was refused. The filters are asked again: what they would take
         now is not appealed against but sent."""
         principal = principal_of(request, gateway, "chat")
         return await begun(request, principal, session, content=body.content, note=body.note)
 
-    async def begun(request: Request, principal: Principal, session: str, **said: Any) -> Appealed:
+    async def begun(request: Request, principal: Principal, session: str, **said: Any) -> AppealObject:
         command = cm.ReviewAppeal(
-            id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
+            id=doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key),
             session=key_of(principal, session).session,
             **said,
         )
         ok = await gateway.execute(principal, command)
         assert ok.review_id is not None and ok.offset is not None
-        return Appealed(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
+        return AppealObject(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
 
     return routes
 
 
-def by_of(principal: Principal) -> str:
+def reviewer_of(principal: Principal) -> str:
     """Whose claim it is; an operator's key may be of another tenant than the case."""
     return f"{principal.tenant}/{principal.id}"
 
 
-def shown(case: Case, by: str, now: int) -> dict[str, Any]:
+def review_fields(case: Case, by: str, now: int) -> dict[str, Any]:
     state = case.standing(now)
     claimed = state == "claimed"
     return {
@@ -290,9 +290,9 @@ def shown(case: Case, by: str, now: int) -> dict[str, Any]:
     }
 
 
-def place_of(text: str) -> Place:
+def parse_place(text: str) -> ReviewPosition:
     """Raises BadInput for what no page has said."""
     opened_at, dot, name = text.partition(".")
     if not dot or not opened_at.isascii() or not opened_at.isdigit() or len(opened_at) > 16:
         raise BadInput("invalid_request", "`after` is not the `last_id` of a page.", param="after")
-    return Place(int(opened_at), name)
+    return ReviewPosition(int(opened_at), name)

@@ -20,7 +20,7 @@ from sessions.model.types import INTEGER_MAX, Epoch, Principal, SessionId
 from transport import errors
 from transport.gateway import Gateway
 from transport.http import sse
-from transport.http.headers import EventId, asked, last_event_id
+from transport.http.headers import EventId, last_event_id, read_retry_headers
 from transport.http.routes.conversations import key_of
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
@@ -29,15 +29,15 @@ from transport.openai.log_cursor import LogCursor
 from transport.openai.response_models import (
     MARKDOWN,
     STREAMED,
-    SessionDeleted,
+    SessionDeletedObject,
     SessionExport,
-    SessionList,
-    SessionTold,
+    SessionListObject,
+    SessionObject,
     answers,
 )
-from transport.openai.turn_starter import Doorway
+from transport.openai.turn_starter import TurnStarter
 from transport.protocol.frames import CaughtUp, Resumed, event_frame
-from transport.reading.log_reader import Standing
+from transport.reading.log_reader import ResumePlan
 
 DOOR: Final = "sessions"
 HEARTBEAT_S: Final = 15.0
@@ -46,7 +46,7 @@ Name = Annotated[str, Path(max_length=64)]
 _encode = msgspec.json.Encoder().encode
 
 
-class SessionChange(request_models.Request):
+class SessionChange(request_models.RequestModel):
     """Fields that are absent stay; null clears. The limits are those of `sessions.model.commands`."""
 
     title: Annotated[str, StringConstraints(max_length=256)] | None = None
@@ -57,7 +57,7 @@ def answer(body: Any, media_type: str = "application/json") -> Response:
     return Response(body if isinstance(body, str) else _encode(body), media_type=media_type)
 
 
-def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT_S) -> APIRouter:
+def router(gateway: Gateway, doorway: TurnStarter, *, heartbeat_s: float = HEARTBEAT_S) -> APIRouter:
     routes = APIRouter(tags=["sessions"], route_class=StrictRoute)
 
     async def described(principal: Principal, session: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
             "num_items": len(state["items"]),
         }
 
-    @routes.get("/v1/sessions", response_model=None, responses=answers(SessionList))
+    @routes.get("/v1/sessions", response_model=None, responses=answers(SessionListObject))
     async def list_sessions(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -89,27 +89,27 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         data = [{"object": "session", **each} for each in listed.data]
         return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
 
-    @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
+    @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
     async def read(request: Request, session: Name) -> Response:
         return answer(await described(principal_of(request, gateway, "read"), session))
 
-    @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionTold))
+    @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
     async def change(request: Request, session: Name, body: SessionChange) -> Response:
         """Renames a session, or replaces its metadata."""
         principal = principal_of(request, gateway, "chat")
         changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
         command = cm.SessionUpdate(
-            id=doorway.command_id(principal, DOOR, asked(request).idempotency_key),
+            id=doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key),
             session=key_of(principal, session).session,
             **changes,
         )
         await gateway.execute(principal, command)
         return answer(await described(principal, session))
 
-    @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeleted))
+    @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeletedObject))
     async def delete(request: Request, session: Name) -> Response:
         principal = principal_of(request, gateway, "chat")
-        command_id = doorway.command_id(principal, DOOR, asked(request).idempotency_key)
+        command_id = doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
         await gateway.execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
         return answer({"id": session, "object": "session.deleted", "deleted": True})
 
@@ -150,12 +150,12 @@ def router(gateway: Gateway, doorway: Doorway, *, heartbeat_s: float = HEARTBEAT
         except BaseException:
             cursor.close()
             raise
-        return sse.EventStream(sse.kept_alive(_told(cursor, standing), heartbeat_s))
+        return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), heartbeat_s))
 
     return routes
 
 
-async def _told(cursor: LogCursor, standing: Standing) -> AsyncGenerator[bytes, None]:
+async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[bytes, None]:
     session = cursor.key.session
     with cursor:
         try:

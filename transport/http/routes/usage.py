@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Query, Request
 
-from sessions.billing.metering import PAGE_MAX, UsageBooks, UsageGroup, allowed_query, entry_public, total_public
+from sessions.billing.metering import PAGE_MAX, UsageGroup, UsageStore, allowed_query, entry_public, total_public
 from sessions.model.errors import BadInput, Unavailable
 from transport.gateway import Gateway
 from transport.http.routes.tickets import principal_of
@@ -30,7 +30,7 @@ _decode_group = msgspec.json.Decoder(tuple[int, str, str, str]).decode
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(tags=["usage"], route_class=StrictRoute)
 
-    def kept() -> UsageBooks:
+    def kept() -> UsageStore:
         if gateway.usage is None:
             raise Unavailable("usage_not_kept", "This server keeps no usage.", retryable=False)
         return gateway.usage

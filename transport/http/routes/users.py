@@ -13,16 +13,16 @@ import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from sessions.governance.end_user_data import Erasure, exported, status
+from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.authorization import demand_administrator
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from transport import errors
-from transport.end_user_data import People
+from transport.end_user_data import EndUserStores
 from transport.gateway import Gateway
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
-from transport.openai.response_models import ERRORS, Answers, Told
+from transport.openai.response_models import ERRORS, Answers, ResponseModel
 
 User = Annotated[str, Path(min_length=1, max_length=128)]
 Tenant = Annotated[str | None, Query(min_length=1, max_length=128)]
@@ -33,7 +33,7 @@ _LINES: Final[Answers] = {
 }
 
 
-class ErasureTold(Told):
+class ErasureObject(ResponseModel):
     """`under_way` is written down and ends by itself."""
 
     object: Literal["user.erasure"]
@@ -44,7 +44,7 @@ class ErasureTold(Told):
     done_at: int | None
 
 
-_ERASED: Final[Answers] = {**ERRORS, 200: {"model": ErasureTold, "description": "Done"}}
+_ERASED: Final[Answers] = {**ERRORS, 200: {"model": ErasureObject, "description": "Done"}}
 
 log = structlog.get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(tags=["users"], route_class=StrictRoute)
 
-    def known() -> People:
+    def known() -> EndUserStores:
         if gateway.people is None:
             raise Unavailable("audit_not_kept", "This server keeps no end users.", retryable=False)
         return gateway.people
@@ -69,7 +69,7 @@ def router(gateway: Gateway) -> APIRouter:
 
         async def lines() -> AsyncGenerator[bytes, None]:
             try:
-                async for each in exported(
+                async for each in export_user_data(
                     owner,
                     user,
                     personal=people.personal,
@@ -86,7 +86,7 @@ def router(gateway: Gateway) -> APIRouter:
         return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})
 
     @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
-    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureTold:
+    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureObject:
         """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
         usage, and revokes their keys. For good."""
         principal = principal_of(request, gateway)
@@ -94,21 +94,21 @@ def router(gateway: Gateway) -> APIRouter:
         at = gateway.now_ms()
         wanted = Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id)
         row = Audited(action="user.erasure_asked", at=at, by=principal, user=user)
-        erasure = await people.personal.ask(wanted, row)
+        erasure = await people.personal.request_erasure(wanted, row)
         await people.sweep()
         found = await people.personal.find(owner, user) or erasure
         if found.done_at is not None and gateway.keys is not None:
             await gateway.keys.refresh()  # theirs open nothing any more, here at once
         response.status_code = 202 if found.done_at is None else 200
-        return ErasureTold.model_validate(status(found, user))
+        return ErasureObject.model_validate(status(found, user))
 
     @routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
-    async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureTold:
+    async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureObject:
         """How far the newest erasure is."""
         owner, people = demand_administrator(principal_of(request, gateway), tenant), known()
         found = await people.personal.find(owner, user)
         if found is None:
             raise NotFound("erasure_not_found", "Nobody has asked for that.", param="user")
-        return ErasureTold.model_validate(status(found, user))
+        return ErasureObject.model_validate(status(found, user))
 
     return routes

@@ -1,0 +1,165 @@
+"""A whole server in this process: memory journal, memory directory, simulated engine, real actors, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.directory.memory import MemoryDirectory
+from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.maintenance.erasure import Eraser
+from inference.brownout_engine import make_brownout_engine
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.audit import audit_of
+from persistence.end_users import end_users_of
+from persistence.keys import MemoryKeyStore
+from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.reviews import reviews_of
+from persistence.usage import usage_of
+from sessions.actor.actor_context import ActorLimits
+from sessions.billing.prices import PriceBook
+from sessions.metrics import Metrics
+from sessions.model.types import Principal, ReplicaId, UnixMs
+from sessions.ports import Engine, Member
+from sessions.turn.keyword_filter import KeywordFilterSet
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator
+from transport.end_user_data import EndUserStores
+from transport.gateway import Gateway, GatewayLimits
+from transport.http.server import Server, ServerLimits
+from transport.limits_setup import LimitServices, admission_of, open_limits, share_function
+from transport.openai.model_catalog import card_of
+from transport.ops.metric_sources import register_engine_metrics, register_runtime_metrics
+from transport.ops.operator_api import local_operator_api
+
+
+class Assembly(NamedTuple):
+    server: Server
+    gateway: Gateway
+    runtime: Runtime
+    journal: MemoryJournal
+    engine: Engine
+    limited: LimitServices | None = None
+
+    @property
+    def ws(self) -> str:
+        return self.server.url.replace("http", "ws") + "/v1/ws"
+
+
+def strict_clock() -> Callable[[], UnixMs]:
+    """The time of day in ms, each asking later than the one before: what is ordered by time is in order."""
+    last = 0
+
+    def now_ms() -> UnixMs:
+        nonlocal last
+        last = max(last + 1, time.time_ns() // 1_000_000)
+        return UnixMs(last)
+
+    return now_ms
+
+
+def new_id() -> str:
+    return secrets.token_hex(10)
+
+
+@asynccontextmanager
+async def assembled(
+    *,
+    keys: Mapping[str, Principal] | None = None,
+    engine: SimulatedOptions | None = None,
+    smaller: SimulatedOptions | None = None,
+    limits: ServerLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    runtime_limits: RuntimeLimits | None = None,
+    store: MemoryDatabase | None = None,
+    limits_file: Path | None = None,
+    prices: PriceBook | None = None,
+    admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
+) -> AsyncIterator[Assembly]:
+    """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
+    journal = MemoryJournal(store or MemoryDatabase())
+    directory = MemoryDirectory()
+    measures = Metrics()
+    simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    if smaller is not None:
+        simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
+    now_ms = strict_clock()
+    replica, incarnation = ReplicaId("local"), new_id()
+    await journal.open()
+    await directory.open()
+    await simulated.start()
+    member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
+    try:
+        await directory.announce(member)
+        async with (
+            open_limits(str(limits_file or ""), "", journal) as limited,
+            Runtime(
+                replica=replica,
+                incarnation=incarnation,
+                journal=journal,
+                directory=directory,
+                engine=simulated,
+                filters=KeywordFilterSet(),
+                limits=runtime_limits
+                or RuntimeLimits(
+                    actor=ActorLimits(
+                        share=share_function(limited), admission=admission_of(limited, simulated, measures or Metrics())
+                    )
+                ),
+                now_ms=now_ms,
+                new_id=new_id,
+                measures=measures,
+                prices=prices,
+            ) as runtime,
+        ):
+            if limited is not None:
+                runtime.told = limited.settler.published
+            ring: ApiKeyCache | None = None
+            if admit is None:
+                access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time)
+            else:
+                access, ring = admit(journal)
+            gateway = Gateway(
+                sessions=runtime,
+                journal=journal,
+                access=access,
+                limits=gateway_limits or GatewayLimits(),
+                now_ms=now_ms,
+                new_id=new_id,
+                models=lambda: (card_of(simulated.info, created=0),),
+                quotas=None if limited is None else limited.quotas,
+                measures=measures,
+                usage=usage_of(journal),
+                reviews=reviews_of(journal),
+                keys=ring,
+                audit=audit_of(journal),
+            )
+            register_engine_metrics(measures, simulated)
+            register_runtime_metrics(measures, runtime)
+            eraser = Eraser(
+                runtime,
+                personal=end_users_of(journal),
+                journal=journal,
+                directory=directory,
+                engine=simulated,
+                keys=MemoryKeyStore(),
+                now_ms=now_ms,
+            )
+            people = EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
+            gateway.people = people
+            gateway.operator_api = local_operator_api(lambda: member, runtime, simulated)
+            server = Server(gateway, host="127.0.0.1", port=0, limits=limits, readiness=lambda: simulated.stats().away)
+            await server.start()
+            try:
+                yield Assembly(server, gateway, runtime, journal, simulated, limited)
+            finally:
+                await server.stop()
+    finally:
+        await simulated.close()
+        await directory.close()
+        await journal.close()

@@ -1,0 +1,214 @@
+"""The server of these tests: memory journal, real actors and sockets, and an engine that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import openai
+
+from actors.directory.memory import MemoryDirectory
+from actors.hosting.runtime import Runtime, RuntimeLimits
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated.engine import SimulatedStream
+from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.reviews import reviews_of
+from sessions.model.events import Record
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
+from sessions.ports import FilterSet, Member
+from sessions.turn.keyword_filter import KeywordFilterSet
+from transport.auth.authenticator import Authenticator
+from transport.gateway import Gateway, GatewayLimits
+from transport.http.server import Server
+from transport.openai.model_catalog import ModelCard, card_of
+
+SIMULATED = "simulated"
+
+
+def smallest(schema: Mapping[str, Any]) -> Any:
+    """A value that fits a schema as these tests write them."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][0])
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        return {name: smallest(properties[name]) for name in schema.get("required", ())}
+    return {"integer": 1, "number": 0.5, "boolean": True, "array": [], "string": "x"}[schema["type"]]
+
+
+class ScriptedEngine(SimulatedEngine):
+    """The simulated engine, except that the next answers are the texts in `script`, byte by byte.
+
+    Without a script an answer under a schema is the smallest value that fits it."""
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        super().__init__(options)
+        self.script: list[str] = []
+        self.asked: list[Sampling] = []  # of every run
+        self.prompts: list[Tokens] = []
+        self._said: dict[SimulatedStream, bytes] = {}
+        self._schemas: dict[SessionKey, Mapping[str, Any] | None] = {}
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self.asked.append(request.sampling)
+        self.prompts.append(request.prompt)
+        wanted = request.sampling.text.format if request.sampling.text is not None else None
+        self._schemas[request.key] = None if wanted is None else wanted.get("schema")
+        return super().generate(request)
+
+    @property
+    def info(self) -> EngineInfo:
+        info = super().info
+        return EngineInfo(
+            model=info.model,
+            build=info.build,
+            model_fingerprint=info.model_fingerprint,
+            context_window=info.context_window,
+            slots=info.slots,
+            sampling=info.sampling | {"text"},
+            tool_format="hermes",
+        )
+
+    def draw(self, stream: SimulatedStream) -> int | None:
+        if stream not in self._said:
+            schema = self._schemas.get(stream.key)
+            if self.script:
+                self._said[stream] = self.script.pop(0).encode()
+            elif schema is not None:
+                self._said[stream] = msgspec.json.encode(smallest(schema))
+            else:
+                return super().draw(stream)
+        said = self._said[stream]
+        return said[stream.decoded] if stream.decoded < len(said) else None
+
+
+class Serving(NamedTuple):
+    server: Server
+    gateway: Gateway
+    runtime: Runtime
+    journal: MemoryJournal
+    engine: ScriptedEngine
+
+    def client(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.server.url}/v1", api_key=key, max_retries=options.pop("max_retries", 0), **options
+        )
+
+    def log(self, session: str) -> Sequence[Record]:
+        """The records of a session of the local tenant."""
+        (found,) = [log.records for key, log in self.journal.store._logs.items() if key.session == session]
+        return found
+
+    async def ended(self, session: str) -> None:
+        """Returns when no response of a session is being written."""
+        actor = self.runtime.actor(SessionKey(TenantId("local"), SessionId(session)))
+        assert actor is not None
+        changed = asyncio.Event()
+        stop = self.runtime.watch(actor.key, lambda _: changed.set())
+        try:
+            while actor.open:
+                await changed.wait()
+                changed.clear()
+        finally:
+            stop()
+
+    @property
+    def sessions(self) -> list[str]:
+        return [key.session for key in self.journal.store._logs]
+
+    @property
+    def usage(self) -> int:
+        return len(self.journal.store.usage_rows)
+
+
+@asynccontextmanager
+async def serving(
+    options: SimulatedOptions,
+    *,
+    keys: Mapping[str, Principal] | None = None,
+    store: MemoryDatabase | None = None,
+    runtime_limits: RuntimeLimits | None = None,
+    output_phrases: Sequence[str] = (),
+    filters: FilterSet | None = None,
+    engine: ScriptedEngine | None = None,
+) -> AsyncIterator[Serving]:
+    journal = MemoryJournal(store or MemoryDatabase())
+    directory = MemoryDirectory()
+    engine = engine or ScriptedEngine(options)
+    last = 0
+
+    def now_ms() -> UnixMs:
+        nonlocal last
+        last = max(last + 1, time.time_ns() // 1_000_000)
+        return UnixMs(last)
+
+    def new_id() -> str:
+        return secrets.token_hex(10)
+
+    def models() -> list[ModelCard]:
+        return [card_of(engine.info, created=1_700_000_000)]
+
+    replica, incarnation = ReplicaId("local"), new_id()
+    await journal.open()
+    await directory.open()
+    await engine.start()
+    member = Member(replica=replica, incarnation=incarnation, address="", model=SIMULATED, fingerprint="f")
+    try:
+        await directory.announce(member)
+        async with Runtime(
+            replica=replica,
+            incarnation=incarnation,
+            journal=journal,
+            directory=directory,
+            engine=engine,
+            filters=filters or KeywordFilterSet(output_phrases=output_phrases),
+            limits=runtime_limits or RuntimeLimits(),
+            now_ms=now_ms,
+            new_id=new_id,
+        ) as runtime:
+            gateway = Gateway(
+                sessions=runtime,
+                journal=journal,
+                access=Authenticator(keys or {}, clock=asyncio.get_running_loop().time),
+                limits=GatewayLimits(),
+                now_ms=now_ms,
+                new_id=new_id,
+                models=models,
+                measures=runtime.measures,
+                reviews=reviews_of(journal),
+            )
+            server = Server(gateway, host="127.0.0.1", port=0)
+            await server.start()
+            try:
+                yield Serving(server, gateway, runtime, journal, engine)
+            finally:
+                await server.stop()
+    finally:
+        await engine.close()
+        await directory.close()
+        await journal.close()
+
+
+async def another_door(server: Serving) -> Server:
+    """A second gateway to the same actors, which knows nothing of the first."""
+    gateway = Gateway(
+        sessions=server.runtime,
+        journal=server.journal,
+        access=Authenticator({}, clock=asyncio.get_running_loop().time),
+        limits=GatewayLimits(),
+        now_ms=server.gateway.now_ms,
+        new_id=lambda: secrets.token_hex(10),
+        models=lambda: [card_of(server.engine.info)],
+    )
+    door = Server(gateway, host="127.0.0.1", port=0)
+    await door.start()
+    return door

@@ -1,0 +1,329 @@
+"""What the transport's tests share: a side of actors that only appends, and a client that believes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from persistence.memory.journal import Medium, MemoryDatabase, MemoryJournal, apply_at_once
+from sessions.model import events as ev
+from sessions.model.commands import ActorCommand, Ok
+from sessions.model.journal_types import Append, HeadPatch
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CommandId,
+    Epoch,
+    ItemId,
+    Message,
+    OutputText,
+    Principal,
+    ResponseId,
+    Sampling,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+)
+from sessions.ports import Published
+from transport.protocol.flow_control import Window
+from transport.protocol.frames import JSON, Encoding
+from transport.reading.feeds import Feeds
+from transport.reading.log_reader import LogReader
+from transport.reading.reader_set import ReaderSet
+from transport.tasks import Tasks
+
+TENANT = TenantId("local")
+RESPONSE = ResponseId("resp_1")
+ITEM = ItemId("item_a")
+
+
+def key_of(session: str) -> SessionKey:
+    return SessionKey(TENANT, SessionId(session))
+
+
+class FakeSessions:
+    """The `Sessions` port over a memory journal. `execute` does what `answer` says."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self.journal = journal
+        self.sinks: dict[SessionKey, list[Callable[[Published], None]]] = {}
+        self.deaf = False  # watches miss what becomes durable, as after a change of owner
+        self.answer: Callable[[Principal, ActorCommand], Any] = self._no_answer
+        self.executed: list[ActorCommand] = []
+
+    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
+        self.executed.append(command)
+        found = self.answer(principal, command)
+        if asyncio.iscoroutine(found):
+            found = await found
+        assert isinstance(found, Ok)
+        return found
+
+    @staticmethod
+    def _no_answer(_: Principal, command: ActorCommand) -> Ok:
+        return Ok(id=command.id, session=command.session)
+
+    def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
+        sinks = self.sinks.setdefault(key, [])
+        sinks.append(sink)
+
+        def unwatch() -> None:
+            sinks.remove(sink)
+            if not sinks:
+                self.sinks.pop(key, None)
+
+        return unwatch
+
+    async def append(self, session: str, *events: ev.AnyEvent, deleted: bool = False) -> tuple[ev.Record, ...]:
+        """Makes events durable, creating the log where there is none, and tells the watchers."""
+        key = key_of(session)
+        head = await self.journal.head(key)
+        if head is None:
+            head = await self.journal.grant(
+                key, expected_fence=None, owner="fake", new_epoch=Epoch(f"ep_{session}"), now_ms=UnixMs(1)
+            )
+        records = tuple(
+            ev.Record(head.top + index, 1_000 + head.top + index, event, private_of(event))
+            for index, event in enumerate(events, start=1)
+        )
+        patch = HeadPatch(
+            open=False, user=None, model="m", title=None, metadata={}, deleted_at=UnixMs(2) if deleted else None
+        )
+        await self.journal.append(
+            Append(key=key, fence=head.fence, top=head.top, records=records, head=patch, at=UnixMs(1))
+        )
+        if not self.deaf:
+            self.tell(session, records, head.epoch)
+        return records
+
+    def tell(self, session: str, records: tuple[ev.Record, ...], epoch: Epoch | None = None) -> None:
+        key = key_of(session)
+        for sink in list(self.sinks.get(key, ())):
+            sink(Published(key, epoch or Epoch(f"ep_{session}"), records))
+
+    async def new_epoch(self, session: str) -> None:
+        """The log is granted again after the journal was put back to an older state."""
+        key = key_of(session)
+        store = self.journal.store
+        store.restore(store.backup())
+        head = await self.journal.head(key)
+        assert head is not None
+        await self.journal.grant(
+            key, expected_fence=head.fence, owner="fake", new_epoch=Epoch(f"{head.epoch}'"), now_ms=UnixMs(1)
+        )
+
+
+def private_of(event: ev.AnyEvent) -> ev.Private | None:
+    return ev.Private(sampling=Sampling(), principal=LOCAL_PRINCIPAL) if isinstance(event, ev.ResponseCreated) else None
+
+
+async def memory_sessions(medium: Medium = apply_at_once) -> FakeSessions:
+    journal = MemoryJournal(MemoryDatabase(), medium=medium)
+    await journal.open()
+    return FakeSessions(journal)
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def created() -> ev.SessionCreated:
+    return ev.SessionCreated(info=ev.SessionInfo(model="m", created_at=UnixMs(1)))
+
+
+def begun(item: str = ITEM, response: str = RESPONSE) -> tuple[ev.AnyEvent, ...]:
+    """A response up to where its first delta may come: sequence numbers 0 to 2."""
+    body = ev.ResponseBody(
+        id=ResponseId(response), created_at=UnixMs(1), status="in_progress", model="m", parent_id=None
+    )
+    return (
+        ev.ResponseCreated(response_id=ResponseId(response), sequence_number=0, response=body),
+        ev.OutputItemAdded(
+            response_id=ResponseId(response), sequence_number=1, output_index=0, item=message("", item, "in_progress")
+        ),
+        ev.ContentPartAdded(
+            response_id=ResponseId(response),
+            sequence_number=2,
+            item_id=ItemId(item),
+            output_index=0,
+            content_index=0,
+            part=OutputText(text=""),
+        ),
+    )
+
+
+def message(text: str, item: str = ITEM, status: Any = "completed") -> Message:
+    content = (OutputText(text=text),) if text else ()
+    return Message(
+        id=ItemId(item), parent_id=None, role="assistant", content=content, status=status, created_at=UnixMs(1)
+    )
+
+
+def delta(text: str, number: int, item: str = ITEM, response: str = RESPONSE) -> ev.OutputTextDelta:
+    return ev.OutputTextDelta(
+        response_id=ResponseId(response),
+        sequence_number=number,
+        item_id=ItemId(item),
+        output_index=0,
+        content_index=0,
+        delta=text,
+    )
+
+
+def retracted(start: int, end: int, replacement: str = "", item: str = ITEM) -> ev.ContentRetracted:
+    return ev.ContentRetracted(
+        response_id=RESPONSE,
+        item_id=ItemId(item),
+        content_index=0,
+        start=start,
+        end=end,
+        replacement=replacement,
+        category="test",
+    )
+
+
+# -- a connection without a socket ------------------------------------------------------------------------------------
+
+
+class Source:
+    """What a channel needs of a gateway, and no more."""
+
+    def __init__(self, sessions: FakeSessions, *, replay_records_max: int = 10_000) -> None:
+        self.feeds = Feeds(sessions)
+        self.logs = LogReader(sessions.journal, now_ms=lambda: UnixMs(1), replay_records_max=replay_records_max)
+        self.tasks = Tasks()
+        self.counts: dict[str, int] = {}
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    async def settle(self) -> None:
+        """Until no task of the source is left."""
+        await self.tasks.settled()
+
+
+class Rig:
+    """A channel, and the client at its other end."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        principal: Principal = LOCAL_PRINCIPAL,
+        encoding: Encoding = JSON,
+        window_events: int = 1024,
+        window_bytes: int = 256 * 1024,
+    ) -> None:
+        self.now = 0.0
+        self.out: list[bytes] = []
+        self.wakes = 0
+        self.window = Window(window_events, window_bytes)
+        self.channel = ReaderSet(source, principal, encoding, self.window, self.out, self._wake, lambda: self.now)
+        self.frames: list[dict[str, Any]] = []
+        self._source = source
+        self._encoding = encoding
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def flush(self) -> list[dict[str, Any]]:
+        """One turn of the loop: what the channel sends now."""
+        while self.channel.collect(self.now):
+            pass
+        return self.written()
+
+    def written(self) -> list[dict[str, Any]]:
+        """What the channel has written and nobody has looked at."""
+        sent = [payload(frame, self._encoding) for frame in self.out]
+        self.out.clear()
+        self.frames += sent
+        return sent
+
+    async def run(self) -> list[dict[str, Any]]:
+        """Turns until nothing is under way any more; what was sent in them."""
+        sent: list[dict[str, Any]] = []
+        while True:
+            await self._source.settle()
+            before, more = len(self._source.tasks), self.flush()
+            sent += more
+            if not more and not before and not len(self._source.tasks):
+                return sent
+
+
+def payload(frame: bytes, encoding: Encoding) -> Any:
+    """The message in one whole WebSocket frame."""
+    assert frame[0] == encoding.first_byte
+    length, start = frame[1], 2
+    if length == 126:
+        length, start = int.from_bytes(frame[2:4]), 4
+    elif length == 127:
+        length, start = int.from_bytes(frame[2:10]), 10
+    assert len(frame) == start + length
+    return encoding.decode(frame[start:])
+
+
+class Reading:
+    """A client's view of one session, which accepts no gap, no repeat and no change."""
+
+    def __init__(self) -> None:
+        self.epoch: str | None = None
+        self.offset: int | None = None
+        self.text = ""
+        self.caught_up = 0
+        self.modes: list[str] = []
+        self.sequence: dict[str, int] = {}
+
+    def take(self, frame: dict[str, Any]) -> None:
+        match frame["type"]:
+            case "resumed":
+                self.modes.append(frame["mode"])
+                if frame["mode"] == "gone":
+                    return
+                if frame["mode"] == "replay":
+                    assert self.offset is None or frame["from"] == self.offset + 1
+                    self.offset = frame["from"] - 1
+                else:
+                    self.offset = frame["at"]
+                    self.sequence.clear()
+                    self.text = text_of_state(frame["state"])
+                self.epoch = frame["epoch"]
+                self.caught_up = 0
+            case "event":
+                self._event(frame)
+            case "caught_up":
+                assert frame["offset"] == self.offset
+                self.caught_up += 1
+                assert self.caught_up == 1
+
+    def _event(self, frame: dict[str, Any]) -> None:
+        first = frame.get("first_offset", frame["offset"])
+        assert frame["epoch"] == self.epoch
+        assert self.offset is not None and first == self.offset + 1, f"{first} after {self.offset}"
+        assert frame["offset"] >= first
+        event = frame["event"]
+        if "sequence_number" in event:
+            last = self.sequence.get(event["response_id"])
+            if last is not None:
+                assert event["sequence_number"] == last + frame["offset"] - first + 1
+            self.sequence[event["response_id"]] = event["sequence_number"]
+        self.offset = frame["offset"]
+        match event["type"]:
+            case "response.output_text.delta":
+                self.text += event["delta"]
+            case "content.retracted":
+                self.text = self.text[: event["start"]] + event["replacement"] + self.text[event["end"] :]
+
+
+def text_of_state(state: dict[str, Any]) -> str:
+    items: Sequence[dict[str, Any]] = [*state["items"], *(item for one in state["open"] for item in one["output"])]
+    return "".join(part["text"] for item in items for part in item["content"] if item["role"] == "assistant")
+
+
+def ok(command: ActorCommand, offset: int | None = None) -> Ok:
+    return Ok(id=CommandId(command.id), session=command.session, offset=offset)
+
+
+def as_json(message_: msgspec.Struct) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(message_))

@@ -1,0 +1,830 @@
+"""One replica: answers, cancellation, passivation, limits. Real actors and runtime, memory stores, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+from structlog.testing import capture_logs
+
+from actors.hosting.runtime import RuntimeLimits
+from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from sessions.actor.actor_context import ActorLimits
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
+from sessions.ports import FilterSet, UsageRow
+from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.replicas import KEY, SESSION, Place, text_of
+from tests.support.virtual_time import advance, outcome, settled, virtual
+from tests.unit.sessions.turn.test_output_pipeline import Redactor
+
+OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
+
+
+def usage_rows(place: Place) -> list[UsageRow]:
+    return place.store.read_usage(TenantId("local"), UnixMs(0), 100)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_message_is_answered() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        created = await replica.create(title="A talk")
+        assert (created.session, created.epoch, created.offset) == (SESSION, place.head().epoch, 1)
+        answer = await replica.say("where is the river")
+        ended = await reader.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseCompleted)
+        text = reader.text(answer.response_id)
+        assert text and ended.response.output[0].text == text  # type: ignore[union-attr]
+        assert reader.records == place.records()
+        assert place.head().open is False and place.head().title == "A talk"
+        (row,) = usage_rows(place)
+        assert row.response_id == answer.response_id and row.principal == LOCAL_PRINCIPAL
+        assert row.usage.public() == ended.response.usage
+        assert row.usage.output_tokens > 0 and row.recomputed_tokens == 0
+
+
+@virtual
+async def test_the_first_delta_comes_at_once_and_later_ones_are_rolled_up() -> None:
+    """A token every 20 ms, a roll-up of 100 ms: about five tokens in each delta but the first."""
+    actor = ActorLimits(turn=RuntimeLimits().actor.turn.__class__(rollup_s=0.1))
+    async with Place(SimulatedOptions(answer_tokens_mean=60, step_base_s=0.02)) as place:
+        replica = await place.replica(limits=RuntimeLimits(actor=actor))
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        await reader.ended(answer.response_id)
+        deltas = [r for r in reader.records if isinstance(r.event, ev.OutputTextDelta)]
+        assert deltas[0].event.delta == text_of(deltas[:1], answer.response_id)
+        tokens = [len(r.private.tokens) // 4 for r in deltas if r.private is not None]
+        assert tokens[0] == 1
+        assert 3 <= max(tokens) <= 7 and len(tokens) < sum(tokens) / 3
+        times = [record.at for record in deltas]
+        assert all(later - earlier >= 99 for earlier, later in pairwise(times[:-1]))
+
+
+@virtual
+async def test_a_conversation_reuses_what_the_engine_holds() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        for text in ("where is the river", "and the sea", "thank you"):
+            answer = await replica.say(text)
+            ended = await reader.ended(answer.response_id)
+        assert ended.response.usage is not None
+        cached = ended.response.usage["input_tokens_details"]["cached_tokens"]
+        new = len(await replica.engine.tokenizer.text("thank you"))
+        assert (
+            cached >= ended.response.usage["input_tokens"] - new - 6
+        )  # all but the new message, its frame and the last token said
+
+
+@virtual
+async def test_branches_are_answered_side_by_side() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        first = await replica.say("where is the river")
+        assert first.item_id is not None
+        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=first.item_id, content="where is the sea")
+        second = await replica.do(edit)
+        await reader.ended(first.response_id)
+        await reader.ended(second.response_id)
+        kinds = [record.event.response_id for record in reader.records if isinstance(record.event, ev.OutputTextDelta)]
+        assert kinds.index(second.response_id) < len(kinds) - 1 - kinds[::-1].index(first.response_id), "interleaved"  # type: ignore[arg-type]
+
+
+@virtual
+async def test_what_waits_begins_when_the_branch_is_free() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        first = await replica.say("one")
+        second = await replica.say("two", queue=True)
+        third = await replica.say("three", queue=True)
+        refused = await outcome(replica.say("four"))
+        assert isinstance(refused, Conflict) and refused.code == "response_in_progress" and refused.retryable
+        await reader.ended(third.response_id)
+        order = [r.event.response_id for r in reader.records if isinstance(r.event, ev.ResponseCompleted)]
+        assert order == [first.response_id, second.response_id, third.response_id]
+        state = place.state()
+        assert third.item_id is not None and second.item_id is not None
+        assert state.items[third.item_id].parent_id == state.answers[second.response_id].items[-1]  # type: ignore[index]
+
+
+# -- cancellation ------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_no_delta_follows_the_answer_to_a_cancel_and_the_slot_is_free() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        await reader.delta(answer.response_id, 3)
+        assert replica.engine.stats().running == 1
+        cancelled = await replica.cancel(answer.response_id)
+        shown = len(reader.records)
+        assert cancelled.offset == reader.records[-1].offset
+        await settled()
+        assert replica.engine.stats().running == 0
+        await advance(60.0)
+        assert len(reader.records) == shown
+        (ended,) = place.terminals(answer.response_id)
+        assert ended.response.incomplete_details == {"reason": "cancelled"}
+        assert ended.response.output[0].text == reader.text(answer.response_id) != ""  # type: ignore[union-attr]
+        assert (await replica.cancel(answer.response_id)).noop
+
+
+@virtual
+@pytest.mark.parametrize("end", ["cancel", "stop"])
+async def test_an_answer_that_ends_early_still_says_what_was_reused(end: str) -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=40)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        await reader.ended((await replica.say("where is the river")).response_id)
+        answer = await replica.say("and the sea", stop=" " if end == "stop" else None)
+        if end == "cancel":
+            await reader.delta(answer.response_id, 1)
+            await replica.cancel(answer.response_id)
+        ended = await reader.ended(answer.response_id)
+        assert ended.response.usage is not None
+        assert ended.response.usage["input_tokens_details"]["cached_tokens"] > 20
+
+
+@virtual
+async def test_the_tokens_of_a_cancelled_answer_stand_for_its_text() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        first = await replica.say("go on", stop="the old house at the end of the street")
+        await reader.delta(first.response_id, 5)
+        await replica.cancel(first.response_id)
+        second = await replica.say("and then")
+        await reader.delta(second.response_id, 1)
+        await replica.cancel(second.response_id)
+        prompt = [row.usage.input_tokens for row in usage_rows(place)]
+        answered = place.state().answers[first.response_id]  # type: ignore[index]
+        assert len(answered.tokens) // 4 + len(await replica.engine.tokenizer.text(answered.tail)) < prompt[1]
+
+
+@virtual
+async def test_a_cancel_overtakes_commands_that_wait() -> None:
+    """The control lane: a full mailbox does not keep an answer running."""
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        await reader.delta(answer.response_id)
+        updates = [asyncio.create_task(replica.do(update(place, str(n)))) for n in range(20)]
+        await asyncio.sleep(0)
+        await replica.cancel(answer.response_id)
+        await asyncio.gather(*updates)
+        (ended,) = [r.offset for r in place.records() if isinstance(r.event, ev.ResponseIncomplete)]
+        changes = [r.offset for r in place.records() if isinstance(r.event, ev.SessionUpdated)]
+        assert len([offset for offset in changes if offset > ended]) >= 18
+
+
+def update(place: Place, title: str) -> cm.SessionUpdate:
+    return cm.SessionUpdate(id=place.name(), session=SESSION, title=title)
+
+
+# -- the same command twice --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_command_sent_twice_is_applied_once_whichever_activation_is_asked() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        create = cm.SessionCreate(id=place.name(), session=SESSION)
+        message = cm.MessageCreate(id=place.name(), session=SESSION, content="hello")
+        created = await replica.do(create)
+        first, second = await asyncio.gather(replica.do(message), replica.do(message))
+        assert first == second
+        await reader.ended(first.response_id)
+        await replica.runtime.passivate(KEY)
+        assert replica.runtime.actor(KEY) is None
+        assert await replica.do(message) == first
+        assert await replica.do(create) == created
+        reused = cm.MessageCreate(id=message.id, session=SESSION, content="goodbye")
+        refused = await outcome(replica.do(reused))
+        assert isinstance(refused, Conflict) and refused.code == "idempotency_conflict"
+        assert len([r for r in place.records() if isinstance(r.event, ev.ItemCreated)]) == 1
+        assert len(usage_rows(place)) == 1
+
+
+@virtual
+async def test_a_session_without_a_name_is_found_again_by_its_command() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        create = cm.SessionCreate(id=place.name())
+        first = await replica.do(create)
+        assert await replica.do(create) == first
+        elsewhere = await replica.do(create, Principal(tenant=TenantId("another"), key_id="k"))
+        assert elsewhere.session != first.session
+
+
+@virtual
+async def test_a_deleted_session_answers_repeats_and_nothing_else() -> None:
+    """The same id with the same body gets the same answer, though what it was about is gone."""
+    async with Place() as place:
+        replica = await place.replica()
+        await replica.create()
+        message = cm.MessageCreate(id=place.name(), session=SESSION, content="hello", respond=False)
+        said = await replica.do(message)
+        delete = cm.SessionDelete(id=place.name(), session=SESSION)
+        deleted = await replica.do(delete)
+        assert await replica.do(delete) == deleted
+        assert await replica.do(message) == said
+        for command, code in (
+            (cm.MessageCreate(id=place.name(), session=SESSION, content="hello?"), "session_deleted"),
+            (cm.MessageCreate(id=message.id, session=SESSION, content="else"), "idempotency_conflict"),
+            (cm.SessionDelete(id=place.name(), session=SESSION), "session_deleted"),
+        ):
+            refused = await outcome(replica.do(command))
+            assert isinstance(refused, SessileError) and refused.code == code
+        assert isinstance(place.records()[-1].event, ev.SessionDeleted)
+        assert isinstance(await outcome(replica.do(message, OTHER)), NotFound), "nor does it exist for others"
+
+
+@virtual
+async def test_a_command_that_the_memory_has_forgotten_is_found_in_the_journal() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        await replica.create()
+        first = update(place, "first")
+        answer = await replica.do(first)
+        for number in range(1_030):
+            await replica.do(update(place, str(number)))
+        assert await replica.do(first) == answer
+        await replica.runtime.passivate(KEY)
+        assert await replica.do(first) == answer
+        assert place.state().info.title == "1029"  # type: ignore[union-attr]
+
+
+# -- deletion ----------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_deleting_in_mid_answer_ends_everything() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        waiting = await replica.say("later", queue=True)
+        await reader.delta(answer.response_id, 3)
+        deleted = await replica.delete()
+        await advance(10.0)
+        assert deleted.offset == place.head().top == reader.records[-1].offset
+        assert [e.response.incomplete_details for e in place.terminals(answer.response_id)] == [
+            {"reason": "session_deleted"}
+        ]
+        assert len(place.terminals(waiting.response_id)) == 1
+        head = place.head()
+        assert head.deleted_at is not None and not head.open
+        assert replica.runtime.actor(KEY) is None
+        assert replica.engine.stats().running == 0 and replica.engine.place(KEY).tokens == 0
+        assert isinstance(await outcome(replica.say()), Gone)
+
+
+@virtual
+async def test_an_engine_that_fails_to_erase_does_not_bring_the_replica_down() -> None:
+    class Stubborn(SimulatedEngine):
+        async def release(self, key: object) -> None:
+            raise Unavailable("engine_unavailable", "not now")
+
+    async with Place() as place:
+        replica = await place.replica(engine=Stubborn(place.options))
+        await replica.create()
+        await replica.delete()
+        await settled()
+        other = await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("s2")))
+        assert other.session == "s2"
+
+
+@virtual
+async def test_an_engine_that_fails_to_warm_does_not_bring_the_replica_down() -> None:
+    class Cold(SimulatedEngine):
+        async def warm(self, key: object, prompt: object) -> None:
+            raise RuntimeError("a bug of the engine's")
+
+    async with Place() as place:
+        replica = await place.replica(engine=Cold(place.options))
+        await replica.create()
+        await replica.do(cm.SessionWarm(id=place.name(), session=SESSION))
+        await settled()
+        assert (await replica.say()).response_id is not None
+
+
+@virtual
+async def test_one_warming_at_a_time() -> None:
+    """A client that types fast does not pile work up in the engine."""
+
+    class Slow(SimulatedEngine):
+        warming = 0
+        most = 0
+
+        async def warm(self, key: object, prompt: object) -> None:
+            self.warming += 1
+            self.most = max(self.most, self.warming)
+            try:
+                await advance(1.0)
+            finally:
+                self.warming -= 1
+
+    async with Place() as place:
+        engine = Slow(place.options)
+        replica = await place.replica(engine=engine)
+        await replica.create()
+        for _ in range(10):
+            await replica.do(cm.SessionWarm(id=place.name(), session=SESSION))
+        await advance(5.0)
+        assert engine.most == 1
+        assert place.head().top == 1, "and nothing is journaled"
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_full_mailbox_sheds_and_every_command_gets_one_answer() -> None:
+    async with Place() as place:
+        replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(mailbox_commands=4)))
+        await replica.create()
+        replica.faults.slow("append", 0.1)
+        answers = await asyncio.gather(*(outcome(replica.do(update(place, str(n)))) for n in range(10)))
+        shed = [each for each in answers if isinstance(each, SessileError)]
+        assert {each.code for each in shed} == {"mailbox_full"} and all(each.retryable for each in shed)
+        done = [each for each in answers if isinstance(each, cm.Ok)]
+        assert len(done) + len(shed) == 10 and 4 <= len(done) <= 5
+        assert len(place.records()) == 1 + len(done)
+
+
+@virtual
+async def test_more_sessions_than_fit_in_memory_take_turns() -> None:
+    async with Place() as place:
+        replica = await place.replica(limits=RuntimeLimits(actors_max=3))
+        names = [SessionId(f"t{n}") for n in range(8)]
+        for name in names:
+            await replica.do(cm.SessionCreate(id=place.name(), session=name))
+            await settled()
+        assert len(replica.runtime.actors) == 3
+        replica.faults.slow("append", 0.01)
+        creates = [cm.SessionCreate(id=place.name(), session=SessionId(f"u{n}")) for n in range(6)]
+        answers = await asyncio.gather(*(outcome(replica.do(create)) for create in creates))
+        assert all(isinstance(each, cm.Ok) or (isinstance(each, Overloaded) and each.retryable) for each in answers)
+        assert any(isinstance(each, cm.Ok) for each in answers)
+        assert len(replica.runtime.actors) <= 3
+        for name in names:
+            await settled()
+            message = cm.MessageCreate(id=place.name(), session=name, content="hello", respond=False)
+            assert (await replica.do(message)).item_id is not None
+            assert len(replica.runtime.actors) <= 3
+
+
+@virtual
+async def test_when_every_session_in_memory_is_busy_new_ones_are_shed() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=RuntimeLimits(actors_max=1))
+        await replica.create()
+        answer = await replica.say()
+        refused = await outcome(replica.do(cm.SessionCreate(id=place.name(), session=SessionId("s2"))))
+        assert isinstance(refused, Overloaded) and refused.code == "overloaded"
+        await replica.cancel(answer.response_id)
+        await settled()
+        assert (await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("s2")))).session == "s2"
+
+
+@virtual
+async def test_commands_are_served_while_the_journal_is_slower_than_the_engine() -> None:
+    """An answer that always has something to say does not starve the commands of its session."""
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        replica.faults.slow("append", 0.08)
+        answer = await replica.say(max_output_tokens=2_000)
+        await reader.delta(answer.response_id, 3)
+        before = asyncio.get_running_loop().time()
+        await replica.do(update(place, "now"))
+        assert asyncio.get_running_loop().time() - before < 0.5
+        assert place.terminals(answer.response_id) == []
+        await replica.cancel(answer.response_id)
+
+
+@virtual
+async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
+    async with Place() as place:
+        replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
+        await replica.create()
+        refused = await outcome(replica.say("é" * 6))
+        assert isinstance(refused, BadInput) and refused.code == "content_too_large" and refused.status == 413
+        assert place.head().top == 1
+
+
+# -- what filters do -----------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_forbidden_message_touches_neither_log_nor_engine() -> None:
+    async with Place() as place:
+        replica = await place.replica(filters=KeywordFilterSet(input_phrases=["river"]))
+        await replica.create()
+        refused = await outcome(replica.say("where is the RIVER"))
+        assert isinstance(refused, BadInput) and refused.code == "content_filter"
+        assert place.head().top == 1 and replica.engine.stats().counters["prefilled_tokens"] == 0
+
+
+@virtual
+async def test_a_forbidden_phrase_never_reaches_the_log() -> None:
+    """The phrase is taken from the middle of what the engine would say."""
+    async with Place(SimulatedOptions(answer_tokens_mean=80)) as place:
+        replica = await place.replica("r0")
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("where is the river")
+        await reader.ended(answer.response_id)
+        whole = reader.text(answer.response_id)
+        await replica.delete()
+    phrase = whole[len(whole) // 2 :][:9]
+    async with Place(SimulatedOptions(answer_tokens_mean=80)) as place:
+        replica = await place.replica("r0", filters=KeywordFilterSet(output_phrases=[phrase]))
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("where is the river")
+        ended = await reader.ended(answer.response_id)
+        assert ended.response.incomplete_details == {"reason": "content_filter"}
+        assert reader.text(answer.response_id) == whole[: whole.lower().index(phrase.lower())]
+        state = place.state()
+        ledger = state.answers[answer.response_id]  # type: ignore[index]
+        tokens = len(ledger.tokens) // 4
+        follow_up = await replica.say("go on")
+        await reader.delta(follow_up.response_id)
+        assert tokens > 0
+        assert not any(phrase.lower() in str(record).lower() for record in place.records())
+
+
+class Redacting:
+    """A policy that replaces a phrase in every answer."""
+
+    def __init__(self, phrase: str, replacement: str) -> None:
+        self._phrase, self._replacement = phrase, replacement
+
+    def input_filters(self, principal: Principal) -> tuple[()]:
+        return ()
+
+    def holds_whole(self, principal: Principal) -> bool:
+        return False
+
+    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> tuple[Redactor]:
+        return (Redactor(self._phrase, self._replacement),)
+
+
+class Watched(SimulatedEngine):
+    """Notes how much room each run leaves in the window."""
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        super().__init__(options)
+        self.rooms: list[int] = []
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self.rooms.append(self.info.context_window - len(request.prompt) - request.max_tokens)
+        async for part in super().generate(request):
+            yield part
+
+
+SMALL = SimulatedOptions(answer_tokens_mean=0, context_window=160)
+
+
+async def answer_under(filters: FilterSet, engine: SimulatedEngine) -> ev.Terminal:
+    """The end of an answer under a policy; its ledger stands for its text."""
+    async with Place(SMALL) as place:
+        replica = await place.replica(filters=filters, engine=engine)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("where is the river")
+        ended = await reader.ended(answer.response_id)
+        ledger = place.state().answers[answer.response_id]  # type: ignore[index]
+        assert decode(unpack_tokens(ledger.tokens)) + ledger.tail == reader.text(answer.response_id)
+        return ended
+
+
+def text_in(ended: ev.Terminal) -> str:
+    return ended.response.output[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("replacement", ["[x]", "…and a great deal more than there was before it…"])
+@virtual
+async def test_a_redacted_answer_goes_on_from_its_replacement(replacement: str) -> None:
+    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
+    phrase, engine = untouched[40:45], Watched(SMALL)
+    text = text_in(await answer_under(Redacting(phrase, replacement), engine))
+    at = untouched.index(phrase)
+    assert text.startswith(untouched[:at] + replacement)
+    assert phrase not in text and len(text) > at + len(replacement)
+    assert len(engine.rooms) > 1 and min(engine.rooms) >= 0, "no run is asked for more than the window has room for"
+
+
+@virtual
+async def test_a_model_that_insists_on_what_is_redacted_is_ended() -> None:
+    """Nothing in its place: the same model says the same again, and not for ever."""
+    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
+    phrase = untouched[40:45]
+    ended = await answer_under(Redacting(phrase, ""), SimulatedEngine(SMALL))
+    assert ended.response.incomplete_details == {"reason": "content_filter"}
+    assert text_in(ended) == untouched[: untouched.index(phrase)]
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_parked_session_goes_on_where_it_was() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        first = await replica.say("where is the river")
+        await reader.ended(first.response_id)
+        epoch = place.head().epoch
+        await replica.runtime.passivate(KEY)
+        assert replica.runtime.actors == []
+        second = await replica.say("and the sea")
+        await reader.ended(second.response_id)
+        assert place.head().epoch == epoch
+        assert not [r for r in place.records() if isinstance(r.event, ev.SessionMigrated)]
+        loaded = place.store.load(KEY, place.now_ms())
+        assert loaded is not None and loaded.snapshot is not None, "a snapshot was left behind"
+
+
+@virtual
+async def test_a_command_that_meets_a_leaving_actor_waits_and_is_answered() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        await replica.create()
+        replica.faults.slow("append", 0.5)
+        leaving = asyncio.create_task(replica.runtime.passivate(KEY))
+        await settled()
+        answer = await replica.say(respond=False)
+        assert answer.item_id is not None
+        await leaving
+
+
+@virtual
+async def test_a_replica_that_closes_leaves_open_answers_for_the_next_one() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=60)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("where is the river")
+        await reader.delta(answer.response_id, 4)
+        await replica.close()
+        assert place.head().open and place.terminals(answer.response_id) == []
+        assert reader.records == place.records(), "all that is in the log was shown"
+        refused = await outcome(replica.say())
+        assert isinstance(refused, Unavailable) and refused.retryable
+        successor = await place.replica("r1")
+        later = place.read(successor)
+        await successor.runtime.recover(KEY)
+        ended = await later.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseCompleted)
+
+
+@virtual
+async def test_nothing_is_activated_behind_the_back_of_a_close() -> None:
+    """An activation that had looked into the journal when the close began does not come to life after it."""
+    async with Place() as place:
+        replica = await place.replica()
+        await replica.create()
+        await replica.runtime.passivate(KEY)
+        replica.faults.slow("head", 0.2)
+        waking = asyncio.create_task(outcome(replica.say()))
+        await advance(0.1)
+        await replica.close()
+        refused = await waking
+        assert isinstance(refused, Unavailable), refused
+        assert replica.runtime.actors == []
+
+
+@virtual
+async def test_many_that_come_at_once_wake_one_actor() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        await replica.create()
+        await replica.runtime.passivate(KEY)
+        fence = place.head().fence
+        replica.faults.slow("grant", 0.01)
+        answers = await asyncio.gather(*(replica.do(update(place, str(n))) for n in range(20)))
+        assert place.head().fence == fence + 1
+        assert [answer.offset for answer in answers] == list(range(2, 22))
+
+
+# -- access --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_what_one_may_not_see_does_not_exist() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        owner = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k1", user="owner")
+        await replica.do(cm.SessionCreate(id=place.name(), session=SESSION), owner)
+        for stage in ("warm", "cold"):
+            for who in (OTHER, Principal(tenant=TenantId("another"), key_id="k")):
+                refused = await outcome(replica.do(update(place, "mine"), who))
+                assert isinstance(refused, NotFound) and refused.code == "session_not_found", stage
+            await replica.runtime.passivate(KEY)
+        service = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k3", role="service")
+        assert (await replica.do(update(place, "ours"), service)).offset == 2
+
+
+@virtual
+async def test_an_unknown_session_is_not_made() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        assert isinstance(await outcome(replica.say()), NotFound)
+        assert place.store.head(KEY) is None
+
+
+# -- readers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["continue", "pause", "cancel"])
+@virtual
+async def test_when_nobody_reads(policy: str) -> None:
+    limits = RuntimeLimits(orphan_policy=policy, orphan_after_s=1.0)  # type: ignore[arg-type]
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        seen: list[ev.Record] = []
+        unwatch = replica.runtime.watch(KEY, lambda published: seen.extend(published.records))
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await advance(1.0)
+        unwatch()
+        await advance(0.9)
+        assert replica.engine.stats().running == 1, "not before its time"
+        await advance(0.2)
+        written = place.head().top
+        await advance(1.0)
+        if policy == "continue":
+            assert place.head().top > written
+            await advance(60.0)
+            assert len(place.terminals(answer.response_id)) == 1
+            return
+        assert place.head().top == written and replica.engine.stats().running == 0
+        if policy == "cancel":
+            (ended,) = place.terminals(answer.response_id)
+            assert ended.response.incomplete_details == {"reason": "orphaned"}
+            return
+        assert place.terminals(answer.response_id) == [] and place.head().open
+        reader = place.read(replica)
+        await reader.ended(answer.response_id)
+        assert text_of(place.records(), answer.response_id) == await undisturbed(limits)
+
+
+@virtual
+async def test_readers_that_come_back_at_the_same_moment_lose_nothing() -> None:
+    """Stop and start of one response in one step: the engine that runs afterwards is the new one."""
+    limits = RuntimeLimits()
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.delta(answer.response_id, 5)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        actor.readers_left(cancel=False)
+        actor.readers_back()
+        await settled()
+        stats = replica.engine.stats()
+        assert stats.running + stats.waiting == 1
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(limits)
+
+
+@virtual
+async def test_an_actor_that_was_sealed_goes_on_when_it_is_unsealed() -> None:
+    limits = RuntimeLimits()
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.delta(answer.response_id, 5)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.seal()
+        at_rest = place.head().top
+        late = asyncio.create_task(replica.do(update(place, "late")))
+        await advance(5.0)
+        assert place.head().top == at_rest and replica.engine.stats().running == 0 and not late.done()
+        actor.unseal()
+        await late
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(limits)
+
+
+async def undisturbed(limits: RuntimeLimits) -> str:
+    """The text of the same answer, read all the time."""
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica(limits=limits)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(max_output_tokens=400)
+        await reader.ended(answer.response_id)
+        return reader.text(answer.response_id)
+
+
+# -- failures of the engine ------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_engine_that_dies_fails_the_response_and_not_the_session() -> None:
+    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say()
+        await reader.delta(answer.response_id, 2)
+        replica.engine.crash(Unavailable("engine_unavailable", "The engine died."))
+        ended = await reader.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseFailed) and ended.response.error is not None
+        assert ended.response.error["code"] == "engine_unavailable"
+        assert ended.response.output[0].text == reader.text(answer.response_id)  # type: ignore[union-attr]
+        await replica.engine.start()
+        again = await replica.say("again", max_output_tokens=3)
+        assert isinstance(await reader.ended(again.response_id), ev.ResponseIncomplete)
+
+
+@virtual
+async def test_a_bug_in_the_engine_is_the_responses_failure() -> None:
+    class Broken(SimulatedEngine):
+        def draw(self, stream: object) -> int | None:
+            raise ZeroDivisionError
+
+        async def generate(self, request: GenerationRequest):  # type: ignore[no-untyped-def]
+            raise ZeroDivisionError
+            yield
+
+    async with Place() as place:
+        replica = await place.replica(engine=Broken(place.options))
+        reader = place.read(replica)
+        await replica.create()
+        with capture_logs() as logs:
+            answer = await replica.say()
+            ended = await reader.ended(answer.response_id)
+        assert ended.response.error is not None and ended.response.error["code"] == "engine_failed"
+        assert [each["event"] for each in logs if each["log_level"] == "error"] == ["engine_failed"], (
+            "and is told to us"
+        )
+
+
+@virtual
+async def test_a_bug_in_the_tokenizer_refuses_the_message_and_spares_the_session() -> None:
+    """Every accepted command gets an answer, and what runs beside it goes on."""
+
+    class Picky(SimulatedEngine):
+        pass
+
+    async with Place(SimulatedOptions(answer_tokens_mean=60)) as place:
+        engine = Picky(place.options)
+        replica = await place.replica(engine=engine)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say("one")
+        await reader.delta(answer.response_id)
+
+        async def broken(message: object) -> tuple[int, ...]:
+            raise ZeroDivisionError
+
+        engine.tokenizer.message = broken  # type: ignore[method-assign, assignment]
+        refused = await outcome(replica.say("two", queue=True))
+        assert isinstance(refused, SessileError) and refused.status == 500
+        assert isinstance(await reader.ended(answer.response_id), ev.ResponseCompleted)
+
+
+@virtual
+async def test_what_a_store_cannot_hold_is_refused_with_its_own_error() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        refused = await outcome(replica.create(model="a\0b"))
+        assert isinstance(refused, BadInput) and refused.code == "invalid_text"
+        assert (await replica.create()).offset == 1

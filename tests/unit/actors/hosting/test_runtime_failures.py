@@ -1,0 +1,718 @@
+"""One session while its journal fails, its replica dies or another one takes it: what is promised in DESIGN.md §7.
+
+The simulated engine's text is a function of the tokens before it, so an answer that was continued rightly is the answer
+of the run that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.hosting.runtime import Moved, RuntimeLimits
+from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from persistence.keys import MemoryKeyStore
+from sessions.actor.actor_context import ActorLimits
+from sessions.governance.retention import Retention, RetentionPeriods
+from sessions.machine.state import replay
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.journal_types import Loaded
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    SCOPES,
+    Epoch,
+    Principal,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+    unpack_tokens,
+)
+from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
+from tests.support.upkeep import upkeep
+from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
+
+QUESTION = "where is the river"
+OPTIONS = SimulatedOptions(answer_tokens_mean=60)
+IMPATIENT = RuntimeLimits(actor=ActorLimits(journal_patience_s=1.0))
+
+
+_UNDISTURBED: list[str] = []
+
+
+async def undisturbed() -> str:
+    """The answer to QUESTION when nothing happens."""
+    if not _UNDISTURBED:
+        async with Place(OPTIONS) as place:
+            replica = await place.replica()
+            reader = place.read(replica)
+            await replica.create()
+            answer = await replica.say(QUESTION)
+            await reader.ended(answer.response_id)
+            _UNDISTURBED.append(reader.text(answer.response_id))
+    return _UNDISTURBED[0]
+
+
+def filters(phrase: str) -> KeywordFilterSet:
+    return KeywordFilterSet(output_phrases=[phrase] if phrase else ())
+
+
+def message(place: Place, content: str = QUESTION, **more: object) -> cm.MessageCreate:
+    return cm.MessageCreate(id=place.name(), session=SESSION, content=content, **more)  # type: ignore[arg-type]
+
+
+async def insist(replica: Replica, command: cm.ActorCommand, principal: Principal = LOCAL_PRINCIPAL) -> cm.Ok:
+    """What a client does: the same command again for as long as it is told to."""
+    for _ in range(200):
+        answer = await outcome(replica.do(command, principal))
+        if isinstance(answer, cm.Ok):
+            return answer
+        assert isinstance(answer, SessileError) and answer.retryable, answer
+        await advance((answer.retry_after_ms or 100) / 1000)
+    raise AssertionError("never answered")
+
+
+def check_log(place: Place, response_id: str | None) -> None:
+    """What must be true of every log, however it came about."""
+    records = place.records()
+    assert [record.offset for record in records] == list(range(1, len(records) + 1))
+    events = [r.event for r in records if isinstance(r.event, ev.ResponseEvent) and r.event.response_id == response_id]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [isinstance(event, TERMINAL) for event in events] == [False] * (len(events) - 1) + [True]
+    answer = place.state().answers[response_id]  # type: ignore[index]
+    text = text_of(records, response_id)  # type: ignore[arg-type]
+    assert decode(unpack_tokens(answer.tokens)) + answer.tail == text, "the model remembers what was released"
+
+
+# -- the journal fails ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
+@pytest.mark.parametrize("number", [0, 1, 2, 5, 9])
+def test_an_append_that_fails_changes_nothing_for_anybody(fault: Fault, number: int) -> None:
+    """Whichever append it is and whether or not it stood: one effect, one answer, the same text."""
+
+    async def scenario() -> None:
+        async with Place(OPTIONS) as place:
+            replica = await place.replica()
+            reader = place.read(replica)
+            asked = message(place)
+            replica.faults.next("append", *[done] * number, fault)
+            create = cm.SessionCreate(id=place.name(), session=SESSION)
+            await insist(replica, create)
+            answer = await insist(replica, asked)
+            ended = await reader.ended(answer.response_id)
+            assert isinstance(ended, ev.ResponseCompleted)
+            assert reader.records == place.records(), "each record was shown once"
+            assert reader.text(answer.response_id) == await undisturbed()
+            assert await replica.do(asked) == answer
+            assert len(place.store.read_usage(TenantId("local"), UnixMs(0), 9)) == 1
+            check_log(place, answer.response_id)
+
+    run(scenario())
+
+
+async def done() -> None:
+    return
+
+
+@virtual
+async def test_a_command_without_records_whose_answer_was_lost_is_written_once() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.ended(answer.response_id)
+        replica.faults.next("append", "applied")
+        assert answer.response_id is not None
+        cancel = cm.ResponseCancel(id=place.name(), session=SESSION, response_id=answer.response_id)
+        first = await insist(replica, cancel)
+        assert first.noop and await replica.do(cancel) == first
+        top = place.head().top
+        await replica.say("again", respond=False)
+        assert place.head().top == top + 1
+
+
+@virtual
+async def test_while_the_journal_is_away_nothing_is_shown_and_commands_are_told() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        replica.faults.away("append", "head")
+        shown = len(reader.records)
+        updates = [cm.SessionUpdate(id=place.name(), session=SESSION, title="x") for _ in range(4)]
+        waiting = [asyncio.create_task(outcome(replica.do(update))) for update in updates[1:]]
+        await advance(5.0)
+        late = await outcome(replica.do(updates[0]))
+        for told in (*[await task for task in waiting], late):
+            assert isinstance(told, Unavailable) and told.code == "journal_unavailable" and told.retryable
+        assert len(reader.records) == shown == len(place.records())
+        replica.faults.back()
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed()
+        assert reader.records == place.records()
+
+
+@virtual
+async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica(limits=IMPATIENT)
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        replica.faults.away("append", "head")
+        await until(lambda: replica.runtime.actor(KEY) is None)
+        assert replica.engine.stats().running == 0, "and its engine stopped"
+        shown = len(reader.records)
+        replica.faults.back()
+        await replica.runtime.recover(KEY)
+        await reader.ended(answer.response_id)
+        assert [record.offset for record in reader.records[shown - 1 : shown + 1]] == [shown, shown + 1]
+        assert reader.text(answer.response_id) == await undisturbed()
+        check_log(place, answer.response_id)
+
+
+# -- another owner -------------------------------------------------------------------------------------------------
+
+
+def grant_to_another(place: Place) -> None:
+    """Takes the session away in the journal, as a replica would that holds ours for dead."""
+    place.store.grant(KEY, place.head().fence, "r9/id", Epoch("unused"), place.now_ms())
+
+
+@virtual
+async def test_who_is_fenced_in_mid_answer_shows_nothing_more() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        grant_to_another(place)
+        shown, top = len(reader.records), place.head().top
+        await advance(5.0)
+        assert (len(reader.records), place.head().top) == (shown, top)
+        assert replica.runtime.actor(KEY) is None
+        assert replica.engine.stats().running == 0
+        assert place.terminals(answer.response_id) == []
+
+
+@virtual
+async def test_a_command_that_meets_the_fence_is_carried_out_by_the_next_activation() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        grant_to_another(place)
+        answer = await replica.say("hello", respond=False)
+        assert [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)] == [answer.item_id]
+
+
+@virtual
+async def test_a_zombie_shows_nothing_though_its_append_was_under_way() -> None:
+    """It stands still over its lease; another replica finishes the answer; then its append arrives."""
+    async with Place(OPTIONS) as place:
+        zombie = await place.replica("r1")
+        old = place.read(zombie)
+        await zombie.create()
+        answer = await zombie.say(QUESTION)
+        await old.delta(answer.response_id, 3)
+        wakes = asyncio.get_running_loop().create_future()
+        zombie.faults.next("append", lambda: wakes)
+        zombie.faults.away("announce")
+        heir = await place.replica("r2")
+        new = place.read(heir)
+        await advance(7.0)  # the lease is over
+        await heir.runtime.recover(KEY)
+        await new.ended(answer.response_id)
+        shown = len(old.records)
+        wakes.set_result(None)
+        await advance(1.0)
+        assert len(old.records) == shown
+        assert zombie.runtime.actor(KEY) is None
+        assert text_of(place.records(), answer.response_id) == await undisturbed()
+        assert old.records == place.records()[:shown], "what the zombie had shown is what stands"
+        check_log(place, answer.response_id)
+
+
+@virtual
+async def test_a_journal_that_was_restored_from_a_backup_is_another_continuity() -> None:
+    """Whoever held a session there goes on with nothing; its log begins a new epoch where the backup ends."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        first = await replica.say("hello", respond=False)
+        backup = place.store.backup()
+        await replica.say("lost", respond=False)
+        epoch = place.head().epoch
+        place.store.restore(backup)
+        again = await insist(replica, message(place, "after", respond=False))
+        assert place.head().epoch != epoch
+        created = [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)]
+        assert created == [first.item_id, again.item_id]
+
+
+# -- the replica dies ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(8))
+def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) -> None:
+    """Before the write or right after it, when nobody has heard of it: the client repeats what was not answered, the
+    next replica continues the same response, and the reader has the text of the unfailed run."""
+
+    async def scenario() -> None:
+        async with Place(OPTIONS) as place:
+            first = await place.replica("r1")
+            old = place.read(first)
+
+            async def die() -> None:
+                if afterwards:
+                    first.faults.afterwards("append", first.crash)
+                else:
+                    first.crash()
+
+            first.faults.next("append", *[done] * number, die)
+            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
+            before: list[cm.Ok] = []
+
+            async def client() -> None:
+                before.append(await first.do(create))
+                before.append(await first.do(asked))
+
+            talking = asyncio.create_task(client())
+            await until(lambda: first.crashed)
+            await advance(7.0)  # its lease is over
+            talking.cancel()
+            heir = await place.replica("r2")
+            new = place.read(heir)
+            after = [await insist(heir, create), await insist(heir, asked)]
+            for early, late in zip(before, after, strict=False):
+                assert (early.item_id, early.response_id, early.offset) == (late.item_id, late.response_id, late.offset)
+            response_id = after[1].response_id
+            if place.terminals(response_id) == []:
+                await new.ended(response_id)
+            check_log(place, response_id)
+            assert text_of(place.records(), response_id) == await undisturbed()
+            assert old.records == place.records()[: len(old.records)], "delivered tokens never change"
+            (row,) = place.store.read_usage(TenantId("local"), UnixMs(0), 9)
+            assert row.principal == LOCAL_PRINCIPAL
+            whole = len(list(await heir.engine.tokenizer.text(await undisturbed())))
+            assert row.usage.output_tokens <= whole + 8, "what was made twice is not billed twice"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("number", range(1, 14, 2))
+def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) -> None:
+    """The phrase begins before the crash and would end behind it: what is held back is in nobody's memory."""
+
+    async def scenario() -> None:
+        whole = await undisturbed()
+        phrase = whole[len(whole) // 2 :][:14]
+        async with Place(OPTIONS) as place:
+            first = await place.replica("r1", filters=filters(phrase))
+
+            async def die() -> None:
+                first.crash()
+
+            first.faults.next("append", *[done] * number, die)
+            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
+
+            async def client() -> None:
+                await first.do(create)
+                await first.do(asked)
+
+            talking = asyncio.create_task(client())
+            await until(lambda: first.crashed or bool(place.records() and not place.head().open and number > 2))
+            first.crash()
+            await advance(7.0)
+            talking.cancel()
+            heir = await place.replica("r2", filters=filters(phrase))
+            new = place.read(heir)
+            await insist(heir, create)
+            answer = await insist(heir, asked)
+            if place.terminals(answer.response_id) == []:
+                await new.ended(answer.response_id)
+            check_log(place, answer.response_id)
+            assert text_of(place.records(), answer.response_id) == whole[: whole.lower().index(phrase.lower())]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("number", range(2, 30, 3))
+def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> None:
+    """Stop strings that never come, but begin inside many words: at most moments the release ends inside a token."""
+
+    async def scenario() -> None:
+        whole = await undisturbed()
+        stops = tuple(whole[at : at + 3] + "#" for at in range(2, 90, 6))
+        async with Place(OPTIONS) as place:
+            first = await place.replica("r1")
+            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place, stop=stops)
+
+            async def die() -> None:
+                first.crash()
+
+            first.faults.next("append", *[done] * number, die)
+
+            async def client() -> None:
+                await first.do(create)
+                await first.do(asked)
+
+            talking = asyncio.create_task(client())
+            await until(lambda: first.crashed)
+            await advance(7.0)
+            talking.cancel()
+            heir = await place.replica("r2")
+            new = place.read(heir)
+            answer = await insist(heir, asked)
+            await new.ended(answer.response_id)
+            check_log(place, answer.response_id)
+
+    run(scenario())
+
+
+async def replaced(place: Place) -> tuple[Replica, Replica, cm.Ok]:
+    """An owner that nobody told of its end, its successor, and what was asked of that one."""
+    old = await place.replica("r1")
+    await old.create()
+    new = await place.replica("r2")
+    await new.runtime.recover(KEY, instead_of=old.runtime.ownership.owner(KEY))
+    reader = place.read(new)
+    asked = await new.say(QUESTION)
+    await reader.ended(asked.response_id)
+    return old, new, asked
+
+
+@virtual
+async def test_an_owner_that_was_replaced_refuses_nothing_by_what_it_remembers() -> None:
+    """Refusals are written nowhere, so no fence speaks for them: an old owner that nobody told must ask."""
+    async with Place(OPTIONS) as place:
+        old, _, asked = await replaced(place)
+        assert old.runtime.ownership.certain(KEY), "nothing has told it"
+        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=asked.item_id, content="and the sea")  # type: ignore[arg-type]
+        assert isinstance(await outcome(old.do(edit)), Moved)
+        assert old.runtime.actor(KEY) is None
+
+
+@virtual
+async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss() -> None:
+    async with Place(OPTIONS) as place:
+        old, new, _ = await replaced(place)
+        lost = old.runtime.ownership.owner(KEY)
+        source = new.runtime.actor(KEY)
+        holder = new.runtime.ownership.owner(KEY)
+        assert source is not None and holder is not None
+        await source.seal()
+        owner = await old.runtime.adopt(KEY, holder)
+        taken = old.runtime.actor(KEY)
+        assert owner != lost and taken is not None
+        assert (taken.fence, taken.top) == (source.fence + 1, source.top)
+
+
+@virtual
+async def test_who_has_sealed_for_another_leaves_without_writing() -> None:
+    """The target was told where the log ends: whatever makes the source leave, nothing comes behind that."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.ended(answer.response_id)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.seal()
+        appends = replica.faults.calls.count("append")
+        await replica.runtime.passivate(KEY)
+        assert replica.runtime.actor(KEY) is None
+        assert replica.faults.calls.count("append") == appends
+
+
+def loaded_now(place: Place) -> Loaded:
+    loaded = place.store.load(KEY, UnixMs(0))
+    assert loaded is not None
+    return loaded
+
+
+@virtual
+async def test_who_takes_over_after_a_hand_off_in_mid_answer_has_little_to_read() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 8)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None and loaded_now(place).snapshot is None
+        actor.leaves_soon()
+        await reader.delta(answer.response_id, 10)
+        loaded = loaded_now(place)
+        assert loaded.snapshot is not None and len(loaded.records) <= 2
+        assert replay(loaded) == place.state()
+        await reader.ended(answer.response_id)
+        assert loaded_now(place).snapshot == loaded.snapshot, "one is enough"
+
+
+@pytest.mark.parametrize("call", ["claim", "grant", "load"])
+@pytest.mark.parametrize("cold", [False, True], ids=["open", "parked"])
+def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> None:
+    async def scenario() -> None:
+        async with Place(OPTIONS) as place:
+            first = await place.replica("r1")
+            reader = place.read(first)
+            await first.create()
+            answer = await first.say(QUESTION)
+            if cold:
+                await reader.ended(answer.response_id)
+            else:
+                await reader.delta(answer.response_id, 3)
+            await first.close()
+            second = await place.replica("r2")
+
+            async def die() -> None:
+                second.crash()
+
+            second.faults.next(call, die)
+            waking = asyncio.create_task(outcome(second.say("and then", queue=True)))
+            await until(lambda: second.crashed)
+            await advance(7.0)
+            waking.cancel()
+            third = await place.replica("r3")
+            later = place.read(third)
+            follow_up = await insist(third, message(place, "and the sea", queue=True))
+            await later.ended(follow_up.response_id)
+            check_log(place, answer.response_id)
+            assert text_of(place.records(), answer.response_id) == await undisturbed()
+
+    run(scenario())
+
+
+@virtual
+async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
+    """Each dies before it has said anything; the third activation gives the response up, and the session lives."""
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r0")
+        await first.create()
+        asked = await first.say(QUESTION)
+        first.crash()
+        for number in range(1, 4):
+            await advance(7.0)
+            replica = await place.replica(f"r{number}")
+            await replica.runtime.recover(KEY)
+            await settled()
+            if number < 3:
+                replica.crash()
+        (ended,) = place.terminals(asked.response_id)
+        assert isinstance(ended, ev.ResponseFailed) and ended.response.error is not None
+        assert ended.response.error["code"] == "quarantined"
+        reader = place.read(replica)
+        again = await replica.say("are you well")
+        assert isinstance(await reader.ended(again.response_id), ev.ResponseCompleted)
+
+
+# -- upkeep --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_turn_without_readers_is_finished_by_whoever_lives() -> None:
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        reader = place.read(first)
+        await first.create()
+        answer = await first.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        heir = await place.replica("r2")
+        sweeps = upkeep(heir)
+        assert await sweeps.recover() == 0, "its owner lives"
+        first.crash()
+        assert await sweeps.recover() == 0, "nobody knows yet that it does not"
+        await advance(7.0)
+        assert await sweeps.recover() == 1
+        await until(lambda: bool(place.terminals(answer.response_id)))
+        check_log(place, answer.response_id)
+        assert text_of(place.records(), answer.response_id) == await undisturbed()
+
+
+@virtual
+async def test_an_owner_that_was_replaced_finds_out_by_itself() -> None:
+    """Nobody tells it and nobody asks it for anything: a session that waits for a tool would stay for minutes."""
+    async with Place(OPTIONS) as place:
+        old, new, _ = await replaced(place)
+        sweeping = asyncio.create_task(upkeep(old, reclaim_every_s=20.0).run())
+        await advance(19.0)
+        assert old.runtime.actor(KEY) is not None
+        await advance(7.0)
+        assert old.runtime.actor(KEY) is None and new.runtime.actor(KEY) is not None
+        sweeping.cancel()
+
+
+@virtual
+async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recovery() -> None:
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        names = [SessionId("a"), SessionId("b"), SessionId("c")]
+        for name in names:
+            await first.do(cm.SessionCreate(id=place.name(), session=name))
+            await first.do(cm.MessageCreate(id=place.name(), session=name, content=QUESTION))
+        first.crash()
+        await advance(7.0)
+        damaged = place.store._logs[SessionKey(TenantId("local"), names[0])]
+        del damaged.records[2]
+        heir = await place.replica("r2")
+        await upkeep(heir).recover()
+        keys = [SessionKey(TenantId("local"), name) for name in names[1:]]
+        await until(lambda: not any(place.head(key).open for key in keys))
+        assert place.head(SessionKey(TenantId("local"), names[0])).open
+
+
+@virtual
+async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica(limits=RuntimeLimits(idle_s=10.0))
+        other = SessionKey(TenantId("local"), SessionId("zz"))
+        for name in (SESSION, other.session):
+            await replica.do(cm.SessionCreate(id=place.name(), session=name))
+        sweeps = upkeep(replica)
+        assert await sweeps.passivate_idle() == 0
+        await advance(11.0)
+        replica.faults.slow("append", 0.2)  # the first snapshot takes a while, and meanwhile the second is asked
+        sweeping = asyncio.create_task(sweeps.passivate_idle())
+        await settled()
+        leaving = [
+            key for key in (KEY, other) if (actor := replica.runtime.actor(key)) and actor.phase.value == "sealed"
+        ]
+        (stays,) = [key for key in (KEY, other) if key not in leaving]
+        reader = place.read(replica, stays)
+        answer = await replica.do(cm.MessageCreate(id=place.name(), session=stays.session, content=QUESTION))
+        assert await sweeping == 1
+        await reader.ended(answer.response_id)
+        assert not [r for r in place.records(stays) if isinstance(r.event, ev.SessionMigrated)]
+
+
+@virtual
+async def test_what_was_deleted_is_purged_in_time() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        await replica.delete()
+        keys = MemoryKeyStore()
+        data_key = await keys.current(KEY)
+        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
+        await advance(99.0)
+        assert await sweeps.purge() == 0 and await keys.find(KEY, data_key.id) == data_key
+        await advance(2.0)
+        assert await sweeps.purge() == 1
+        assert await keys.find(KEY, data_key.id) is None, "copies of what it encrypted are unreadable now"
+        assert place.store.head(KEY) is None
+        refused = await outcome(replica.say())
+        assert isinstance(refused, SessileError) and refused.code == "session_not_found"
+
+
+@virtual
+async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -> None:
+    class Sticky(MemoryKeyStore):
+        fails = 1
+
+        async def destroy(self, key: SessionKey) -> None:
+            if self.fails:
+                self.fails -= 1
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            await super().destroy(key)
+
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        await replica.delete()
+        keys = Sticky()
+        data_key = await keys.current(KEY)
+        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
+        await advance(101.0)
+        assert await sweeps.purge() == 0
+        assert place.store.head(KEY) is not None, "its rows say that there is a key to destroy"
+        assert await sweeps.purge() == 1
+        assert await keys.find(KEY, data_key.id) is None and place.store.head(KEY) is None
+
+
+DELETED = [SessionKey(TenantId(tenant), SessionId("s1")) for tenant in ("acme", "beta")]
+
+
+async def two_deleted(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
+    """A session of each of two tenants, both deleted long ago, and their keys."""
+    for key in DELETED:
+        who = Principal(tenant=key.tenant, key_id="k", scopes=SCOPES)
+        await replica.do(cm.SessionCreate(id=place.name(), session=key.session), who)
+        await replica.do(cm.SessionDelete(id=place.name(), session=key.session), who)
+        await keys.current(key)
+    await advance(10.0)
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
+@pytest.mark.parametrize("number", [0, 1])
+@virtual
+async def test_no_key_outlives_the_rows_of_its_session(number: int, fault: Fault) -> None:
+    """The journal fails at a purge, of the first tenant or of the second, and the replica is started anew."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        keys = MemoryKeyStore()
+        await two_deleted(place, replica, keys)
+        kept = RetentionPeriods(deleted_days=0.0)
+        retention = Retention(default=kept, tenants={"acme": kept})
+        replica.faults.next("purge", *[done] * number, fault)
+        assert isinstance(await outcome(upkeep(replica, keys, retention=retention).purge()), Unavailable)
+        left = [key for key in DELETED if place.store.head(key) is None and key in keys._keys]
+        assert left == [], "nobody would ever look for these keys again"
+        await upkeep(replica, keys, retention=retention).purge()
+        assert not any(place.store.head(key) for key in DELETED) and not keys._keys
+
+
+@virtual
+async def test_a_purge_that_is_cut_short_behind_a_key_goes_on_at_the_next() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        keys = MemoryKeyStore()
+        await two_deleted(place, replica, keys)
+        stuck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        replica.faults.next("purge", lambda: stuck)
+        purging = asyncio.create_task(upkeep(replica, keys, deleted_days=0.0).purge())
+        await settled()
+        assert not keys._keys and all(place.store.head(key) for key in DELETED), "between the keys and the rows"
+        purging.cancel()
+        await asyncio.wait([purging])
+        assert await upkeep(replica, keys, deleted_days=0.0).purge() == 2
+        assert not any(place.store.head(key) for key in DELETED)
+        purged = [b'"session.purged"' in row.body for rows in place.store.audit_rows.values() for row in rows]
+        assert sum(purged) == 2, "each is written down once"
+
+
+# -- an engine that does not let go ----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_actor_leaves_though_its_engine_does_not_let_go() -> None:
+    class Clinging(SimulatedEngine):
+        async def generate(self, request):  # type: ignore[no-untyped-def]
+            try:
+                async for part in super().generate(request):
+                    yield part
+            finally:
+                await asyncio.shield(asyncio.get_running_loop().create_future())
+
+    async with Place(OPTIONS) as place:
+        replica = await place.replica(engine=Clinging(OPTIONS))
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        leaving = asyncio.create_task(replica.runtime.passivate(KEY))
+        await advance(60.0)
+        assert leaving.done() and replica.runtime.actor(KEY) is None
+        replica.crash()  # a clean close would wait for the engine

@@ -1,0 +1,343 @@
+"""Erasing an end user: everything goes, whatever dies at whichever step, and nobody else loses anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.maintenance.erasure import Eraser
+from persistence.audit import audit_of
+from persistence.end_users import end_users_of
+from persistence.keys import MemoryKeyStore
+from persistence.usage import usage_of
+from sessions.billing.metering import UsageQuery
+from sessions.governance.audit_verify import verify
+from sessions.governance.end_user_data import Erasure, export_user_data
+from sessions.model import commands as cm
+from sessions.model.audit import Audited, public
+from sessions.model.errors import Unavailable
+from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
+from tests.support.replicas import Place, Replica
+from tests.support.virtual_time import virtual
+
+LOCAL = TenantId("local")
+MARY = Principal(tenant=LOCAL, key_id="mary", user="mary")
+BEN = Principal(tenant=LOCAL, key_id="app", user="ben")
+OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("open", "ended", "gone", "others"))
+BEGINNINGS = SessionKey(LOCAL, OPENINGS)
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Stumbling:
+    """Dies at one call among all that are made of everything that it stands before: before the call, or behind it."""
+
+    def __init__(self, at: int, *, done: bool) -> None:
+        self.at = at
+        self.done = done
+        self.calls = 0
+
+    def before(self, inner: Any) -> Any:
+        stumbling = self
+
+        class Proxy:
+            def __getattr__(self, name: str) -> Any:
+                found = getattr(inner, name)
+                return stumbling.wrapped(found) if callable(found) else found
+
+        return Proxy()
+
+    def wrapped(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def stumble(*values: Any, **named: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.at and not self.done:
+                raise Crash
+            result = await call(*values, **named)
+            if self.calls == self.at:
+                raise Crash
+            return result
+
+        return stumble
+
+
+def an_eraser(replica: Replica, keys: MemoryKeyStore, stumbling: Stumbling | None = None) -> Eraser:
+    def before(inner: Any) -> Any:
+        return inner if stumbling is None else stumbling.before(inner)
+
+    return Eraser(
+        before(replica.runtime),
+        personal=before(end_users_of(replica.journal)),
+        journal=before(replica.journal),
+        directory=before(replica.directory),
+        engine=before(replica.engine),
+        keys=before(keys),
+        now_ms=replica.place.now_ms,
+    )
+
+
+async def populated(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
+    """Mary has a session with an open answer, one that has ended, one that is deleted; Ben has one."""
+    for key, who in ((ENDED, MARY), (GONE, MARY), (OTHERS, BEN), (OPEN, MARY)):
+        await replica.do(cm.SessionCreate(id=place.name(), session=key.session), who)
+        reader = place.read(replica, key)
+        said = await replica.do(cm.MessageCreate(id=place.name(), session=key.session, content="my secret"), who)
+        await (reader.delta(said.response_id, 3) if key == OPEN else reader.ended(said.response_id))
+        await keys.current(key)
+    await replica.engine.warm(BEGINNINGS, [1, 2, 3])  # instructions that several sessions had
+    await keys.current(BEGINNINGS)
+    await replica.do(cm.SessionDelete(id=place.name(), session=GONE.session), MARY)
+    assert place.head(OPEN).open and not place.head(ENDED).open
+
+
+async def request_erasure(place: Place, replica: Replica, user: str = "mary") -> Erasure:
+    at = place.now_ms()
+    row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user=user)
+    erasure = Erasure(tenant=LOCAL, user=user, asked_at=at, asked_by="boss")
+    return await end_users_of(replica.journal).request_erasure(erasure, row)
+
+
+async def check_erased(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
+    for key in (OPEN, ENDED, GONE, BEGINNINGS):
+        assert place.store.head(key) is None and replica.engine.place(key).tokens == 0
+        assert keys._keys.get(key) is None, "its key is destroyed"
+    assert place.store.head(OTHERS) is not None and keys._keys.get(OTHERS) is not None
+    assert replica.engine.place(OTHERS).tokens > 0
+    rows = await usage_of(replica.journal).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
+    assert len(rows) == 4, "bills outlive people"
+    assert sorted(str(each.row.principal.user) for each in rows) == ["None", "None", "None", "ben"]
+    assert "mary" not in repr(place.store.usage_rows) and "mary" not in repr(place.store.erasures)
+    log = audit_of(replica.journal)
+    told = [public(row) for row in await log.rows(LOCAL, after=0, limit=99)]
+    actions = [row["action"] for row in told]
+    assert actions.count("user.erased") == 1 and actions.count("session.purged") == 3
+    assert actions.count("session.deleted") == 3 and "mary" not in str(told)
+    assert (await verify(log, LOCAL)).intact
+    done = await end_users_of(replica.journal).find(LOCAL, "mary")
+    assert done is not None and done.done_at is not None
+
+
+@virtual
+async def test_everything_of_a_user_goes_at_once_and_nothing_of_another() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        await request_erasure(place, replica)
+        eraser = an_eraser(replica, keys)
+        assert await eraser.sweep() == 1
+        await check_erased(place, replica, keys)
+        assert await eraser.sweep() == 0, "an erasure that is done is not done again"
+
+
+def steps_of_an_erasure() -> int:
+    """How many calls a whole one makes of everything around it."""
+    counted: list[int] = []
+
+    @virtual
+    async def count() -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeyStore()
+            await populated(place, replica, keys)
+            await request_erasure(place, replica)
+            stumbling = Stumbling(0, done=False)
+            await an_eraser(replica, keys, stumbling).sweep()
+            counted.append(stumbling.calls)
+
+    count()
+    return counted[0]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
+def test_a_crash_at_any_step_is_made_up_for(done: bool) -> None:
+    steps = steps_of_an_erasure()
+    assert steps >= 12
+
+    @virtual
+    async def crash_at(step: int) -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeyStore()
+            await populated(place, replica, keys)
+            await request_erasure(place, replica)
+            with pytest.raises(Crash):
+                await an_eraser(replica, keys, Stumbling(step, done=done)).sweep()
+            ended = await an_eraser(replica, keys).sweep()
+            assert ended == (0 if done and step == steps else 1)
+            await check_erased(place, replica, keys)
+
+    for step in range(1, steps + 1):
+        crash_at(step)
+
+
+@virtual
+async def test_every_live_replica_does_its_part() -> None:
+    """One owns a session of hers and the other has the rest: neither finishes before both have let go of the KV."""
+    async with Place() as place:
+        one, keys = await place.replica("r1"), MemoryKeyStore()
+        await populated(place, one, keys)
+        two = await place.replica("r2")
+        theirs = SessionKey(LOCAL, SessionId("theirs"))
+        await two.do(cm.SessionCreate(id=place.name(), session=theirs.session), MARY)
+        await request_erasure(place, one)
+        here, there = an_eraser(one, keys), an_eraser(two, keys)
+        assert await here.sweep() == 0 and place.store.head(theirs) is not None
+        assert place.head(theirs).deleted_at is None, "it is the other's to delete"
+        assert await there.sweep() == 0 and await here.sweep() == 1
+        assert place.store.head(theirs) is None
+        await check_erased_of_two(place, one, keys)
+
+
+@virtual
+async def test_the_engine_lets_go_of_a_session_once_while_others_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Place() as place:
+        one, keys = await place.replica("r1"), MemoryKeyStore()
+        await populated(place, one, keys)
+        await place.replica("r2")
+        await request_erasure(place, one)
+        asked: list[SessionKey] = []
+        release = one.engine.release
+
+        async def released(key: SessionKey) -> None:
+            asked.append(key)
+            await release(key)
+
+        monkeypatch.setattr(one.engine, "release", released)
+        here = an_eraser(one, keys)
+        assert await here.sweep() == 0
+        once = list(asked)
+        assert [await here.sweep() for _ in range(5)] == [0] * 5
+        assert asked == once and {OPEN, ENDED, GONE} <= set(asked)
+        assert all(one.engine.place(key).tokens == 0 for key in (OPEN, ENDED, GONE))
+
+
+@pytest.mark.parametrize("failure", [AssertionError("the log ends early"), Unavailable("store_away", "away")], ids=repr)
+@pytest.mark.parametrize("part", ["execute", "release", "destroy"])
+def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str, failure: Exception) -> None:
+    """One of Mary's cannot be erased for now: the rest of hers and all of Ben's go on, and she is not called erased."""
+
+    @virtual
+    async def run() -> None:
+        async with Place() as place:
+            replica, keys = await place.replica(), MemoryKeyStore()
+            await populated(place, replica, keys)
+            for user in ("mary", "ben"):
+                await request_erasure(place, replica, user)
+            with pytest.MonkeyPatch.context() as patch:
+                done = failing(patch, replica, keys, part, failure)
+                assert await an_eraser(replica, keys).sweep() == 1
+                assert done, "others of hers were seen to after the one that failed"
+            assert place.store.head(OTHERS) is None and place.store.head(OPEN) is not None
+            mary = await end_users_of(replica.journal).find(LOCAL, "mary")
+            assert mary is not None and mary.done_at is None
+            assert await an_eraser(replica, keys).sweep() == 1
+            assert all(place.store.head(key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
+
+    run()
+
+
+def failing(
+    patch: pytest.MonkeyPatch, replica: Replica, keys: MemoryKeyStore, part: str, failure: Exception
+) -> list[SessionKey]:
+    """The first of Mary's that is asked for fails from now on. What was done for her others comes into the list."""
+    owner: Any = {"execute": replica.runtime, "release": replica.engine, "destroy": keys}[part]
+    call, bad, done = getattr(owner, part), list[SessionKey](), list[SessionKey]()
+
+    async def asked(*values: Any) -> Any:
+        key = SessionKey(LOCAL, values[1].session) if part == "execute" else values[0]
+        if key != OTHERS:
+            if key in bad or not bad:
+                bad.append(key)
+                raise failure
+            done.append(key)
+        return await call(*values)
+
+    patch.setattr(owner, part, asked)
+    return done
+
+
+@virtual
+async def test_what_was_deleted_while_the_others_were_purged_is_let_go_of_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        await request_erasure(place, replica)
+        later = SessionKey(LOCAL, SessionId("later"))
+        purge, destroy, calls = replica.journal.purge, keys.destroy, list[str]()
+
+        async def purged(*values: Any, **named: Any) -> Any:
+            if not calls:
+                calls.append("purge")
+                await replica.do(cm.SessionCreate(id=place.name(), session=later.session), MARY)
+                await keys.current(later)
+                await replica.do(cm.SessionDelete(id=place.name(), session=later.session), MARY)
+            return await purge(*values, **named)
+
+        async def destroyed(key: SessionKey) -> None:
+            if key == later and "destroy" not in calls:
+                calls.append("destroy")
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            await destroy(key)
+
+        monkeypatch.setattr(replica.journal, "purge", purged)
+        monkeypatch.setattr(keys, "destroy", destroyed)
+        eraser = an_eraser(replica, keys)
+        assert await eraser.sweep() == 0 and keys._keys.get(later) is not None
+        assert place.store.head(later) is not None, "its rows say that there is a key to destroy"
+        assert await eraser.sweep() == 1
+        assert keys._keys.get(later) is None and place.store.head(later) is None
+
+
+async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
+    for key in (OPEN, ENDED, GONE):
+        assert place.store.head(key) is None and keys._keys.get(key) is None
+    assert place.store.head(OTHERS) is not None
+
+
+@virtual
+async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        first = await request_erasure(place, replica)
+        assert await request_erasure(place, replica) == first
+        await an_eraser(replica, keys).sweep()
+        await replica.do(cm.SessionCreate(id=place.name(), session="new"), MARY)
+        assert await an_eraser(replica, keys).sweep() == 0
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
+        again = await request_erasure(place, replica)
+        assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
+        assert await an_eraser(replica, keys).sweep() == 1
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None
+
+
+@virtual
+async def test_an_export_is_everything_of_one_user_and_says_that_it_is_whole() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        lines = [
+            line
+            async for line in export_user_data(
+                LOCAL,
+                "mary",
+                personal=end_users_of(replica.journal),
+                journal=replica.journal,
+                usage=usage_of(replica.journal),
+                audit=audit_of(replica.journal),
+                at=place.now_ms(),
+            )
+        ]
+        kinds = [line["object"] for line in lines]
+        assert kinds[0] == "user.export" and kinds[-1] == "user.exported"
+        assert {line["id"] for line in lines if line["object"] == "session"} == {"open", "ended", "gone"}
+        texts = [line["item"].text for line in lines if line["object"] == "item" and line["item"].role == "user"]
+        assert texts == ["my secret"] * 3
+        assert lines[-1]["sessions"] == 3 and lines[-1]["items"] == kinds.count("item") >= 5
+        assert lines[-1]["responses"] == kinds.count("usage.response") == 2, "of the open one there is no bill yet"
+        assert [line["action"] for line in lines if line["object"] == "audit.row"] == ["session.deleted"]

@@ -1,0 +1,59 @@
+"""The audit log is trimmed by the same sweeps that purge sessions, as long as each tenant's retention says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from actors.maintenance.sweeps import SweepLimits, Sweeps
+from persistence.audit import audit_of
+from sessions.governance.audit_verify import verify
+from sessions.governance.retention import Retention, RetentionPeriods
+from sessions.model.audit import INSTALLATION, Audited
+from sessions.model.types import TenantId
+from tests.support.replicas import Place
+from tests.support.virtual_time import advance, virtual
+
+ACME, BETA, GAMMA = TenantId("acme"), TenantId("beta"), TenantId("gamma")
+HOUR_S, DAY_S = 3600.0, 86_400.0
+SAID = Retention(
+    default=RetentionPeriods(audit_days=3), tenants={"acme": RetentionPeriods(audit_days=1), "beta": RetentionPeriods()}
+)
+
+
+@virtual
+async def test_the_periodic_purge_trims_each_chain_as_its_retention_says() -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        audit = audit_of(replica.journal)
+        sweeps = Sweeps(
+            replica.runtime,
+            journal=replica.journal,
+            directory=replica.directory,
+            engine=replica.engine,
+            limits=SweepLimits(sweep_s=HOUR_S / 2, purge_every_s=HOUR_S),
+            now_ms=place.now_ms,
+            retention=lambda: SAID,
+            audit=audit,
+        )
+        chains = (INSTALLATION, ACME, BETA, GAMMA)
+        for chain in chains:
+            await audit.record(chain, [Audited(action="policy.loaded", at=place.now_ms()) for _ in range(3)])
+
+        async def trimmed() -> dict[str, int]:
+            found = {chain: await verify(audit, chain) for chain in chains}
+            assert all(each.intact for each in found.values())
+            return {chain: each.trimmed for chain, each in found.items()}
+
+        running = asyncio.create_task(sweeps.run())
+        await advance(DAY_S - HOUR_S)
+        assert set((await trimmed()).values()) == {0}, "nothing is old enough"
+        await advance(3.5 * HOUR_S)
+        assert await trimmed() == {INSTALLATION: 0, ACME: 3, BETA: 0, GAMMA: 0}
+        await advance(2 * DAY_S)
+        assert await trimmed() == {INSTALLATION: 3, ACME: 3, BETA: 0, GAMMA: 3}
+        head = await audit.head(ACME)
+        assert head is not None and head.seq == 4, "one row about it, which is not trimmed for itself"
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

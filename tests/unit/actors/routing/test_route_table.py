@@ -1,0 +1,149 @@
+"""Where a gateway sends what: who is believed, who is avoided, and how often a session may be taken over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.peer.links import LinkDown
+from actors.routing.route_table import RouteUnavailable
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
+from sessions.ports import Owner
+from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
+from tests.support.virtual_time import outcome, virtual
+
+
+def key(number: int) -> SessionKey:
+    return SessionKey(ALICE.tenant, SessionId(f"s{number}"))
+
+
+async def suspected(made: Cluster, name: str) -> None:
+    """Makes a gateway suspect a replica, without anything happening to it."""
+    router = made.gateways["g1"].router
+    view = router.whereabouts.view
+    member = next(each for each in view.members if each.replica == name)
+    made.network.unlisten(name)
+    made.network.cut(name)
+    await advance(0.01)
+    assert isinstance(await outcome(router.links.get(member)), LinkDown)
+
+
+@virtual
+async def test_one_survivor_per_lease_ttl() -> None:
+    async with cluster(replicas=4) as made:
+        where = made.gateways["g1"].router.whereabouts
+        one = await made.gateways["g1"].create("one")
+        lost = where.remembered(one)
+        assert lost is not None
+        survivor = where.survivor(one, lost, None)
+        assert survivor is not None and survivor.replica != lost.replica
+        again = where.survivor(one, lost, None)
+        assert again is not None and again.replica == survivor.replica, "the same one may be asked again"
+        later = Owner(survivor.replica, survivor.incarnation, ActivationId("x"))
+        assert where.survivor(one, later, None) is None, "it does not move twice within a TTL"
+        await advance(made.lease_ttl_s)
+        assert where.survivor(one, later, None) is not None
+
+
+@virtual
+async def test_a_survivor_that_took_nothing_does_not_count() -> None:
+    async with cluster(replicas=4) as made:
+        where = made.gateways["g1"].router.whereabouts
+        one = await made.gateways["g1"].create("one")
+        lost = where.remembered(one)
+        assert lost is not None
+        assert where.survivor(one, lost, None) is not None
+        where.not_taken(one, Owner(lost.replica, lost.incarnation, ActivationId("another")))
+        assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is None
+        where.not_taken(one, lost)
+        assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is not None
+
+
+@virtual
+async def test_a_suspected_owner_is_replaced_by_the_route_and_never_by_itself() -> None:
+    async with cluster(replicas=2) as made:
+        router = made.gateways["g1"].router
+        one = await made.gateways["g1"].create("one")
+        lost = router.whereabouts.remembered(one)
+        assert lost is not None
+        await suspected(made, lost.replica)
+        route = await router.whereabouts.route(one, new=False, model=None, absent=None)
+        assert route.instead_of == lost and route.activate and route.member.replica != lost.replica
+
+
+@virtual
+async def test_with_every_replica_suspected_there_is_no_way_now() -> None:
+    async with cluster(replicas=2) as made:
+        router = made.gateways["g1"].router
+        one = await made.gateways["g1"].create("one")
+        for name in ("r1", "r2"):
+            await suspected(made, name)
+        with pytest.raises(RouteUnavailable):
+            await router.whereabouts.route(one, new=False, model=None, absent=None)
+        with pytest.raises(Unavailable) as error:
+            await router.whereabouts.route(key(9), new=True, model=None, absent=None)
+        assert error.value.code == "no_replica"
+
+
+@virtual
+async def test_a_parked_session_goes_back_to_where_its_kv_is() -> None:
+    async with cluster(replicas=4) as made:
+        gateway = made.gateways["g1"]
+        for number in range(12):
+            one = await gateway.create(f"s{number}")
+            home = made.owner(one)
+            await made.replicas[home].replica.runtime.passivate(one)
+            await advance(1.0)
+            fresh = await made.add_gateway(f"fresh{number}")
+            await fresh.say(one, tokens=1)
+            assert made.owner(one) == home
+            await made.at_rest(one)
+
+
+@virtual
+async def test_an_owner_that_says_it_has_nothing_is_asked_to_take_it_when_the_directory_insists() -> None:
+    """The entry of a session that left memory may linger: it must not be a dead end."""
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        one = await gateway.create("one")
+        home = made.owner(one)
+        owner = gateway.router.whereabouts.remembered(one)
+        assert owner is not None
+        await made.replicas[home].replica.runtime.passivate(one)
+        await advance(0.1)
+        now = asyncio.get_running_loop().time()
+        assert made.directory_store.claim(one, owner, instead_of=None, now=now).won  # as if the release had been lost
+        began = asyncio.get_running_loop().time()
+        await gateway.say(one, tokens=1)
+        assert asyncio.get_running_loop().time() - began < 0.2
+        assert made.owner(one) == home
+        await made.at_rest(one)
+
+
+@virtual
+async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -> None:
+    async with cluster(replicas=1) as made:
+        where = made.gateways["g1"].router.whereabouts
+        route = await where.route(key(1), new=True, model="whatever", absent=None)
+        assert route.member.replica == "r1", "one model: every name means it"
+        options = type(made.engine_options)(model="another")
+        made.engine_options = options
+        await made.add_replica("r2")
+        await advance(1.5)
+        assert (await where.route(key(2), new=True, model="another", absent=None)).member.replica == "r2"
+        with pytest.raises(NotFound) as error:
+            await where.route(key(3), new=True, model="whatever", absent=None)
+        assert error.value.code == "model_not_found" and error.value.param == "model"
+
+
+@virtual
+async def test_what_is_remembered_is_bounded() -> None:
+    async with cluster(replicas=1) as made:
+        where = made.gateways["g1"].router.whereabouts
+        where._owners_max = 10
+        owner = Owner(ReplicaId("r1"), "i", ActivationId("x"))
+        for number in range(30):
+            where.remember(key(number), owner)
+        assert where.remembered(key(19)) is None and where.remembered(key(20)) == owner

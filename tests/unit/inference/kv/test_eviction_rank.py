@@ -1,0 +1,142 @@
+"""Ranks by expected return: LRU before anything was learned, then what the sessions' own rhythm says."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker, SilenceKind, silence_kind
+from tests.support.kv import key
+
+FIRST = silence_kind(0, 500, None)
+LATER = silence_kind(5, 500, 60.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_kinds_are_cells_of_the_table() -> None:
+    assert silence_kind(0, 0, None) == SilenceKind(0, 0, 0)
+    assert silence_kind(0, 0, 0.0) == SilenceKind(0, 0, 1)
+    assert silence_kind(99, 10**9, 10**9) == SilenceKind(7, 7, 8)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20))
+def test_before_anything_was_seen_the_order_is_lru(ages: list[float]) -> None:
+    model = ReturnModel()
+    ranks = [model.index(FIRST, age) for age in sorted(ages)]
+    assert ranks == sorted(ranks, reverse=True) and min(ranks) > 0
+
+
+def learned() -> ReturnModel:
+    """First turns: one in ten comes back, about 100 s later. Later ones: nine in ten. Nobody within 60 s."""
+    chance, model = random.Random(5), ReturnModel()
+    for kind, share in ((FIRST, 0.1), (LATER, 0.9)):
+        for _ in range(500):
+            back = chance.random() < share
+            model.observe(kind, chance.uniform(60, 160) if back else 2000.0, returned=back)
+    model.fit()
+    return model
+
+
+def test_sessions_that_tend_to_come_back_are_kept() -> None:
+    model = learned()
+    for age in (0.0, 30.0, 90.0, 150.0):
+        assert model.index(LATER, age) > 1.5 * model.index(FIRST, age)
+
+
+def test_silence_is_good_until_it_has_lasted_too_long() -> None:
+    model = learned()
+    fresh, due, overdue = (model.index(LATER, age) for age in (1.0, 70.0, 900.0))
+    assert due > fresh > overdue
+    assert overdue < 0.2 * due
+
+
+def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
+    model = ReturnModel()
+    for _ in range(100):
+        model.observe(FIRST, 50.0, returned=True)
+        model.observe(LATER, 50.0, returned=True)
+    model.fit()
+    before = model.index(FIRST, 10.0)
+    model.fit((FIRST, 3000.0) for _ in range(2000))
+    assert model.index(FIRST, 10.0) < 0.3 * before
+    assert model.index(FIRST, 10.0) < model.index(LATER, 10.0)
+
+
+def test_one_silence_that_stands_for_many_teaches_as_much_as_they() -> None:
+    one, many = learned(), learned()
+    one.fit([(FIRST, 3000.0), (LATER, 40.0)], weight=50.0)
+    many.fit([(FIRST, 3000.0), (LATER, 40.0)] * 50)
+    for kind in (FIRST, LATER):
+        assert math.isclose(one.index(kind, 70.0), many.index(kind, 70.0), rel_tol=1e-9)
+
+
+def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
+    """It is made on the event loop."""
+
+    class Watched(ReturnModel):
+        looked = weighed = 0.0
+
+        def fit(self, silent: Iterable[tuple[SilenceKind, float]] = (), *, weight: float = 1.0) -> None:
+            self.looked = len(list(silent))
+            self.weighed = self.looked * weight
+
+    clock, model = Clock(), Watched()
+    returns = ReturnTracker(clock, fit_every=1, model=model)
+    for number in range(3 * FIT_SAMPLE):
+        returns.turn(key(f"s{number}"), 800)
+    clock.now = 60.0
+    returns.turn(key("s0"), 800)
+    assert model.looked == FIT_SAMPLE and math.isclose(model.weighed, 3 * FIT_SAMPLE)
+
+
+def test_old_observations_fade_and_a_new_habit_is_learned() -> None:
+    chance, model = random.Random(6), ReturnModel()
+    for _ in range(60_000):
+        model.observe(FIRST, chance.uniform(900, 1100), returned=True)
+    model.fit()
+    assert model.index(FIRST, 0.0) < model.index(FIRST, 900.0)
+    for _ in range(8):
+        for _ in range(30_000):
+            model.observe(FIRST, chance.uniform(2, 8), returned=True)
+        model.fit()
+    assert model.index(FIRST, 0.0) > model.index(FIRST, 900.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 100_000), st.floats(0, 1e5)), max_size=60))
+def test_ranks_stay_finite_whatever_is_observed(seen: list[tuple[int, int, float]]) -> None:
+    model = ReturnModel()
+    for turns, tokens, silence in seen:
+        model.observe(silence_kind(turns, tokens, silence if turns else None), silence, returned=turns % 2 == 0)
+    model.fit()
+    for turns, tokens, silence in seen:
+        assert 0 < model.index(silence_kind(turns, tokens, None), silence) < math.inf
+
+
+def test_returns_remembers_rhythms_under_a_bound() -> None:
+    clock = Clock()
+    returns = ReturnTracker(clock, sessions_max=10, fit_every=8)
+    for round_ in range(40):
+        for number in range(4):
+            clock.now = round_ * 100.0 + number
+            returns.turn(key(f"steady-{number}"), 800)
+        returns.turn(key(f"once-{round_}"), 800)
+    assert len(returns._silences) == 10
+    clock.now += 60.0
+    steady, once = (returns.index(key(name), clock.now - 60.0, 800) for name in ("steady-3", "once-39"))
+    assert steady > 2 * once
+    unknown = returns.index(key("from before the restart"), clock.now - 60.0, 800)
+    assert 0 < unknown <= steady
+    returns.forget(key("steady-3"))
+    returns.forget(key("steady-3"))
+    assert returns.index(key("steady-3"), clock.now - 60.0, 800) == unknown

@@ -1,0 +1,329 @@
+"""The Redis tier on a real server: bounded by the server itself, shared by replicas, encrypted, gone when erased."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from inference.kv.envelope import KvIdentity, SnapshotRefused
+from inference.kv.redis import RedisTier
+from inference.kv.tiers import Tiers
+from inference.tokens import as_tokens
+from inference.vllm.offload import KvOffload
+from persistence.keys import MemoryKeyStore
+from tests.support.directories import Server
+from tests.support.kv import IDENTITY, key, payload_of, snapshot, write_payload
+
+pytestmark = pytest.mark.cluster
+SIZE = 50_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def redis(server: Server) -> AsyncIterator[Redis]:
+    client: Redis = Redis.from_url(server.unix_url)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+class Replica:
+    """Opens tiers on the one server and closes them at the end."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.keys = MemoryKeyStore()
+        self.opened: list[RedisTier] = []
+
+    async def tier(self, *, bytes_max: int = 1 << 24, identity: KvIdentity = IDENTITY) -> RedisTier:
+        tier = RedisTier(self.url, bytes_max, identity, self.keys, snapshot_bytes_max=1 << 20)
+        await tier.open()
+        self.opened.append(tier)
+        return tier
+
+
+@pytest.fixture
+async def replica(server: Server, redis: Redis) -> AsyncIterator[Replica]:
+    made = Replica(server.unix_url)
+    yield made
+    for tier in made.opened:
+        await tier.close()
+
+
+async def put(tier: RedisTier, folder: Path, name: str, num_tokens: int = 10, salt: str = "") -> bool:
+    manifest, payload = snapshot(key(name), num_tokens, SIZE, salt=salt)
+    return await tier.put(manifest, write_payload(folder, manifest, payload))
+
+
+async def held(redis: Redis) -> int:
+    return sum([await redis.strlen(name) for name in await redis.keys("{sessile-kv}:data:*")])
+
+
+async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Redis, tmp_path: Path) -> None:
+    here, there = await replica.tier(), await replica.tier()
+    assert await put(here, tmp_path, "a")
+    assert there.of(key("a")) == []
+    await there.look(key("a"))
+    (entry,) = there.of(key("a"))
+    assert list(entry.tokens) == list(range(100, 110)) and entry.tier == "redis"
+    manifest = await there.fetch(entry, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == payload_of(f"{key('a')}", SIZE) and manifest.key == key("a")
+    (name,) = await redis.keys("{sessile-kv}:data:*")
+    stored = await redis.get(name)
+    assert payload_of(f"{key('a')}", SIZE)[4096:4128] not in stored
+    assert here.bytes == await held(redis) == int(await redis.get("{sessile-kv}:bytes"))
+    await there.look(key("b"))
+    assert there.of(key("b")) == []
+
+
+async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, redis: Redis, tmp_path: Path) -> None:
+    bound = 5 * (SIZE + 2000)
+    tiers = [await replica.tier(bytes_max=bound) for _ in range(3)]
+
+    async def watched() -> None:
+        for _ in range(60):
+            assert int(await redis.get("{sessile-kv}:bytes") or 0) <= bound
+
+    writes = [put(tiers[number % 3], tmp_path, f"s{number}", salt=str(number)) for number in range(30)]
+    await asyncio.gather(watched(), *writes)
+    assert 0 < await held(redis) == int(await redis.get("{sessile-kv}:bytes")) <= bound
+    assert len(await redis.keys("{sessile-kv}:of:*")) == await redis.zcard("{sessile-kv}:used") <= 5
+
+
+async def test_a_longer_snapshot_replaces_the_shorter_and_branches_stay(
+    replica: Replica, redis: Redis, tmp_path: Path
+) -> None:
+    tier = await replica.tier()
+    for num_tokens in (10, 20, 30):
+        assert await put(tier, tmp_path, "a", num_tokens)
+    (entry,) = tier.of(key("a"))
+    assert len(entry.tokens) == 30 and await redis.zcard("{sessile-kv}:used") == 1
+    assert int(await redis.get("{sessile-kv}:bytes")) == await held(redis)
+
+
+async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
+    replica: Replica, redis: Redis, tmp_path: Path
+) -> None:
+    here, there = await replica.tier(), await replica.tier()
+    assert await put(here, tmp_path, "a")
+    await there.look(key("a"))
+    (entry,) = there.of(key("a"))
+    await here.erase(key("a"))
+    with pytest.raises(SnapshotRefused):
+        await there.fetch(entry, tmp_path / "back")
+    for turns in range(12):
+        writing = asyncio.create_task(put(here, tmp_path, "a", salt=str(turns)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await here.erase(key("a"))
+        await writing
+        if turns == 0:
+            await here.erase(key("a"))  # this one had not begun to be written
+        assert await redis.keys("{sessile-kv}:data:*") == [] and here.of(key("a")) == []
+    assert int(await redis.get("{sessile-kv}:bytes")) == 0
+
+
+async def test_damage_and_strangers_are_refused_and_removed(replica: Replica, redis: Redis, tmp_path: Path) -> None:
+    tier, chance = await replica.tier(), random.Random(9)
+    for round_ in range(30):
+        assert await put(tier, tmp_path, "a", salt=str(round_))
+        (entry,) = tier.of(key("a"))
+        (name,) = await redis.keys("{sessile-kv}:data:*")
+        data = bytearray(await redis.get(name))
+        match round_ % 3:
+            case 0:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[chance.randrange(len(data)) :]
+            case 2:
+                data += b"more"
+        await redis.set(name, bytes(data))
+        with pytest.raises(SnapshotRefused):
+            await tier.fetch(entry, tmp_path / "back")
+        assert tier.of(key("a")) == [] and await redis.keys("{sessile-kv}:data:*") == []
+    assert await put(tier, tmp_path, "a")
+    other = await replica.tier(identity=KvIdentity("engine/1", "model-2", "f16", "slots"))
+    await other.look(key("a"))
+    assert other.of(key("a")) == []
+    await replica.keys.destroy(key("a"))
+    fresh = await replica.tier()
+    await fresh.look(key("a"))
+    assert fresh.of(key("a")) == [] and fresh.counters["refused_unknown_key"] == 1
+
+
+async def test_a_cancelled_call_leaves_no_answer_behind(replica: Replica, tmp_path: Path) -> None:
+    tier = await replica.tier()
+    for name in ("a", "b"):
+        assert await put(tier, tmp_path, name)
+    for turns in range(40):
+        task = asyncio.create_task(tier.look(key("a")))
+        for _ in range(turns % 7):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await tier.look(key("b"))
+        (entry,) = tier.of(key("b"))
+        await tier.fetch(entry, tmp_path / "back")
+        assert (tmp_path / "back").read_bytes() == payload_of(f"{key('b')}", SIZE)
+
+
+async def test_a_server_that_is_away_costs_nothing_but_a_recompute(tmp_path: Path) -> None:
+    server = Server()
+    server.start()
+    tier = RedisTier(server.unix_url, 1 << 24, IDENTITY)
+    await tier.open()
+    assert await put(tier, tmp_path, "a")
+    (entry,) = tier.of(key("a"))
+    server.stop()
+    with pytest.raises(SnapshotRefused) as refused:
+        await tier.fetch(entry, tmp_path / "back")
+    assert refused.value.reason == "tier_away" and tier.of(key("a")) == [entry]
+    assert not await put(tier, tmp_path, "b")
+    await tier.look(key("c"))
+    await tier.erase(key("a"))
+    assert tier.counters["redis_away"] >= 1 and tier.counters["redis_erase_failed"] == 1
+    await tier.close()
+
+
+async def test_too_large_ones_stay_out(replica: Replica, tmp_path: Path) -> None:
+    tier = await replica.tier()
+    manifest, payload = snapshot(key("a"), 10, (1 << 20) + 1)
+    assert not await tier.put(manifest, write_payload(tmp_path, manifest, payload))
+    assert tier.counters["redis_too_large"] == 1
+
+
+async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica: Replica, tmp_path: Path) -> None:
+    """Through the tiers: saved on one replica, copied behind its back, restored on another that only has Redis."""
+    staging = [tmp_path / "one", tmp_path / "two"]
+    for folder in staging:
+        folder.mkdir()
+    one, two = (
+        Tiers(IDENTITY, folder, 1 << 24, None, shared=RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys))
+        for folder in staging
+    )
+    for tiers in (one, two):
+        await tiers.open()
+    assert await one.reserve(SIZE)
+    path = one.new_path()
+    path.write_bytes(payload_of("x", SIZE))
+    one.adopt(key("a"), as_tokens(range(50)), path, SIZE, SIZE)
+    await one._settle()
+    await two.look(key("a"))
+    assert two.place(key("a")).tier == "redis" and two.place(key("a")).tokens == 50
+    await two.prefetch(key("a"))
+    await two._settle()
+    assert two.place(key("a")).tier == "host" and two.counters["prefetches"] == 1
+    found, shared = two.find(key("a"), as_tokens(range(60)))
+    assert found is not None and shared == 50
+    async with two.payload(found) as host:
+        assert host.path.read_bytes() == payload_of("x", SIZE)
+    await two.erase(key("a"))
+    assert two.place(key("a")).tier == "none"
+    await two.look(key("a"))
+    assert two.place(key("a")).tier == "none"
+    await one.close(0.0)
+    await two.close(0.0)
+
+
+async def two_replicas(replica: Replica, tmp_path: Path) -> list[Tiers]:
+    """Tiers that have nothing in common but Redis."""
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shared = RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys)
+        made.append(Tiers(IDENTITY, tmp_path / name, 1 << 24, None, shared=shared))
+        await made[-1].open()
+    return made
+
+
+async def save(tiers: Tiers, num_tokens: int) -> None:
+    assert await tiers.reserve(SIZE)
+    path = tiers.new_path()
+    path.write_bytes(payload_of(f"{num_tokens}", SIZE))
+    tiers.adopt(key("a"), as_tokens(range(num_tokens)), path, SIZE, SIZE)
+    await tiers._settle()
+
+
+async def asked(redis: Redis) -> int:
+    """How often anybody has looked for a session."""
+    calls = await redis.info("commandstats")
+    return int(calls.get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+async def test_the_first_owner_finds_what_the_second_has_left(replica: Replica, redis: Redis, tmp_path: Path) -> None:
+    one, two = await two_replicas(replica, tmp_path)
+    await save(one, 50)
+    await one.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
+    await two.look(key("a"))
+    await save(two, 100)
+    prompt = as_tokens(range(120))
+    assert one.find(key("a"), prompt)[1] == 50
+    await one.look(key("a"), prompt)
+    found, shared = one.find(key("a"), prompt)
+    assert found is not None and shared == 100
+    async with one.payload(found) as host:
+        assert host.path.read_bytes() == payload_of("100", SIZE)
+    before = await asked(redis)
+    await one.look(key("a"), as_tokens(range(100)))  # nobody can have more of that
+    assert await asked(redis) == before
+    known = one.shared.of(key("a")) if one.shared is not None else []
+    await one.look(key("a"), prompt)
+    assert one.shared is not None and one.shared.of(key("a")) == known, "what is known already is not read again"
+    for tiers in (one, two):
+        await tiers.close(0.0)
+
+
+async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_it_for_a_while(tmp_path: Path) -> None:
+    server = Server()
+    server.start()
+    tier = RedisTier(server.unix_url, 1 << 24, IDENTITY)
+    await tier.open()
+    assert await put(tier, tmp_path, "a")
+    server.stop()
+    await tier.look(key("a"))
+    assert len(tier.of(key("a"))) == 1 and tier.counters["redis_away"] == 1
+    await tier.look(key("a"))
+    assert tier.counters["redis_away"] == 1
+    await tier.close()
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = await asyncio.start_unix_server(lambda reader, writer: None, tmp_path / "silent.sock")
+    monkeypatch.setattr("inference.kv.redis._LOOK_WAIT_S", 0.001)
+    tier = RedisTier(f"unix://{tmp_path / 'silent.sock'}", 1 << 24, IDENTITY)
+    await tier.look(key("a"))
+    assert tier.counters["redis_late"] == 1 and tier.counters["redis_away"] == 0, "it was not waited for to the end"
+    silent.close()
+    await tier.close()
+
+
+async def test_a_run_on_vllm_finds_what_another_replica_has_written(replica: Replica, tmp_path: Path) -> None:
+    one, two = (
+        KvOffload(tiers, block_tokens=10, block_bytes=SIZE // 5, ranks=1, answer_tokens=16, saves=True)
+        for tiers in await two_replicas(replica, tmp_path)
+    )
+    await save(one.tiers, 50)
+    prompt = as_tokens(range(75))
+    plan = await two.plan("r", key("a"), prompt, 0, 8)
+    assert plan.source is not None and plan.base_blocks == 5
+    assert plan.source.path.read_bytes() == payload_of("50", SIZE)
+    await two.abandon(plan)
+    await save(one.tiers, 60)
+    plan = await two.plan("follow-up", key("a"), prompt, 0, 8, resident=40)
+    assert plan.base_blocks == 5, "for what few tokens the device lacks, nobody is asked before they are computed"
+    await two.abandon(plan)
+    for spill in (one, two):
+        await spill.stop()
+        await spill.tiers.close(0.0)

@@ -1,0 +1,525 @@
+"""Host and disk together: bounded, checked at every use, erased at once, moved down and up without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from inference.kv import staging as staging_module
+from inference.kv.disk import DiskSnapshot, DiskTier
+from inference.kv.envelope import SnapshotRefused
+from inference.kv.staging import StagingFolder, remove_abandoned
+from inference.kv.tiers import HostSnapshot, Tiers
+from inference.llama.engine import _staged
+from inference.llama.options import LlamaOptions
+from inference.tokens import as_tokens
+from persistence.keys import MemoryKeyStore
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import OPENINGS, SessionKey
+from sessions.ports import DataKey
+from tests.support.kv import IDENTITY, key, payload_of
+
+SIZE = 40_000
+HOST = 4 * SIZE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "staging"
+    made.mkdir()
+    return made
+
+
+async def opened(folder: Path, *, disk: Path | None = None, host: int = HOST, disk_max: int = 1 << 30) -> Tiers:
+    tiers = Tiers(IDENTITY, folder, host, DiskTier(disk, disk_max, IDENTITY) if disk is not None else None)
+    await tiers.open()
+    return tiers
+
+
+async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10, size: int = SIZE) -> bool:
+    """What an engine does to spill a session."""
+    if not await tiers.reserve(size):
+        return False
+    path = tiers.new_path()
+    path.write_bytes(payload_of(f"{who}{num_tokens}", size))
+    tiers.adopt(who, as_tokens(range(num_tokens)), path, size, size)
+    return True
+
+
+async def exported(tiers: Tiers, who: SessionKey) -> AsyncGenerator[bytes, None] | None:
+    export = await tiers.export(who, as_tokens(range(100)))
+    return None if export is None else export.chunks
+
+
+async def load(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> bytes | None:
+    snapshot, _ = tiers.find(who, as_tokens(range(num_tokens)))
+    if snapshot is None:
+        return None
+    async with tiers.payload(snapshot) as host:
+        return host.path.read_bytes()
+
+
+def files(folder: Path) -> int:
+    """Bytes of the files in a folder; one that a thread removes at this moment has none."""
+    total = 0
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+async def test_saved_comes_back_from_host(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"))
+    assert tiers.place(key("a")).tier == "host" and tiers.place(key("a")).tokens == 10
+    assert await load(tiers, key("a")) == payload_of(f"{key('a')}10", SIZE)
+    assert await load(tiers, key("b")) is None
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == []
+
+
+async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=10 * SIZE)
+    assert tiers.disk is not None
+    for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
+        assert await save(tiers, who)
+        await tiers._settle()
+        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+            snapshot.used_s -= 29 * 86_400
+    assert await save(tiers, key("b"))
+    await tiers._settle()
+    assert len(tiers.host.of(key(OPENINGS))) == len(tiers.disk.of(key(OPENINGS))) == 1
+    for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
+        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+            snapshot.used_s -= 2 * 86_400
+    assert await save(tiers, key("c"))
+    await tiers._settle()
+    assert tiers.place(key(OPENINGS)).tier == "none"
+    assert tiers.place(key("a")).tokens == tiers.place(key(OPENINGS, "other")).tokens == 10
+    assert tiers.held_sessions() == {key("a"), key("b"), key("c")}
+    await tiers.close(1.0)
+
+
+async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv")
+    for number in range(12):
+        assert await save(tiers, key(f"s{number}"))
+        assert files(folder) <= tiers.host_bytes <= HOST
+    places = [tiers.place(key(f"s{n}")).tier for n in range(12)]
+    assert "disk" in places and places[11] == "host" and "none" not in places
+    for number in range(12):
+        assert await load(tiers, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
+        assert files(folder) <= HOST
+    await tiers.close(5.0)
+
+
+async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) -> None:
+    tiers = await opened(folder)
+    for number in range(4):
+        assert await save(tiers, key(f"s{number}"))
+    assert await load(tiers, key("s0")) is not None
+    tiers.park(key("s3"))
+    assert await save(tiers, key("new"))
+    assert tiers.place(key("s3")).tier == "none"  # parked goes before older ones
+    assert await save(tiers, key("newer"))
+    assert tiers.place(key("s1")).tier == "none" and tiers.place(key("s0")).tier == "host"
+    await tiers.close(1.0)
+
+
+async def test_a_snapshot_larger_than_host_memory_is_not_taken(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert not await save(tiers, key("a"), size=HOST + 1)
+    assert tiers.counters["host_too_large"] == 1 and tiers.host_bytes == 0
+
+
+async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await tiers.reserve(100)
+    path = tiers.new_path()
+    path.write_bytes(bytes(HOST + 1))
+    tiers.adopt(key("a"), as_tokens(range(10)), path, HOST + 1, 100)
+    await tiers.close(1.0)
+    assert tiers.counters["host_overrun"] == 1 and tiers.host_bytes == 0 and not path.exists()
+
+
+async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 20)
+    assert await save(tiers, key("a"), 10)
+    assert await save(tiers, key("a"), 20)
+    assert await tiers.reserve(SIZE)
+    path = tiers.new_path()
+    path.write_bytes(bytes(SIZE))
+    branch = as_tokens([0, 1, 2, 99, 98])
+    tiers.adopt(key("a"), branch, path, SIZE, SIZE)
+    assert len(tiers.host) == 2 or await load(tiers, key("a"), 1) is not None
+    found, shared = tiers.find(key("a"), branch)
+    assert shared == 5 and found is not None and found.tokens == branch
+    found, shared = tiers.find(key("a"), as_tokens(range(20)))
+    assert shared == 20
+    await tiers.close(1.0)
+
+
+async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
+    tiers = await opened(folder)
+    chance = random.Random(3)
+    for round_ in range(60):
+        assert await save(tiers, key("a"))
+        snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+        assert isinstance(snapshot, HostSnapshot)
+        assert snapshot.tagging is not None
+        await snapshot.tagging
+        data = bytearray(snapshot.path.read_bytes())
+        match round_ % 3:
+            case 0:
+                data[chance.randrange(SIZE)] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[chance.randrange(SIZE) :]
+            case 2:
+                data += b"x"
+        snapshot.path.write_bytes(data)
+        with pytest.raises(SnapshotRefused):
+            await load(tiers, key("a"))
+        assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    await tiers.close(1.0)
+
+
+async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "kv"
+    tiers = await opened(folder, disk=disk)
+    for round_ in range(20):
+        for number in range(6):  # more than host memory holds: some are being moved right now
+            assert await save(tiers, key(f"s{number}"), 10 + round_)
+        await asyncio.gather(*(tiers.erase(key(f"s{number}")) for number in range(6)))
+        for number in range(6):
+            assert tiers.place(key(f"s{number}")).tier == "none"
+            assert await load(tiers, key(f"s{number}"), 10 + round_) is None
+        assert list(disk.iterdir()) == []
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host_bytes == 0
+
+
+async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    for number in range(5):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers.close(5.0)
+    assert list(folder.iterdir()) == []
+    again = await opened(folder, disk=tmp_path / "kv")
+    for number in range(5):
+        assert again.place(key(f"s{number}")).tier == "disk"
+        assert await load(again, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
+    await again.close(0.0)
+
+
+async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    assert tiers.disk is not None
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert again.disk is not None
+    assert await load(again, key("a")) is not None
+    assert again.place(key("a")).tier == "host"
+    await again.close(5.0)
+    assert again.disk.counters["disk_writes"] == 0 and again.disk.num_snapshots == 1
+
+
+async def test_a_reader_keeps_its_file(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"))
+    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    assert snapshot is not None
+    async with tiers.payload(snapshot) as host:
+        for number in range(6):
+            await save(tiers, key(f"s{number}"))
+        assert host.path.exists() and files(folder) <= HOST
+    await tiers.close(1.0)
+
+
+async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:
+    tiers = await opened(folder)
+    assert await save(tiers, key("a"), 10)
+    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    assert snapshot is not None
+    async with tiers.payload(snapshot) as held:
+        assert await save(tiers, key("a"), 20)
+        newer, _ = tiers.find(key("a"), as_tokens(range(20)))
+        assert newer is not snapshot and newer is not None
+        async with tiers.payload(newer):
+            assert held.path.read_bytes() == payload_of(f"{key('a')}10", SIZE)
+    await tiers.close(1.0)
+    assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+
+
+async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    for _ in range(20):
+        tiers = await opened(folder, disk=tmp_path / "kv")
+        task = asyncio.create_task(load(tiers, key("a")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await tiers.close(0.0)
+        assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+
+
+async def stream(data: bytes, piece: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), piece):
+        yield data[start : start + piece]
+
+
+async def test_snapshots_travel_from_host_and_from_disk(folder: Path, tmp_path: Path) -> None:
+    size = 3_000_000
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert await save(tiers, key("a"), size=size)
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None
+    from_host = [chunk async for chunk in chunks]
+    assert max(map(len, from_host)) <= 1 << 20
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    chunks = await exported(again, key("a"))
+    assert chunks is not None
+    from_disk = b"".join([chunk async for chunk in chunks])
+    assert from_disk == b"".join(from_host)
+    await again.close(0.0)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    target = await opened(other, host=1 << 24)
+    for piece in (1 << 20, 4097, 3_100_000):
+        assert await target.import_(key("a"), stream(from_disk, piece)) == 10
+        assert await load(target, key("a")) == payload_of(f"{key('a')}10", size)
+        await target.erase(key("a"))
+    assert await target.import_(key("b"), stream(from_disk, 1 << 20)) == 0
+    assert await target.import_(key("a"), stream(from_disk[:-1], 1 << 20)) == 0
+    assert await target.import_(key("a"), stream(b"", 1)) == 0
+    assert target.host_bytes == 0 and list(other.iterdir()) == []
+    small = await opened(other, host=1000)
+    assert await small.import_(key("a"), stream(from_disk, 1 << 20)) == 0
+    await target.close(0.0)
+
+
+async def test_a_snapshot_that_is_replaced_during_its_export_leaves_nothing_behind(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None
+    first = await anext(chunks)
+    assert await save(tiers, key("a"), 20)
+    whole = b"".join([first, *[chunk async for chunk in chunks]])
+    assert whole.endswith(payload_of(f"{key('a')}10", 3_000_000))
+    await tiers._settle()
+    assert files(folder) == tiers.host_bytes == SIZE and len(list(folder.iterdir())) == 1
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None
+    await anext(chunks)
+    await tiers.erase(key("a"))
+    await chunks.aclose()  # whoever took it had enough
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
+async def test_an_export_of_what_is_gone_or_no_good_ends_early_and_is_an_answer(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None
+    await tiers.erase(key("a"))
+    assert [chunk async for chunk in chunks] == [] and tiers.counters["exports_cut"] == 1
+
+    assert await save(tiers, key("b"), size=3_000_000)
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
+    assert again.disk is not None
+    (path,) = (tmp_path / "kv").iterdir()
+    data = bytearray(path.read_bytes())
+    data[2_000_000] ^= 1
+    path.write_bytes(data)
+    chunks = await exported(again, key("b"))
+    assert chunks is not None
+    sent = b"".join([chunk async for chunk in chunks])
+    assert len(sent) < 2_000_000 and again.counters["exports_cut"] == 1
+    assert again.disk.counters["refused_bad_chunk"] == 1
+    assert again.place(key("b")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
+    assert await exported(again, key("b")) is None
+    await again.close(0.0)
+
+
+async def test_what_cannot_be_opened_for_want_of_keys_is_exported_another_time(folder: Path, tmp_path: Path) -> None:
+    class Away(MemoryKeyStore):
+        away = False
+
+        async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
+            if self.away:
+                raise Unavailable("keys_unavailable", "The key store is away.")
+            return await super().find(key, key_id)
+
+    keys = Away()
+    disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY, keys)
+    tiers = Tiers(IDENTITY, folder, HOST, disk)
+    await tiers.open()
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    keys.away = True
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None and [chunk async for chunk in chunks] == []
+    keys.away = False
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None and b"".join([chunk async for chunk in chunks]).endswith(
+        payload_of(f"{key('a')}10", SIZE)
+    )
+
+
+async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_memory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "kv"
+    tiers = await opened(folder, disk=disk, disk_max=20 * (SIZE + 2000))
+    for number in range(22):
+        assert await save(tiers, key(f"s{number}"))
+        await tiers._settle()
+    unlink = Path.unlink
+
+    def stuck(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == disk:
+            raise OSError(errno.EROFS, "Read-only file system")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", stuck)
+    async with asyncio.timeout(30):
+        for number in range(22, 40):
+            assert await save(tiers, key(f"s{number}"))
+            assert files(folder) <= tiers.host_bytes <= HOST
+            await tiers._settle()
+        await tiers.erase(key("s21"))
+    assert tiers.disk is not None and tiers.disk.counters["disk_remove_failed"] > 0
+    assert not tiers.counters["host_full"]
+    monkeypatch.undo()
+    for number in range(40, 50):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers._settle()
+    assert tiers.disk.bytes == files(disk) <= tiers.disk.bytes_max
+    await tiers.close(1.0)
+
+
+async def test_a_move_down_that_breaks_frees_its_room_and_does_not_hold_up_the_next(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv")
+
+    async def broken(self: DiskTier, manifest: object, payload: Path) -> bool:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(DiskTier, "put", broken)
+    for number in range(12):
+        assert await save(tiers, key(f"s{number}"))
+    await tiers.close(1.0)
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+
+
+async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
+    tiers = await opened(folder, host=1 << 24)
+    assert await save(tiers, key("a"), size=3_000_000)
+    chunks = await exported(tiers, key("a"))
+    assert chunks is not None
+    data = b"".join([chunk async for chunk in chunks])
+    await tiers.erase(key("a"))
+
+    async def dying() -> AsyncIterator[bytes]:
+        yield data[:2_000_000]
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await tiers.import_(key("a"), dying())
+    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
+async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    assert await save(tiers, key("a"))
+    await tiers.close(5.0)
+    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
+    found, _ = again.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, DiskSnapshot)
+    await load(again, key("a"))
+    found, _ = again.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, HostSnapshot)
+    await again.close(0.0)
+
+
+# -- the folder ----------------------------------------------------------------------------------------
+
+
+def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
+    folder = StagingFolder(tmp_path)
+    assert folder.path.stat().st_mode & 0o077 == 0
+    (folder.path / "kv").write_bytes(b"secret")
+    assert remove_abandoned(tmp_path) == 0  # its owner lives
+    other = StagingFolder(tmp_path)
+    assert folder.path.exists() and other.path != folder.path
+    other.close()
+    folder.close()
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
+    dead = tmp_path / "sessile-kv-dead"
+    dead.mkdir()
+    (dead / "owner.lock").touch()
+    (dead / "x.slot").write_bytes(b"left behind by kill -9")
+    unrelated = tmp_path / "sessile-kv-unrelated"
+    unrelated.mkdir()  # no lock in it: not (yet) one of ours
+    folder = StagingFolder(tmp_path)
+    assert not dead.exists() and unrelated.exists()
+    folder.close()
+
+
+def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
+    assert staging_module.create_staging_folder(None) is None
+    assert "without spilled KV" in caplog.text and "--shm-size" in caplog.text and "--kv-staging" in caplog.text
+    assert not (tmp_path / "shm").exists()
+    named = staging_module.create_staging_folder(tmp_path / "named")
+    assert named is not None and named.path.parent == tmp_path / "named"
+    named.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput) as refused:
+        staging_module.create_staging_folder(tmp_path / "file")
+    assert refused.value.code == "bad_kv_folder" and str(tmp_path / "file") in refused.value.public_message
+
+
+def test_llama_without_memory_for_it_keeps_kv_in_its_slots_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
+    wanted = LlamaOptions(model_path=tmp_path / "m.gguf", disk_folder=tmp_path / "kv", redis_url="redis://r")
+    options, folder = _staged(wanted)
+    folder.close()
+    assert (options.host_bytes_max, options.disk_folder, options.redis_url) == (0, None, "")
+
+
+def test_too_little_memory_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = StagingFolder(tmp_path)
+    monkeypatch.setattr(staging_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
+    assert folder.bound_bytes(4 << 30) == 51_200_000
+    folder.close()
+    assert "51 MB" in caplog.text and "4294 MB" in caplog.text and "--shm-size" in caplog.text
+    assert "--kv-host-mb" in caplog.text

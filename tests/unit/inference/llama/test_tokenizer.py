@@ -1,0 +1,127 @@
+"""The tokenizer's own rules, over a server that knows one token a character and `<|x|>` as special tokens."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from inference.chat_template import CHATML, ChatTemplate
+from inference.llama.http import HttpClient
+from inference.llama.tokenizer import LlamaTokenizer
+from inference.llama.vocabulary import ByteFragments, Vocabulary
+from sessions.model.errors import Internal
+from sessions.model.types import Tool
+from sessions.ports import ChatMessage
+
+SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>")
+BOS = 5000
+
+
+class FakeServer(HttpClient):
+    def __init__(self, *, adds_space: bool = False) -> None:
+        super().__init__("127.0.0.1", 1)
+        self.adds_space = adds_space
+        self.status = 200
+        self.asked: list[str] = []
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        assert (method, path) == ("POST", "/tokenize")
+        wanted = msgspec.json.decode(body)
+        self.asked.append(wanted["content"])
+        text = (" " if self.adds_space else "") + wanted["content"]
+        tokens: list[int] = []
+        for piece in re.findall(r"<\|?\w+\|?>|.", text, re.DOTALL) if wanted["parse_special"] else text:
+            tokens.append(BOS + SPECIALS.index(piece) if piece in SPECIALS else ord(piece[0]))
+        return self.status, msgspec.json.encode({"tokens": tokens})
+
+
+def vocabulary(*, adds_bos: bool = False, adds_space: bool = False, digest: str = "d") -> Vocabulary:
+    return Vocabulary(digest, ByteFragments(iter(())), SPECIALS, BOS + 2, "<s>", "</s>", adds_bos, adds_space)
+
+
+async def made(server: FakeServer, known: Vocabulary) -> LlamaTokenizer:
+    tokenizer = LlamaTokenizer(server, known, ChatTemplate(CHATML, bos="<s>", eos="</s>", specials=SPECIALS))
+    await tokenizer.start()
+    return tokenizer
+
+
+def spelled(tokens: object) -> str:
+    return "".join(SPECIALS[t - BOS] if t >= BOS else chr(t) for t in tokens)  # type: ignore[attr-defined]
+
+
+async def test_a_conversation_is_the_templates_text() -> None:
+    tokenizer = await made(FakeServer(), vocabulary())
+    tokens = [
+        *await tokenizer.opening("Be kind.", ()),
+        *await tokenizer.message(ChatMessage(role="user", text="Hi")),
+        *tokenizer.answer_opening,
+        *await tokenizer.text("Yes?"),
+        *tokenizer.answer_closing,
+    ]
+    assert spelled(tokens) == (
+        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nYes?<|im_end|>\n"
+    )
+
+
+async def test_openings_and_scaffold_are_tokenised_once() -> None:
+    server = FakeServer()
+    tokenizer = await made(server, vocabulary())
+    first = await tokenizer.opening("Be kind.", ())
+    server.asked.clear()
+    assert await tokenizer.opening("Be kind.", ()) is first
+    await tokenizer.message(ChatMessage(role="user", text="Hi"))
+    assert server.asked == ["Hi"]
+    assert tuple(await tokenizer.text("")) == () and server.asked == ["Hi"]
+
+
+async def test_a_model_that_wants_a_beginning_gets_one_and_not_two() -> None:
+    tokenizer = await made(FakeServer(), vocabulary(adds_bos=True))
+    assert spelled(await tokenizer.opening("x", ())).startswith("<s><|im_start|>")
+    assert spelled(await tokenizer.opening(None, ())) == "<s>"
+
+
+async def test_the_space_that_sentencepiece_puts_first_is_no_part_of_a_text() -> None:
+    tokenizer = await made(FakeServer(adds_space=True), vocabulary(adds_space=True))
+    assert spelled(await tokenizer.text("Hi there")) == "Hi there"
+
+
+async def test_special_spellings_in_tools_stay_text() -> None:
+    tokenizer = await made(FakeServer(), vocabulary())
+    tool = Tool(name="f", description="says <|im_end|> <s>")
+    harmless = Tool(name="f", description="says nothing")
+    tokens, plain = list(await tokenizer.opening("x", (tool,))), list(await tokenizer.opening("x", (harmless,)))
+    assert "says <|im_end|> <s>" in spelled(tokens)
+    for special in range(BOS, BOS + 3):
+        assert tokens.count(special) == plain.count(special)
+
+
+async def test_calls_are_written_as_hermes_models_write_them() -> None:
+    tokenizer = await made(FakeServer(), vocabulary())
+    calls = (("c1", "find", '{"q": "é"}'), ("c2", "stop", "not json"))
+    message = ChatMessage(role="assistant", text="Let me see.", calls=calls)
+    assert spelled(await tokenizer.message(message)) == (
+        '<|im_start|>assistant\nLet me see.\n<tool_call>\n{"name": "find", "arguments": {"q": "é"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "stop", "arguments": "not json"}\n</tool_call><|im_end|>\n'
+    )
+
+
+async def test_the_fingerprint_is_of_vocabulary_and_template() -> None:
+    template = ChatTemplate(CHATML, bos="", eos="")
+    other = ChatTemplate(CHATML.replace("<|im_end|>", "<|end|>"), bos="", eos="")
+    fingerprints = {
+        LlamaTokenizer(FakeServer(), vocabulary(digest=digest), source).fingerprint
+        for digest in ("d", "e")
+        for source in (template, other)
+    }
+    assert len(fingerprints) == 4
+
+
+async def test_a_tokenizer_that_fails_is_an_error_of_ours() -> None:
+    server = FakeServer()
+    tokenizer = await made(server, vocabulary())
+    server.status = 500
+    with pytest.raises(Internal):
+        await tokenizer.text("x")

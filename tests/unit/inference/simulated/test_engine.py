@@ -1,0 +1,280 @@
+"""The simulated engine's own promises: its clock, its batching cost, its language and its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.simulated import SimulatedEngine, SimulatedOptions, SimulatedTokenizer, decode
+from inference.simulated.engine import SimulatedStream
+from inference.simulated.kv import DeviceMemory
+from inference.simulated.vocabulary import TOKEN_BYTES, hash_token, hash_tokens, next_token
+from inference.tokens import as_tokens
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.ports import ChatMessage
+from tests.support.engines import Answer, ask, collect, key, open_stream, request
+from tests.support.virtual_time import virtual
+
+PROMPT = (256, 260, 300, 301, 257, 261)
+
+
+async def started(**options: object) -> SimulatedEngine:
+    engine = SimulatedEngine(SimulatedOptions(**({"answer_tokens_mean": 0} | options)))  # type: ignore[arg-type]
+    await engine.start()
+    return engine
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# -- the clock -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_one_stream_runs_at_the_rate_that_was_asked_for() -> None:
+    engine = await started(step_base_s=0.04, prefill_tokens_per_s=1e9)
+    begun = now()
+    await ask(engine, key("a"), PROMPT, max_tokens=25)
+    assert now() - begun == pytest.approx(1.0, rel=1e-6)
+
+
+@virtual
+async def test_a_step_costs_more_the_more_streams_decode_in_it() -> None:
+    engine = await started(step_base_s=0.01, step_per_stream_s=0.002, prefill_tokens_per_s=1e9, slots=10)
+    begun = now()
+    await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=101) for n in range(10)))
+    # The first step is the first prefill alone, the second the others'; the last streams end one step later.
+    assert now() - begun == pytest.approx(0.02 + 100 * (0.01 + 10 * 0.002), rel=1e-2)
+
+
+@virtual
+async def test_prefill_takes_its_time_and_lets_others_decode_between_its_chunks() -> None:
+    engine = await started(step_base_s=0.01, prefill_tokens_per_s=1000.0, prefill_chunk_tokens=100, context_window=4096)
+    steady = await open_stream(engine, key("steady"), PROMPT)
+    arrivals: list[float] = []
+
+    async def watch() -> None:
+        async for _ in steady.stream:
+            arrivals.append(now())
+
+    watching = asyncio.create_task(watch())
+    begun = now()
+    long = tuple(as_tokens(range(1000, 1800)))
+    answer = await ask(engine, key("long"), long, max_tokens=1)
+    assert now() - begun == pytest.approx(0.8 + 8 * 0.01, abs=0.03)
+    during = [at for at in arrivals if at > begun]
+    assert len(during) >= 7
+    assert max(b - a for a, b in itertools.pairwise(during)) <= 0.12
+    assert answer.finish.cached_tokens == 0
+    watching.cancel()
+
+
+@virtual
+async def test_a_returning_session_pays_for_its_new_tokens_only() -> None:
+    engine = await started(step_base_s=0.001, prefill_tokens_per_s=1000.0, context_window=8192)
+    prompt = tuple(range(1000, 1000 + 4000))
+    first = await ask(engine, key("a"), prompt, max_tokens=4)
+    begun = now()
+    await ask(engine, key("a"), (*prompt, *first.tokens, 257, 260, 300, 257, 261), max_tokens=1)
+    assert now() - begun < 0.02
+
+
+@virtual
+async def test_four_hundred_streams_step_together() -> None:
+    engine = await started(slots=400, step_base_s=0.04, kv_tokens_max=1_000_000, prefill_tokens_per_s=1e9)
+    begun = now()
+    answers = await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=50) for n in range(400)))
+    assert now() - begun == pytest.approx(50 * 0.04 + 4 * 0.04, abs=0.2)
+    assert {answer.tokens for answer in answers} == {answers[0].tokens}
+    assert engine.stats().counters["steps"] < 60
+
+
+# -- the language ------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_text_survives_tokenising(text: str) -> None:
+    async def both() -> Sequence[int]:
+        return await SimulatedTokenizer().text(text)
+
+    tokens = asyncio.run(both())
+    assert decode(tokens) == text
+    assert all(token < 256 or TOKEN_BYTES[token] for token in tokens)
+
+
+@given(st.lists(st.integers(0, len(TOKEN_BYTES) - 1)), st.integers(0, len(TOKEN_BYTES) - 1))
+def test_the_hash_continues(tokens: list[int], one: int) -> None:
+    assert hash_token(one, hash_tokens(as_tokens(tokens))) == hash_tokens(as_tokens([*tokens, one]))
+
+
+def test_every_draw_is_a_token_with_text_or_a_beginning_of_a_character() -> None:
+    state = 0
+    for last in (261, 32, 10, 46, 500, 0xA9):
+        for _ in range(3000):
+            token = next_token(state, 0, last, b"")
+            assert TOKEN_BYTES[token]
+            state = hash_token(token, state)
+
+
+async def story(engine: SimulatedEngine, max_tokens: int) -> Answer:
+    tokenizer = engine.tokenizer
+    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
+    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
+    return await ask(engine, key("a"), prompt, max_tokens=max_tokens)
+
+
+@virtual
+async def test_stories_have_words_lines_and_split_characters() -> None:
+    answer = await story(await started(), 3000)
+    assert answer.text == decode(answer.tokens)
+    assert {"é", "日", "🙂", "\n", "."} <= set(answer.text)
+    assert any(not chunk.text for chunk in answer.chunks)
+    assert len({len(word) for word in answer.text.split()}) > 5
+
+
+@virtual
+async def test_a_continuation_may_begin_inside_a_character() -> None:
+    engine = await started()
+    answer = await story(engine, 400)
+    inside = next(i for i, chunk in enumerate(answer.chunks) if not chunk.text) + 1
+    tokenizer = engine.tokenizer
+    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
+    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
+    emitted = answer.tokens[:inside]
+    rest = await ask(engine, key("b"), (*prompt, *emitted), emitted=emitted, max_tokens=400 - inside)
+    assert emitted + rest.tokens == answer.tokens
+    assert "".join(chunk.text for chunk in answer.chunks[:inside]) + rest.text == answer.text
+
+
+@virtual
+async def test_answers_end_by_themselves_about_where_they_should() -> None:
+    engine = await started(answer_tokens_mean=40)
+    lengths = []
+    for number in range(60):
+        answer = await ask(engine, key("a"), (*PROMPT[:-1], 300 + number, 257, 261), max_tokens=1000)
+        assert answer.finish.reason == "stop"
+        lengths.append(len(answer.tokens))
+    assert min(lengths) >= 20 and max(lengths) <= 60
+    assert 34 <= sum(lengths) / len(lengths) <= 46
+
+
+# -- its memory ----------------------------------------------------------------------------------------
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "take", "erase", "park", "shrink"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.lists(st.integers(0, 2), max_size=12),
+    ),
+    max_size=60,
+)
+
+
+@given(operations)
+def test_device_memory_is_bounded_and_never_invents_a_prefix(steps: list[tuple[str, str, list[int]]]) -> None:
+    memory = DeviceMemory(30)
+    put: dict[str, list[list[int]]] = {}
+    for what, name, values in steps:
+        sequence = as_tokens(values)
+        match what:
+            case "put":
+                memory.put(key(name), sequence)
+                put.setdefault(name, []).append(values)
+            case "take":
+                held = memory.take(key(name), sequence)
+                assert any(values[:held] == known[:held] for known in put.get(name, [])) or held == 0
+            case "erase":
+                memory.erase(key(name))
+                put.pop(name, None)
+                assert memory.longest(key(name)) is None
+            case "park":
+                memory.park(key(name))
+            case "shrink":
+                memory.shrink_to(10)
+                assert memory.tokens <= 10
+        assert 0 <= memory.tokens <= 30
+    for name in put:
+        memory.erase(key(name))
+    assert memory.tokens == 0
+
+
+@virtual
+async def test_sessions_push_each_other_out_when_room_ends() -> None:
+    engine = await started(kv_tokens_max=1024, context_window=1024)
+    for name in "abc":
+        await ask(engine, key(name), tuple(range(1000, 1400)), max_tokens=2)
+    assert engine.place(key("a")).tier == "none"
+    assert engine.place(key("c")).tokens == 401
+    assert engine.stats().counters["evictions"] == 1
+
+
+# -- made to misbehave ---------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_crash_ends_every_stream_with_its_error() -> None:
+    engine = await started(slots=1)
+    stream = await open_stream(engine, key("a"), PROMPT)
+    waiter = asyncio.create_task(ask(engine, key("b"), PROMPT))
+    await asyncio.sleep(0)
+    engine.crash(Unavailable("engine_unavailable", "gone"))
+    with pytest.raises(Unavailable):
+        await stream.drain()
+    with pytest.raises(Unavailable):
+        await waiter
+    with pytest.raises(Unavailable):
+        await ask(engine, key("c"), PROMPT)
+    assert engine.stats().running == engine.stats().waiting == 0
+
+
+@virtual
+async def test_subclasses_choose_tokens_and_time() -> None:
+    class Stubborn(SimulatedEngine):
+        def step_s(self, decoding: int, prefill_tokens: int) -> float:
+            return 1.0
+
+        def draw(self, stream: SimulatedStream) -> int | None:
+            return None if stream.decoded == 3 else 300
+
+    engine = Stubborn()
+    await engine.start()
+    begun = now()
+    answer = await ask(engine, key("a"), PROMPT)
+    assert answer.tokens == (300, 300, 300) and answer.finish.reason == "stop"
+    assert now() - begun == 4.0
+
+
+@virtual
+async def test_a_reader_that_lags_stops_its_stream_and_nobody_else() -> None:
+    engine = await started(unread_chunks_max=10, step_base_s=0.01)
+    lazy = await open_stream(engine, key("lazy"), PROMPT)
+    await ask(engine, key("eager"), PROMPT, max_tokens=100)
+    assert engine.stats().counters["decoded_tokens"] <= 100 + 12
+    rest = [item async for item in lazy.stream]
+    assert isinstance(rest[-1], Finish)
+    assert 1 + sum(isinstance(item, Chunk) for item in rest) == 900
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("slots", 0), ("step_base_s", -1.0), ("step_base_s", 0.0), ("prefill_tokens_per_s", 0.0), ("kv_tokens_max", 10)],
+)
+def test_options_that_make_no_sense_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(BadInput) as refused:
+        SimulatedOptions(**{name: value})  # type: ignore[arg-type]
+    assert refused.value.param == name
+
+
+@virtual
+async def test_errors_are_the_ports() -> None:
+    engine = await started()
+    with pytest.raises(SessileError):
+        await collect(engine.generate(request(key("a"), tuple(range(9000)))))

@@ -1,0 +1,360 @@
+"""The fair queue: shares by served tokens, priorities, who makes room, and books that agree whatever comes and goes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from inference.fair_queue import ANSWER_COST, CREDIT, FairQueue, SlotClaim
+from sessions.model.types import TenantId
+
+Q = FairQueue[str]
+
+
+def claim(tenant: str, *, priority: int = 5, weight: float = 1.0, tokens: int = 10, name: str = "") -> SlotClaim[str]:
+    return SlotClaim(name or tenant, tenant=TenantId(tenant), priority=priority, weight=weight, prompt_tokens=tokens)
+
+
+def joined(queue: Q, *claims: SlotClaim[str]) -> None:
+    for each in claims:
+        queue.join(each)
+
+
+def serve(queue: Q, rounds: int, answer: int = 50) -> dict[str, int]:
+    """Runs whoever is next to its end, one after the other; tokens per tenant."""
+    got: dict[str, int] = {}
+    for _ in range(rounds):
+        first = queue.first()
+        if first is None:
+            break
+        queue.start(first)
+        queue.served(first, answer)
+        queue.leave(first)
+        got[first.tenant] = got.get(first.tenant, 0) + first.prompt_tokens + answer
+    return got
+
+
+@pytest.mark.parametrize(("weights", "ratio"), [((1.0, 1.0), 1.0), ((1.0, 3.0), 3.0)])
+def test_tenants_that_always_have_work_get_their_shares(weights: tuple[float, float], ratio: float) -> None:
+    queue = Q(1, 10_000)
+    for number in range(400):
+        joined(queue, claim("flood", weight=weights[0], name=f"f{number}"))
+    for number in range(400):
+        joined(queue, claim("other", weight=weights[1], name=f"o{number}"))
+    got = serve(queue, 200)
+    assert got["other"] / got["flood"] == pytest.approx(ratio, rel=0.05)
+
+
+def test_short_and_long_answers_share_by_tokens_and_not_by_turns() -> None:
+    queue = Q(1, 10_000)
+    for number in range(2000):
+        joined(queue, claim("short", tokens=10, name=f"s{number}"), claim("long", tokens=1000, name=f"l{number}"))
+    turns = {"short": 0, "long": 0}
+    while turns["long"] < 10:
+        first = queue.first()
+        assert first is not None
+        queue.start(first)
+        queue.leave(first)
+        turns[first.tenant] += 1
+    assert turns["short"] >= 900
+
+
+def test_a_claim_that_left_holds_nobody() -> None:
+    queue = Q(1, 10)
+    runs, gives_up = claim("a"), claim("b")
+    joined(queue, runs, gives_up)
+    queue.start(runs)
+    for each in (runs, gives_up):
+        queue.leave(each)
+        assert not hasattr(each, "holder"), "it and its holder would hold each other"
+
+
+def test_one_that_was_away_has_saved_nothing_up() -> None:
+    queue = Q(1, 10_000)
+    for number in range(300):
+        joined(queue, claim("flood", name=f"f{number}"))
+    serve(queue, 100)
+    for number in range(100):
+        joined(queue, claim("late", name=f"l{number}"))
+    got = serve(queue, 90)
+    assert CREDIT / 2 < got["late"] - got["flood"] < CREDIT, "no more than the credit of who was away"
+    got = serve(queue, 40)
+    assert abs(got["late"] - got["flood"]) <= 60
+
+
+def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
+    queue = Q(1, 10_000)
+    for number in range(2000):
+        joined(queue, claim("flood", name=f"f{number}"))
+    for _ in range(20):  # never two at a time, and each one large
+        big = claim("big", tokens=5_000)
+        joined(queue, big)
+        while queue.first() is not big:
+            serve(queue, 1)
+        queue.start(big)
+        queue.leave(big)
+    assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
+
+
+def test_a_better_priority_is_next_whatever_was_served() -> None:
+    queue = Q(1, 10)
+    spent = claim("a", priority=1)
+    joined(queue, claim("a", priority=1), claim("b", priority=5))
+    serve(queue, 1, 10_000)
+    joined(queue, spent)
+    assert queue.first() is spent
+
+
+def test_the_worst_priority_makes_room_first_and_goes_on_first_of_its_own() -> None:
+    queue = Q(2, 10)
+    middle, low = claim("a", priority=5), claim("a", priority=9)
+    joined(queue, middle, low)
+    for each in (middle, low):
+        queue.start(each)
+    later, urgent = claim("a", priority=9, name="later"), claim("b", priority=0)
+    joined(queue, later, urgent)
+    assert queue.first() is urgent and queue.victim(urgent) is low
+    queue.make_room(low)
+    queue.start(urgent)
+    assert queue.victim(later) is None, "nobody is worse than it"
+    queue.leave(urgent)
+    assert queue.first() is low, "it stands where it stood"
+    queue.check_integrity()
+
+
+def test_who_has_more_than_its_share_makes_room_for_who_has_less_and_no_further() -> None:
+    queue = Q(4, 100)
+    flood = [claim("flood", name=f"f{number}") for number in range(4)]
+    joined(queue, *flood)
+    for each in flood:
+        queue.start(each)
+        queue.served(each, 100)
+    others = [claim("other", name=f"o{number}") for number in range(3)]
+    joined(queue, *others)
+    for each in others[:2]:
+        victim = queue.victim(each)
+        assert victim is not None and victim.tenant == "flood"
+        queue.make_room(victim)
+        queue.start(each)
+    assert queue.victim(others[2]) is None, "two each: that is its share"
+    assert queue.victim(flood[3]) is None
+    flood[0].may_yield = flood[1].may_yield = False
+    queue.leave(others[0])
+    joined(queue, claim("third"))
+    assert queue.victim(others[2]) is None, "what cannot pause is left alone"
+    queue.check_integrity()
+
+
+def running(queue: Q, tenant: str, count: int, *, served: int = 0) -> list[SlotClaim[str]]:
+    """So many of a tenant that have slots."""
+    made = [claim(tenant, name=f"{tenant}{number}") for number in range(count)]
+    joined(queue, *made)
+    for each in made:
+        queue.start(each)
+        queue.served(each, served)
+    return made
+
+
+def test_a_burst_of_one_that_takes_less_than_its_share_gets_more_slots_than_its_share() -> None:
+    queue = Q(4, 100)
+    running(queue, "flood", 4, served=10)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    burst = [claim("other", name=f"o{number}") for number in range(3)]
+    joined(queue, *burst)
+    for each in burst:  # its share is two slots
+        assert queue.first() is each
+        victim = queue.victim(each)
+        assert victim is not None and victim.tenant == "flood"
+        queue.make_room(victim)
+        queue.start(each)
+    queue.check_integrity()
+
+
+def test_who_runs_ahead_of_its_share_gets_a_credit_and_no_more() -> None:
+    queue = Q(4, 100)
+    running(queue, "flood", 4)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    (ahead,) = [claim("other", name="ahead")]
+    joined(queue, ahead)
+    assert queue.first() is ahead
+    queue.make_room(next(each for each in queue.running if each.tenant == "flood"))
+    queue.start(ahead)
+    queue.served(ahead, int(queue.credit))
+    late = claim("other", name="late")
+    joined(queue, late)
+    first = queue.first()
+    assert first is not None and first.tenant == "flood" and queue.victim(late) is None
+
+
+def test_a_flood_has_no_credit_beside_another_flood() -> None:
+    queue = Q(2, 1_000)
+    running(queue, "flood", 2, served=100)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(50)))
+    joined(queue, *(claim("other", name=f"o{number}") for number in range(50)))
+    first = queue.first()
+    assert first is not None and first.tenant == "other", "it was served less"
+    victim = queue.victim(first)
+    assert victim is not None
+    queue.make_room(victim)
+    queue.start(first)
+    queue.served(first, 200)
+    assert queue.victim(claim("other")) is None and queue.first() is not first
+
+
+# -- room that is kept ----------------------------------------------------------------------------------------
+
+
+def test_a_tenant_that_is_alone_leaves_nothing_idle() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "flood", 3)
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1
+    assert queue.keeper() is None
+
+
+def test_who_goes_first_has_every_slot_whoever_has_less() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "flood", 1, served=10)
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
+    burst = running(queue, "other", 2)
+    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1, "the flood has less than its share, and goes behind"
+    burst += running(queue, "other", 1)
+    assert queue.keeper() is None, "nobody pauses for the flood"
+
+
+def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_around() -> None:
+    queue = Q(4, 100, reserve=1)
+    flood = running(queue, "flood", 3, served=10)
+    (once,) = running(queue, "other", 1)
+    assert queue.keeper() in flood, "none is idle, and it has more than its share"
+    queue.leave(once)
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 0
+    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1
+    assert queue.num_idle_for(TenantId("flood"), 1, 1.0) == 1, "a better priority leaves nothing for a worse one"
+    assert queue.keeper() is None
+    queue.served(flood[0], int(queue.credit))
+    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1, "it has been away for too long"
+    queue.check_integrity()
+
+
+def test_nobody_below_its_share_makes_room_to_keep_a_slot() -> None:
+    queue = Q(4, 100, reserve=1)
+    running(queue, "one", 2)
+    running(queue, "two", 2)
+    assert queue.keeper() is None, "each has its share"
+
+
+def test_whose_prompt_is_computed_first_and_who_sends_it_in_pieces() -> None:
+    queue = Q(4, 100, reserve=1)
+    (flood, *_) = running(queue, "flood", 4, served=10)
+    assert not queue.gives_way(flood), "it is alone"
+    joined(queue, *(claim("flood", name=f"w{number}") for number in range(8)))
+    queue.make_room(next(each for each in queue.running if each is not flood))
+    (other,) = running(queue, "other", 1)
+    assert queue.gives_way(flood) and not queue.gives_way(other)
+    assert queue.is_before(other, flood) and not queue.is_before(flood, other)
+
+
+def test_one_tenant_never_fills_the_whole_queue() -> None:
+    queue = Q(1, 100)
+    while not queue.is_full(TenantId("flood")):
+        joined(queue, claim("flood", name=str(queue.num_waiting)))
+    assert 70 < queue.num_waiting < 90
+    assert not queue.is_full(TenantId("other"))
+
+
+def test_an_answer_that_was_stopped_is_charged_for_its_prompt_once() -> None:
+    queue = Q(1, 10)
+    one = claim("a", tokens=100)
+    joined(queue, one)
+    queue.start(one)
+    queue.served(one, 10)
+    queue.make_room(one)
+    queue.start(one)
+    assert queue.counter(TenantId("a")) == 100 + 10 * ANSWER_COST
+
+
+class Books(RuleBasedStateMachine):
+    """Claims come, start, pause and leave in any order."""
+
+    RESERVE = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = Q(3, 1000, reserve=self.RESERVE)
+        self.claims: list[SlotClaim[str]] = []
+        self.before: dict[str, float] = {}
+
+    @rule(tenant=st.sampled_from("abc"), priority=st.integers(0, 2), weight=st.sampled_from([0.5, 1.0, 4.0]))
+    def come(self, tenant: str, priority: int, weight: float) -> None:
+        made = claim(tenant, priority=priority, weight=weight)
+        self.queue.join(made)
+        self.claims.append(made)
+
+    @rule()
+    def begin(self) -> None:
+        first = self.queue.first()
+        if first is None:
+            assert not self.queue.num_waiting
+            return
+        if self.queue.num_running >= 3:
+            victim = self.queue.victim(first)
+            if victim is None:
+                return
+            assert victim.started and victim.priority >= first.priority
+            self.queue.make_room(victim)
+            assert self.queue.first() is first, "it is for this one that somebody made room"
+        self.queue.start(first)
+
+    @precondition(lambda self: self.claims)
+    @rule(seed=st.integers(0, 2**16))
+    def go(self, seed: int) -> None:
+        gone = self.claims.pop(random.Random(seed).randrange(len(self.claims)))
+        if gone.started:
+            self.queue.served(gone, 7)
+        self.queue.leave(gone)
+
+    @invariant()
+    def books_agree(self) -> None:
+        self.queue.check_integrity()
+        assert self.queue.num_waiting + self.queue.num_running == len(self.claims)
+        assert self.queue.num_running <= 3
+        for tenant in "abc":
+            now = self.queue.counter(TenantId(tenant))
+            assert now >= self.before.get(tenant, 0.0)
+            self.before[tenant] = now
+
+    @invariant()
+    def nobody_makes_room_for_ever(self) -> None:
+        """Making room again and again comes to an end: claims do not chase each other in circles."""
+        for _ in range(50):
+            first = self.queue.first()
+            victim = self.queue.victim(first) if first is not None and self.queue.num_running >= 3 else None
+            if first is None or victim is None:
+                return
+            self.queue.make_room(victim)
+            again = self.queue.first()
+            assert again is not None
+            self.queue.start(again)
+        raise AssertionError("fifty claims gave way to each other")
+
+    @invariant()
+    def keeping_room_comes_to_an_end(self) -> None:
+        for _ in range(20):
+            giver = self.queue.keeper()
+            if giver is None:
+                return
+            self.queue.make_room(giver)
+        raise AssertionError("twenty claims made room for nobody")
+
+
+class Kept(Books):
+    """The same where a slot is kept."""
+
+    RESERVE = 1
+
+
+TestBooks = Books.TestCase
+TestKept = Kept.TestCase

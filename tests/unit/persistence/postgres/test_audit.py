@@ -1,0 +1,135 @@
+"""The audit log on PostgreSQL where several processes write to one tenant's chain."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from persistence.audit import audit_of
+from persistence.postgres.journal import PostgresJournal
+from sessions.governance.audit_trim import trim
+from sessions.governance.audit_verify import verify
+from sessions.model.api_keys import ApiKeyRequest, make_api_key
+from sessions.model.audit import Audited
+from sessions.model.errors import Fenced
+from sessions.model.journal_types import Due
+from sessions.model.types import UnixMs
+from tests.support.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres, purge
+
+pytestmark = pytest.mark.cluster
+_names = itertools.count()
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[list[PostgresJournal]]:
+    schema = f"audit_{next(_names)}"
+    journals = [PostgresJournal(postgres().dsn, schema=schema) for _ in range(3)]
+    for journal in journals:
+        await journal.open()
+    yield journals
+    for journal in journals:
+        await journal.close()
+
+
+def a_row(n: int) -> Audited:
+    return Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n})
+
+
+async def test_replicas_keep_one_chain(replicas: list[PostgresJournal]) -> None:
+    """Appends with verdicts on three replicas, keys that are made, sessions that are purged, all of one tenant."""
+    heads = [await grant(replicas[n % 3], key(f"s{n}")) for n in range(9)]
+    for n in range(6):
+        await a_log(replicas[0], f"old{n}", 1, head=patch(deleted_at=UnixMs(NOW - 9)))
+
+    async def appends(number: int, head: Any) -> None:
+        for top in range(6):
+            await replicas[number % 3].append(
+                an_append(msgspec.structs.replace(head, top=top), 1, audit=(a_row(number), a_row(number)))
+            )
+
+    from persistence import api_keys_of
+
+    keys = [make_api_key(ApiKeyRequest(tenant="acme"), bytes([n]) * 40, now=NOW)[0] for n in range(6)]
+    due = Due(deleted_before=NOW)
+    await asyncio.gather(
+        *(appends(number, head) for number, head in enumerate(heads)),
+        *(api_keys_of(replicas[n % 3]).add(each, audit=a_row(n)) for n, each in enumerate(keys)),
+        *(audit_of(journal).record(ACME, [a_row(0)]) for journal in replicas),
+        purge(replicas[1], due, commands_before=NOW, limit=9, at=NOW),
+        purge(replicas[2], due, commands_before=NOW, limit=9, at=NOW),
+    )
+    for journal in replicas:
+        found = await verify(audit_of(journal), ACME)
+        assert found.intact and found.rows == 9 * 6 * 2 + 6 + 3 + 6
+    for number, head in enumerate(heads):
+        stored = await replicas[number % 3].head(head.key)
+        assert stored is not None and stored.top == 6
+
+
+async def test_replicas_that_trim_and_append_at_once_keep_one_chain(replicas: list[PostgresJournal]) -> None:
+    logs = [audit_of(journal) for journal in replicas]
+    await logs[0].record(ACME, [a_row(n) for n in range(60)])
+    heads = [await grant(replicas[n % 3], key(f"s{n}")) for n in range(6)]
+
+    async def appends(number: int, head: Any) -> None:
+        for top in range(6):
+            one = msgspec.structs.replace(head, top=top)
+            await replicas[number % 3].append(an_append(one, 1, audit=(a_row(100 + number),)))
+
+    async def trims(number: int) -> int:
+        ends = [UnixMs(NOW + end) for end in range(10, 61, 10)]
+        return sum([await trim(logs[number], ACME, before=end, now=UnixMs(NOW + 99)) for end in ends])
+
+    *_, first, second, third = await asyncio.gather(
+        *(appends(number, head) for number, head in enumerate(heads)), *(trims(number) for number in range(3))
+    )
+    assert first + second + third == 60, "each row went once, whoever took it away"
+    for log in logs:
+        found = await verify(log, ACME)
+        assert found.intact and found.trimmed == 60 and found.rows > 36, found.why
+
+
+async def test_a_replica_that_lost_its_session_leaves_no_row(replicas: list[PostgresJournal]) -> None:
+    here, there, _ = replicas
+    head = await grant(here, key("s"))
+    await here.append(an_append(head, 1, audit=(a_row(1),)))
+    taken = await grant(there, key("s"), 1)
+    await there.append(an_append(taken, 1, audit=(a_row(2),)))
+    behind = msgspec.structs.replace(head, top=1)
+    other = await grant(here, key("other"))
+    outcomes = await asyncio.gather(
+        here.append(an_append(behind, 1, audit=(a_row(3),))),
+        here.append(an_append(other, 1, audit=(a_row(4),))),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in outcomes] == [Fenced, type(None)]
+    rows = await audit_of(here).rows(ACME, after=0, limit=9)
+    assert [msgspec.json.decode(row.body)["detail"]["n"] for row in rows] == [1, 2, 4]
+    assert (await verify(audit_of(there), ACME)).intact
+
+
+async def test_a_key_file_proves_what_the_database_cannot(replicas: list[PostgresJournal]) -> None:
+    """Whoever has the whole database, its secret included, cannot write rows that a key file does not disown."""
+    schema = f"audit_{next(_names)}"
+    journals = []
+    for audit_key in (None, b"k" * 32, None):
+        journal = PostgresJournal(postgres().dsn, schema=schema, audit_key=audit_key)
+        await journal.open()
+        journals.append(journal)
+    before, with_file, forger = (audit_of(journal) for journal in journals)
+    try:
+        await before.record(ACME, [a_row(1)])
+        await with_file.record(ACME, [a_row(2)])
+        found = await verify(with_file, ACME)
+        assert found.intact and found.weak == 1
+        assert (await verify(forger, ACME)).first_broken == 2, "without the file nobody can tell"
+        await forger.record(ACME, [a_row(3)])
+        assert (await verify(with_file, ACME)).weak == 2, "seen by whoever keeps count"
+    finally:
+        for journal in journals:
+            await journal.close()

@@ -1,0 +1,170 @@
+"""Which model writes a response stands in its log: in mid-answer, behind another answer, between tool calls."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sessions.machine import event_writer
+from sessions.machine.state import pack_state, replay, unpack_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.journal_types import Loaded
+from sessions.model.types import ResponseId, Tool
+from tests.support.machine_ground import SESSION, TERMINAL, Ground
+
+SMALL = "sim-small"
+TOOL = Tool(name="look_up", parameters={"type": "object"})
+
+
+@pytest.fixture
+def ground() -> Ground:
+    made = Ground(smaller_model=SMALL)
+    made.create(tools=(TOOL,))
+    return made
+
+
+def choose(ground: Ground) -> None:
+    """From now on turns are let in at the smaller model."""
+    ground.model, ground.service = SMALL, {"brownout": 2, "queue_position": 3, "expected_wait_ms": 40}
+
+
+def usual(ground: Ground) -> None:
+    ground.model, ground.service = "", None
+
+
+def bodies(ground: Ground, response_id: ResponseId | None) -> list[ev.ResponseBody]:
+    kinds = ev.ResponseQueued | ev.ResponseCreated | TERMINAL
+    events = [record.event for record in ground.records]
+    return [each.response for each in events if isinstance(each, kinds) and each.response_id == response_id]
+
+
+def models(ground: Ground, response_id: ResponseId | None) -> list[str]:
+    return [body.model for body in bodies(ground, response_id)]
+
+
+def writes(ground: Ground, response_id: ResponseId | None) -> str:
+    """Whom the machine would have write a response, "" for the session's own model."""
+    assert response_id is not None
+    return ground.machine.other_model(ground.state.open[response_id])
+
+
+def test_the_response_its_bill_and_the_log_name_the_model_and_the_session_keeps_its_own(ground: Ground) -> None:
+    choose(ground)
+    response = ground.say().response_id
+    assert response is not None and writes(ground, response) == SMALL
+    ground.answer(response)
+    assert models(ground, response) == [SMALL, SMALL]
+    service = {"brownout": 2, "queue_position": 3, "expected_wait_ms": 40, "smaller_model": SMALL}
+    assert [body.service for body in bodies(ground, response)] == [service, service]
+    assert ground.usage[-1].model == SMALL
+    assert ground.state.info is not None and ground.state.info.model == "sim"
+    assert ground.patch is not None and ground.patch.model == "sim"
+    usual(ground)
+    later = ground.say().response_id
+    assert models(ground, later) == ["sim"] and writes(ground, later) == ""
+    ground.check()
+
+
+def test_in_mid_answer_it_goes_on_with_the_same_model(ground: Ground) -> None:
+    choose(ground)
+    response = ground.say().response_id
+    assert response is not None
+    ground.text(response)
+    usual(ground)
+    ground.activate()
+    assert writes(ground, response) == SMALL and response in ground.running
+    ground.answer(response)
+    assert models(ground, response) == [SMALL, SMALL]
+    ground.check()
+
+
+@pytest.mark.parametrize("now", ["", "another"])
+def test_where_the_next_owner_has_not_that_model_the_answer_ends_and_says_why(ground: Ground, now: str) -> None:
+    choose(ground)
+    response = ground.say().response_id
+    assert response is not None
+    ground.text(response)
+    usual(ground)
+    ground.smaller_model = now
+    ground.activate()
+    (_, end) = bodies(ground, response)
+    assert (end.status, end.incomplete_details) == ("incomplete", {"reason": "recovery_incompatible"})
+    assert end.model == SMALL and ground.usage[-1].model == SMALL
+    assert models(ground, ground.say().response_id) == ["sim"], "the session goes on"
+    ground.check()
+
+
+def test_one_that_waits_behind_another_keeps_what_it_was_let_in_with_but_its_place(ground: Ground) -> None:
+    first = ground.say().response_id
+    assert first is not None
+    choose(ground)
+    second = ground.say(queue=True).response_id
+    assert models(ground, second) == [SMALL]
+    usual(ground)
+    ground.answer(first)
+    assert writes(ground, second) == SMALL
+    assert bodies(ground, second)[-1].service == {"brownout": 2, "smaller_model": SMALL}
+    ground.check()
+
+
+def test_one_that_waited_begins_with_the_model_where_the_smaller_one_has_gone(ground: Ground) -> None:
+    first = ground.say().response_id
+    assert first is not None
+    choose(ground)
+    second = ground.say(queue=True).response_id
+    usual(ground)
+    ground.smaller_model = ""
+    ground.activate()
+    ground.answer(first)
+    assert models(ground, second) == [SMALL, "sim"] and writes(ground, second) == ""
+    assert bodies(ground, second)[-1].service == {"brownout": 2}
+    ground.check()
+
+
+@pytest.mark.parametrize("stateless", [False, True], ids=["tool.output", "turn.create"])
+def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Ground, stateless: bool) -> None:
+    choose(ground)
+    response = ground.say().response_id
+    assert response is not None
+    ground.write(response, event_writer.CallBegin("look_up"), event_writer.CallArguments("{}"))
+    ground.finish(response)
+    usual(ground)
+    ground.activate(snapshot_at=len(ground.records))
+    (call,) = [each for turn in ground.state.awaiting.values() for each in turn.missing]
+    output: cm.ActorCommand = cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42")
+    if stateless:
+        items = (cm.NewOutput(call_id=call, output="42"),)
+        output = cm.TurnCreate(id=ground.name(), session=SESSION, items=items, after_response=response)
+    assert ground.machine.goes_on(output), "it was let in when it began"
+    answered = ground.ok(output)
+    assert writes(ground, answered.response_id) == SMALL
+    assert bodies(ground, answered.response_id)[0].service == {"smaller_model": SMALL}
+    ground.check()
+
+
+def test_a_log_from_before_there_were_smaller_models_is_read_as_it_was() -> None:
+    ground = Ground()
+    ground.create()
+    response = ground.say().response_id
+    assert response is not None
+    assert bodies(ground, response)[0].model == "sim" and writes(ground, response) == ""
+    assert replay(Loaded(ground.head(), None, tuple(ground.records), (), True)).open[response].body.model == "sim"
+
+
+def test_a_snapshot_from_before_there_were_smaller_models_goes_on_with_the_sessions_own() -> None:
+    ground = Ground(smaller_model=SMALL)
+    ground.create(tools=(TOOL,))
+    response = ground.say().response_id
+    assert response is not None
+    ground.write(response, event_writer.CallBegin("look_up"), event_writer.CallArguments("{}"))
+    ground.finish(response)
+    body = msgspec.msgpack.decode(pack_state(ground.state))
+    for waiting in body["awaiting"].values():
+        del waiting["model"]
+    state = unpack_state(msgspec.msgpack.encode(body))
+    assert state is not None and [turn.model for turn in state.awaiting.values()] == [""]
+    ground.machine.state.awaiting = state.awaiting
+    (call,) = [each for turn in state.awaiting.values() for each in turn.missing]
+    answered = ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42"))
+    assert models(ground, answered.response_id) == ["sim"] and writes(ground, answered.response_id) == ""

@@ -1,0 +1,398 @@
+"""The ledger: what a branch stands for in tokens, each piece tokenised once, whatever was edited, cut or asked between.
+
+The reference renders a branch from its items alone, with the same tokenizer; with the simulated one, whose text is
+reversible, both must agree token for token.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from inference.simulated import SimulatedTokenizer, decode
+from sessions.actor.input_pipeline import prepare
+from sessions.machine import event_writer, inputs_effects, item_tree
+from sessions.machine.state import apply, client_state
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput
+from sessions.model.generation import EngineInfo
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    FunctionCall,
+    FunctionCallOutput,
+    ItemId,
+    Message,
+    ResponseId,
+    Tokens,
+    Tool,
+    pack_tokens,
+)
+from sessions.ports import ChatMessage
+from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.ledger import Ledger
+from tests.support.machine_ground import SESSION, Ground
+from transport.protocol.retraction import Scrubber
+
+
+class Counting(SimulatedTokenizer):
+    """Says what it was asked to tokenise; can pass for another vocabulary."""
+
+    def __init__(self, fingerprint: str | None = None) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        if fingerprint is not None:
+            self._fingerprint = fingerprint
+
+    async def message(self, message: ChatMessage) -> Tokens:
+        self.asked.append(message.text)
+        return await super().message(message)
+
+    async def text(self, text: str) -> Tokens:
+        self.asked.append(text)
+        return await super().text(text)
+
+
+def info(window: int = 1_000) -> EngineInfo:
+    return EngineInfo(
+        model="sim", build="b", model_fingerprint="m", context_window=window, slots=1, sampling=frozenset()
+    )
+
+
+class Desk(Ground):
+    """A machine with a ledger beside it, as an actor has."""
+
+    def __init__(self, *, window: int = 1_000, **more: object) -> None:
+        self.tokenizer = Counting()
+        super().__init__(fingerprint=self.tokenizer.fingerprint)
+        self.window = window
+        self.create(**more)
+        self.ledger = Ledger(self.state, self.tokenizer, info(window))
+
+    def reload(self, tokenizer: Counting | None = None) -> None:
+        """Another activation, perhaps with another model."""
+        self.tokenizer = tokenizer or self.tokenizer
+        self.fingerprint = self.tokenizer.fingerprint
+        self.activate()
+        self.ledger = Ledger(self.state, self.tokenizer, info(self.window))
+
+    async def send(self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput) -> cm.Ok:
+        digest = cm.command_digest(command)
+        ready, prepared = await prepare(
+            LOCAL_PRINCIPAL,
+            command,
+            ledger=self.ledger,
+            filters=KeywordFilterSet(),
+            content_bytes_max=10_000,
+        )
+        answer = self.input(inputs_effects.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
+        assert isinstance(answer, cm.Ok), answer
+        return answer
+
+    async def ask(self, text: str, **more: object) -> ResponseId:
+        answer = await self.send(cm.MessageCreate(id=self.name(), session=SESSION, content=text, **more))  # type: ignore[arg-type]
+        assert answer.response_id is not None
+        return answer.response_id
+
+    async def says(self, response_id: ResponseId, text: str, *, tail: str = "") -> None:
+        """The engine says `text`, of which `tail` is not in whole tokens."""
+        tokens = await SimulatedTokenizer().text(text)
+        piece = event_writer.Text(text + tail)
+        number = self.running[response_id]
+        self.input(inputs_effects.Output(response_id, number, (piece,), pack_tokens(tokens), tail))
+
+    async def calls(self, response_id: ResponseId, *arguments: str) -> list[str]:
+        for each in arguments:
+            self.write(response_id, event_writer.CallBegin("look"), event_writer.CallArguments(each))
+        self.finish(response_id)
+        return list(self.state.awaiting[response_id].missing)
+
+    async def prompt(self, response_id: ResponseId) -> list[int]:
+        return list((await self.ledger.plan(self.state.open[response_id])).prompt)
+
+    async def rendered(self, leaf: ItemId | None) -> list[int]:
+        """The reference: opening and every item of the branch, from their texts."""
+        tokenizer, state = SimulatedTokenizer(), self.state
+        assert state.info is not None
+        tokens = list(await tokenizer.opening(state.info.instructions, state.info.tools))
+        path = item_tree.branch(state, leaf)
+        while path:
+            maker = state.made_by.get(path[0].id)
+            if maker is None:
+                tokens += await tokenizer.message(self.ledger.rendered(path.pop(0)))
+                continue
+            answer = []
+            while path and state.made_by.get(path[0].id) == maker:
+                answer.append(path.pop(0))
+            text = "".join(each.text for each in answer if isinstance(each, Message))
+            calls = tuple((c.call_id, c.name, c.arguments) for c in answer if isinstance(c, FunctionCall))
+            if calls:
+                tokens += await tokenizer.message(ChatMessage(role="assistant", text=text, calls=calls))
+            else:
+                tokens += [*tokenizer.answer_opening, *await tokenizer.text(text), *tokenizer.answer_closing]
+        return tokens
+
+    async def expected(self, response_id: ResponseId) -> list[int]:
+        """The reference prompt of an open response."""
+        open_ = self.state.open[response_id]
+        said = "".join("".join(draft.text) for draft in open_.drafts)
+        return [
+            *await self.rendered(open_.body.parent_id),
+            *self.tokenizer.answer_opening,
+            *await SimulatedTokenizer().text(said),
+        ]
+
+
+async def test_a_prompt_is_the_branch_and_each_piece_is_tokenised_once() -> None:
+    desk = Desk(instructions="be brief", tools=(Tool(name="look"),))
+    first = await desk.ask("where is the river")
+    await desk.says(first, "over the hill")
+    desk.finish(first)
+    second = await desk.ask("and the sea")
+    assert await desk.prompt(second) == await desk.expected(second)
+    await desk.says(second, "far away")
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert desk.tokenizer.asked == ["where is the river", "and the sea"]
+
+
+async def test_what_was_emitted_ends_the_prompt_with_its_tail() -> None:
+    desk = Desk()
+    response = await desk.ask("go on")
+    await desk.says(response, "one two", tail=" thr")
+    plan = await desk.ledger.plan(desk.state.open[response])
+    assert list(plan.prompt) == await desk.expected(response)
+    assert list(plan.emitted) == list(await desk.tokenizer.text("one two")) + list(await desk.tokenizer.text(" thr"))
+    assert plan.max_tokens == 1_000 - len(plan.prompt)
+
+
+async def test_an_answer_that_ended_inside_a_token_is_remembered_as_released() -> None:
+    desk = Desk()
+    first = await desk.ask("go on")
+    await desk.says(first, "one two", tail=" thr")
+    desk.finish(first)
+    second = await desk.ask("and now")
+    assert await desk.prompt(second) == await desk.expected(second)
+    asked = len(desk.tokenizer.asked)
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert len(desk.tokenizer.asked) == asked, "the tail is tokenised once"
+
+
+async def test_branches_share_what_is_common_and_nothing_else() -> None:
+    desk = Desk()
+    first = await desk.ask("where is the river")
+    await desk.says(first, "over the hill")
+    desk.finish(first)
+    second = await desk.ask("and the sea")
+    await desk.says(second, "far away")
+    desk.finish(second)
+    question = desk.state.items[desk.state.answers[second].items[0]].parent_id
+    assert question is not None
+    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=question, content="and the sun")
+    edited = (await desk.send(edit)).response_id
+    again = desk.ok(cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=question)).response_id
+    assert edited is not None and again is not None
+    for each in (edited, again):
+        assert await desk.prompt(each) == await desk.expected(each)
+    await desk.says(again, "close")
+    assert await desk.prompt(again) == await desk.expected(again)
+
+
+async def test_an_edit_is_rendered_in_the_role_of_what_it_replaces() -> None:
+    desk = Desk()
+    made = await desk.send(
+        cm.MessageCreate(id=desk.name(), session=SESSION, content="be brief", role="system", respond=False)
+    )
+    assert made.item_id is not None
+    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=made.item_id, content="be long")
+    edited = await desk.send(edit)
+    assert edited.response_id is not None
+    assert await desk.prompt(edited.response_id) == await desk.expected(edited.response_id)
+
+
+async def test_calls_and_their_outputs() -> None:
+    """What an engine wrote as a call is in its own tokens; outputs are rendered with the function's name."""
+    desk = Desk(tools=(Tool(name="look"),))
+    first = await desk.ask("where")
+    one, two = await desk.calls(first, '{"a":1}', '{"a":2}')
+    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=two, output="there"))  # type: ignore[arg-type]
+    answer = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=one, output="here"))  # type: ignore[arg-type]
+    assert answer.response_id is not None
+    prompt = await desk.prompt(answer.response_id)
+    tokenizer = SimulatedTokenizer()
+    outputs = [item for item in desk.state.items.values() if isinstance(item, FunctionCallOutput)]
+    assert [each.output for each in outputs] == ["there", "here"]
+    expected = [
+        *await tokenizer.opening(None, (Tool(name="look"),)),
+        *await tokenizer.message(ChatMessage(role="user", text="where")),
+        *tokenizer.answer_opening,
+        *[2, 2, 2, 2],  # what the ground's engine wrote: one token for each piece
+        *tokenizer.answer_closing,
+        *await tokenizer.message(ChatMessage(role="tool", text="there", call_id=two, name="look")),
+        *await tokenizer.message(ChatMessage(role="tool", text="here", call_id=one, name="look")),
+        *tokenizer.answer_opening,
+    ]
+    assert prompt == expected
+
+
+async def test_a_branch_from_the_middle_of_an_answer_does_not_shorten_the_answer() -> None:
+    """Two branches that share only the first item of an answer: each sees its own part of it."""
+    desk = Desk(tools=(Tool(name="look"),))
+    first = await desk.ask("where")
+    await desk.says(first, "a moment")
+    (call,) = await desk.calls(first, "{}")
+    output = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call, output="here"))  # type: ignore[arg-type]
+    assert output.response_id is not None
+    desk.finish(output.response_id)
+    leaf = desk.state.newest
+    short = await desk.ask("never mind", parent_id=desk.state.answers[first].items[0])
+    long = await desk.ask("thank you", parent_id=leaf)
+    desk.reload(Counting("other-vocabulary"))  # so that both are rendered anew
+    assert await desk.prompt(short) == await desk.expected(short)
+    assert await desk.prompt(long) == await desk.expected(long)
+
+
+async def test_another_tokenizer_renders_what_the_first_one_had_written() -> None:
+    desk = Desk()
+    first = await desk.ask("where is the river")
+    await desk.says(first, "over the hill")
+    desk.finish(first)
+    desk.reload(Counting("other-vocabulary"))
+    second = await desk.ask("and the sea")
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert desk.tokenizer.asked == ["and the sea", "where is the river", "over the hill"]
+    asked = len(desk.tokenizer.asked)
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert len(desk.tokenizer.asked) == asked, "and only once"
+
+
+@pytest.mark.parametrize("tail", ["", " ow"])
+async def test_what_was_retracted_is_forgotten_at_once(tail: str) -> None:
+    """By the actor that has rendered it before, too: the ledger keeps nothing that the log has taken back."""
+    desk = Desk()
+    first = await desk.ask("the secret is owl")
+    await desk.says(first, "the secret is", tail=tail)
+    desk.finish(first)
+    second = await desk.ask("go on")
+    await desk.prompt(second)
+    answer = desk.state.answers[first].items[0]
+    asked = desk.state.items[answer].parent_id
+    assert asked is not None
+    for item_id in (asked, answer):
+        event = ev.ContentRetracted(
+            response_id=first, item_id=item_id, content_index=0, start=4, end=10, replacement="[x]", category="test"
+        )
+        apply(desk.state, ev.Record(desk.state.top + 1, desk.state.at, event))
+    assert await desk.prompt(second) == await desk.expected(second)
+    assert "secret" not in decode(await desk.prompt(second))
+
+
+async def test_the_arguments_of_calls_are_erased_with_their_answer() -> None:
+    """They stay JSON, for whoever reads them; the call itself stays, for its output answers it."""
+    desk = Desk(tools=(Tool(name="look"),))
+    first = await desk.ask("where")
+    desk.text(first, "the secret")
+    whole, cut = await desk.calls(first, '{"for":"a secret"}', '{"for":"sec')
+    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=cut, output="there"))  # type: ignore[arg-type]
+    answer = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=whole, output="here"))  # type: ignore[arg-type]
+    assert answer.response_id is not None
+    await desk.prompt(answer.response_id)
+    desk.ok(cm.ResponseErase(id=desk.name(), session=SESSION, response_id=first))
+    prompt = await desk.prompt(answer.response_id)
+    assert prompt == await desk.expected(answer.response_id)
+    assert "sec" not in decode(prompt) and decode(prompt).count("{}") == 2
+    calls = [item for item in desk.state.items.values() if isinstance(item, FunctionCall)]
+    assert [call.arguments for call in calls] == ["{}", "{}"]
+    events = [record.event for record in desk.records]
+    assert "sec" not in str(client_state(desk.state))
+    scrubber = Scrubber((r.offset, r.event) for r in desk.records if isinstance(r.event, ev.ContentRetracted))
+    shown = [scrubber.scrub(record).event for record in desk.records]
+    assert "sec" in str(events) and "sec" not in str(shown)
+    desk.reload()
+    assert await desk.prompt(answer.response_id) == prompt
+    desk.answer(answer.response_id)
+    desk.check()
+    desk.check_folding(len(desk.records) // 2)
+
+
+async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -> None:
+    desk = Desk()
+    first = await desk.ask("where is the river")
+    await desk.says(first, "over the")
+    await desk.ledger.whole(desk.state.newest)
+    await desk.says(first, " hill")
+    desk.finish(first)
+    second = await desk.ask("and the sea")
+    assert await desk.prompt(second) == await desk.expected(second)
+
+
+async def test_the_whole_of_a_branch_is_what_its_next_prompt_begins_with() -> None:
+    desk = Desk(instructions="be brief")
+    first = await desk.ask("where is the river")
+    await desk.says(first, "over the hill")
+    desk.finish(first)
+    whole = list(await desk.ledger.whole(desk.state.newest))
+    second = await desk.ask("and the sea")
+    assert (await desk.prompt(second))[: len(whole)] == whole
+
+
+async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
+    desk = Desk(window=60)
+    for text in ("one two three four five six seven", "eight nine ten") * 3:
+        response = await desk.ask(text)
+        plan = await desk.ledger.plan(desk.state.open[response])
+        if plan.cut is not None:
+            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+        await desk.says(response, "one two three")
+        desk.finish(response)
+        whole = list(await desk.ledger.whole(desk.state.newest))
+        assert whole[: len(plan.prompt)] == list(plan.prompt)
+    assert desk.state.cuts
+
+
+async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> None:
+    desk = Desk(window=120)
+    cuts: list[ItemId | None] = []
+    dropped: list[int] = []
+    for _ in range(12):
+        response = await desk.ask("one two three four five six")
+        plan = await desk.ledger.plan(desk.state.open[response])
+        assert len(plan.prompt) + plan.max_tokens == 120
+        cuts.append(plan.cut)
+        dropped.append(plan.dropped)
+        if plan.cut is not None:
+            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+        desk.reload()
+        again = await desk.ledger.plan(desk.state.open[response])
+        assert (list(again.prompt), again.cut, again.dropped) == (list(plan.prompt), None, plan.dropped)
+        await desk.says(response, "seven eight")
+        desk.finish(response)
+    moved = [number for number, cut in enumerate(cuts) if cut is not None]
+    assert moved and dropped == sorted(dropped)
+    assert all(later - earlier >= 3 for earlier, later in pairwise(moved))
+
+
+async def test_a_limit_on_the_answer_counts_what_was_emitted() -> None:
+    desk = Desk()
+    response = await desk.ask("count", max_output_tokens=5)
+    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 5
+    await desk.says(response, "one two")
+    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 3
+
+
+async def test_a_message_that_could_never_fit_is_refused_before_it_is_journaled() -> None:
+    desk = Desk(window=20)
+    with pytest.raises(BadInput) as refused:
+        await desk.send(cm.MessageCreate(id=desk.name(), session=SESSION, content="zzzzzzzzzzzzzzzzzzzzzzzz"))
+    assert refused.value.code == "context_length_exceeded"
+
+
+async def test_new_instructions_open_the_next_prompt() -> None:
+    desk = Desk(instructions="be brief")
+    first = await desk.ask("where")
+    desk.finish(first)
+    desk.ok(cm.SessionUpdate(id=desk.name(), session=SESSION, instructions="be long"))
+    second = await desk.ask("and then")
+    assert await desk.prompt(second) == await desk.expected(second)
+    plan = await desk.ledger.plan(desk.state.open[second])
+    assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))

@@ -1,0 +1,148 @@
+"""Tool calls in the model's own words: however the text is split, wherever a run is continued."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions.machine import event_writer
+from sessions.model.errors import Internal
+from sessions.model.types import Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.turn.output_pipeline import Release
+from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
+
+WEATHER = Tool(
+    name="weather",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+CLOCK = Tool(name="clock")
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln {\\"x\\"}"}}\n</tool_call>'
+SECOND = '<tool_call>{"name":"clock","arguments":{}}</tool_call>'
+Said = list[tuple[str, str]]
+
+
+def laid(pieces: list[event_writer.Piece]) -> Said:
+    """Pieces as they add up."""
+    said: Said = []
+    for piece in pieces:
+        match piece:
+            case event_writer.CallBegin():
+                said += [("call", piece.name), ("arguments", "")]
+            case event_writer.CallArguments():
+                assert said[-1][0] == "arguments"
+                said[-1] = ("arguments", said[-1][1] + piece.text)
+            case event_writer.Text():
+                if said and said[-1][0] == "text":
+                    said[-1] = ("text", said[-1][1] + piece.text)
+                else:
+                    said.append(("text", piece.text))
+            case event_writer.RefusalText():
+                raise AssertionError("a refusal")
+    return said
+
+
+def run(text: str, width: int, *, tools: tuple[Tool, ...] = (WEATHER, CLOCK), bare: bool = False) -> Said:
+    calls = ToolCallParser(tools, bare=bare)
+    pieces: list[event_writer.Piece] = []
+    for start in range(0, len(text), width):
+        pieces += calls.accept(Release(text[start : start + width], b"", "")).pieces
+    pieces += calls.finish("stop").pieces
+    return laid(pieces)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no call at all", [("text", "no call at all")]),
+        ("a <tool and <tool_cal", [("text", "a <tool and <tool_cal")]),
+        (CALL, [("call", "weather"), ("arguments", '{"city": "Köln {\\"x\\"}"}')]),
+        (
+            f"I look. \n{CALL}\n{SECOND}\n",
+            [
+                ("text", "I look."),
+                ("call", "weather"),
+                ("arguments", '{"city": "Köln {\\"x\\"}"}'),
+                ("call", "clock"),
+                ("arguments", "{}"),
+            ],
+        ),
+        (f"{SECOND} done", [("call", "clock"), ("arguments", "{}"), ("text", "done")]),
+        (SECOND[: -len("</tool_call>")], [("call", "clock"), ("arguments", "{}")]),
+        ('<tool_call>{"arguments": {}, "name": "clock"}</tool_call>', [("call", "clock"), ("arguments", "{}")]),
+        ('<tool_call>{"name": "no", "arguments": {}}</tool_call>',
+         [("text", '<tool_call>{"name": "no", "arguments": {}}</tool_call>')]),
+        ("<tool_call>nonsense</tool_call>", [("text", "<tool_call>nonsense</tool_call>")]),
+    ],
+)  # fmt: skip
+def test_what_is_said_does_not_depend_on_the_split(text: str, said: Said, width: int) -> None:
+    assert run(text, width) == said
+
+
+@pytest.mark.parametrize("width", [1, 5, 1000])
+@pytest.mark.parametrize("arguments", ['{"city": 1}', "{}", '{"city": "x"', '{"city": "x"}} x', '{"city": }', '"text"'])
+def test_arguments_that_do_not_fit_are_never_whole(arguments: str, width: int) -> None:
+    text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+    pieces: list[event_writer.Piece] = []
+
+    def go_through() -> None:
+        calls = ToolCallParser((WEATHER,))
+        for start in range(0, len(text), width):
+            pieces.extend(calls.accept(Release(text[start : start + width], b"", "")).pieces)
+        calls.finish("stop")
+
+    with pytest.raises(Internal) as caught:
+        go_through()
+    assert caught.value.code == "tool_call_invalid"
+    assert not any(text.endswith("}") for kind, text in laid(pieces) if kind == "arguments")
+
+
+def test_a_run_that_continues_makes_each_call_once() -> None:
+    """One token a character: whatever was taken before a crash, the rest follows it exactly."""
+    text = f"I look. {CALL} {SECOND} done"
+    for crash in range(len(text) + 1):
+        pieces: list[event_writer.Piece] = []
+        ledger, tail = "", ""
+        calls = ToolCallParser((WEATHER, CLOCK))
+        for character in text[:crash]:
+            passed = calls.accept(Release(character, pack_tokens([ord(character)]), ""))
+            if passed.pieces:  # what comes without a piece is not journaled
+                ledger += "".join(map(chr, unpack_tokens(passed.tokens)))
+                tail = passed.tail
+                pieces += passed.pieces
+        written = ledger + tail
+        assert text.startswith(written)
+        said = bool(pieces) and isinstance(pieces[-1], event_writer.Text)
+        again = ToolCallParser((WEATHER, CLOCK), tail=tail, said=said)
+        for character in text[len(written) :]:
+            pieces += again.accept(Release(character, pack_tokens([ord(character)]), "")).pieces
+        pieces += again.finish("stop").pieces
+        assert laid(pieces) == run(text, 1000), crash
+
+
+def test_tokens_stay_out_of_the_ledger_until_the_call_is_over() -> None:
+    calls = ToolCallParser((CLOCK,))
+    half, rest = SECOND[:30], SECOND[30:]
+    assert calls.accept(Release("ab", pack_tokens([1, 2]), "")).tokens == pack_tokens([1, 2])
+    inside = calls.accept(Release(half, pack_tokens([3]), ""))
+    assert inside.tokens == b"" and SECOND.startswith(inside.tail)
+    over = calls.accept(Release(rest, pack_tokens([4]), ""))
+    assert (over.tokens, over.tail) == (pack_tokens([3, 4]), "")
+
+
+def test_a_call_that_must_be_made_has_no_tags() -> None:
+    sampling = Sampling(tool_choice={"type": "function", "name": "clock"})
+    assert forced_tools(sampling, (WEATHER, CLOCK)) == (CLOCK,)
+    assert forced_tools(Sampling(tool_choice="required"), (WEATHER, CLOCK)) == (WEATHER, CLOCK)
+    assert forced_tools(Sampling(tool_choice="auto"), (WEATHER, CLOCK)) == ()
+    nothing = constrained_output(sampling, (Tool(name="now"),)).format
+    assert nothing is not None and nothing["schema"]["properties"]["arguments"]["additionalProperties"] is False
+    schema = constrained_output(sampling, (WEATHER, CLOCK)).format
+    assert schema is not None and len(schema["schema"]["anyOf"]) == 2
+    said = run('{"name": "clock", "arguments": {"zone": [1]}}', 3, bare=True)
+    assert said == [("call", "clock"), ("arguments", '{"zone": [1]}')]
+
+
+def test_without_parallel_calls_the_answer_ends_behind_the_first() -> None:
+    calls = ToolCallParser((CLOCK,), parallel=False)
+    pieces = calls.accept(Release(SECOND + SECOND, b"", "")).pieces
+    assert calls.ended and laid(list(pieces)) == [("call", "clock"), ("arguments", "{}")]

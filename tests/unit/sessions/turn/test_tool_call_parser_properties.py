@@ -1,0 +1,159 @@
+"""The tool stage behind the pipeline, over any text, any tokens and any number of deaths.
+
+Two things must hold at every moment: what has been written does not depend on how the engine splits its text, and the
+ledger with its tail stands for exactly what was written. The second is what recovery relies on: a fresh parser that
+reads the ledger's text comes to where the log ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.machine import event_writer
+from sessions.model.errors import Internal
+from sessions.model.types import Tool, unpack_tokens
+from sessions.turn.output_pipeline import OutputPipeline, Release
+from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser
+from tests.unit.sessions.turn.test_output_pipeline import Vocabulary
+
+TOOLS = (
+    Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}),
+    Tool(name="g"),
+)
+CALLS = [
+    '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
+    '<tool_call>\n{"name": "g", "arguments": {"b": {"c": ["}", "\\""]}}}\n</tool_call>',
+    '<tool_call>{"arguments": {"a": 2}, "name": "f"}</tool_call>',
+    '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+    "<tool_call>not a call</tool_call>",
+]
+ODDS = ["so ", "é", "\n", " ", "<tool", "<", "<tool_call>", "</tool_call>", '{"name": "f"', "…", "}"]
+texts = st.lists(st.sampled_from([*CALLS * 2, *ODDS, "well "]), max_size=7).map("".join)
+Pieces = tuple[event_writer.Piece, ...]
+
+
+def together(pieces: Sequence[event_writer.Piece]) -> list[event_writer.Piece]:
+    """Neighbours of one kind as one, without empty ones: how a reader sees them."""
+    merged: list[event_writer.Piece] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if isinstance(piece, event_writer.Text) and isinstance(last, event_writer.Text):
+            merged[-1] = event_writer.Text(last.text + piece.text)
+        elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
+            merged[-1] = event_writer.CallArguments(last.text + piece.text)
+        else:
+            merged.append(piece)
+    return [piece for piece in merged if isinstance(piece, event_writer.CallBegin) or piece.text]
+
+
+def fed_at_once(text: str, **how: Any) -> tuple[ToolCallParser, list[event_writer.Piece]]:
+    stage = ToolCallParser(TOOLS, **how)
+    passed = stage.accept(Release(text, b"", text))
+    return stage, list(passed.pieces)
+
+
+def whole(text: str, **how: Any) -> list[event_writer.Piece] | None:
+    """What the whole text comes to; None: an invalid call."""
+    try:
+        stage, pieces = fed_at_once(text, **how)
+        return together([*pieces, *stage.finish("stop").pieces])
+    except Internal:
+        return None
+
+
+class Log:
+    """What stands written of one response, over all its runs."""
+
+    def __init__(self, **how: Any) -> None:
+        self.vocabulary = Vocabulary()
+        self.how = how
+        self.pieces: list[event_writer.Piece] = []
+        self.tokens: list[int] = []
+        self.tail = ""
+
+    @property
+    def ledger(self) -> str:
+        return self.vocabulary.decode(self.tokens) + self.tail
+
+    def write(self, passed: ParsedRelease) -> None:
+        self.tokens += unpack_tokens(passed.tokens)
+        self.tail = passed.tail
+        self.pieces += passed.pieces
+
+    def check(self) -> None:
+        """A parser that reads the ledger comes to where the log ends."""
+        stage, pieces = fed_at_once(self.ledger, **self.how)
+        assert together([*pieces, *stage.finish("max_output_tokens").pieces]) == together(self.pieces)
+
+    def run(self, text: str, draw: Callable[[Any], Any], *, stops: Sequence[str] = (), dies: bool) -> bool:
+        """One run of an engine that means to say `text` behind the ledger. True: the answer is whole."""
+        said = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Text)
+        stage = ToolCallParser(TOOLS, tail=self.tail, said=said, **self.how)
+        if stage.ended:
+            return True
+        pipeline = OutputPipeline(stops, (), tail=self.tail, tail_tokens=self.vocabulary.text(self.tail))
+        chunks = self.vocabulary.chunks(text, draw)
+        for chunk in chunks[: draw(st.integers(0, len(chunks)))] if dies else chunks:
+            release = pipeline.feed(chunk)
+            if release is not None:
+                self.write(stage.accept(release))
+                self.check()
+                if stage.ended or release.ended:
+                    break
+        else:
+            if dies:
+                return False
+            release = pipeline.finish()
+            if release is not None:
+                self.write(stage.accept(release))
+                self.check()
+        self.write(stage.finish("stop"))
+        return True
+
+
+@given(texts, st.booleans(), st.integers(0, 3), st.data())
+def test_calls_and_text_come_out_the_same_however_they_are_split_and_whoever_dies(
+    text: str, parallel: bool, deaths: int, data: st.DataObject
+) -> None:
+    log = Log(parallel=parallel)
+    expected = whole(text, parallel=parallel)
+    try:
+        ended = False
+        while not ended:
+            rest = text[len(log.ledger) :]
+            assert text.startswith(log.ledger)
+            ended = log.run(rest, data.draw, dies=deaths > 0)
+            deaths -= 1
+    except Internal:
+        assert expected is None
+        return
+    assert together(log.pieces) == expected
+
+
+@given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())
+def test_an_answer_that_is_cut_anywhere_is_remembered_as_far_as_it_was_written(
+    text: str, reason: Any, data: st.DataObject
+) -> None:
+    """The tokens of a call that nobody was shown are not the model's to remember."""
+    text = text[: data.draw(st.integers(0, len(text)))]
+    log = Log()
+    stage = ToolCallParser(TOOLS)
+    pipeline = OutputPipeline((), ())
+    try:
+        for chunk in log.vocabulary.chunks(text, data.draw):
+            release = pipeline.feed(chunk)
+            if release is not None:
+                log.write(stage.accept(release))
+    except Internal:
+        return
+    log.write(stage.finish(reason))
+    assert text.startswith(log.ledger)
+    stage, pieces = fed_at_once(log.ledger)
+    assert together([*pieces, *stage.finish(reason).pieces]) == together(log.pieces)
+    shown = "".join(piece.text for piece in log.pieces if not isinstance(piece, event_writer.CallBegin))
+    calls = sum(isinstance(piece, event_writer.CallBegin) for piece in log.pieces)
+    assert log.ledger.count("<tool_call>") == calls + shown.count("<tool_call>")

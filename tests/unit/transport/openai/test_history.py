@@ -1,0 +1,139 @@
+"""Sessions without asking: whose history is found by whom, how often, for a day, within a bound."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sessions.model import commands as cm
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
+from transport.openai.history import (
+    GIVEN_MAX,
+    GIVEN_TTL_S,
+    HISTORY_TTL_S,
+    HistoryPlace,
+    MemoryHistory,
+    Unit,
+    chain_root,
+    extend_chain_all,
+    find_history,
+)
+
+ASK = Unit((cm.NewMessage(content="hello"),))
+ANSWER = Unit((cm.NewMessage(role="assistant", content="hi"),), answer=True)
+MORE = Unit((cm.NewMessage(content="more"),))
+TOOL = Tool(name="f")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def start(principal: Principal = LOCAL_PRINCIPAL, user: str | None = None, **more: object) -> bytes:
+    given: dict[str, object] = {"model": "m", "tools": (), "instructions": None, **more}
+    return chain_root(principal, user, **given)  # type: ignore[arg-type]
+
+
+def place(name: str) -> HistoryPlace:
+    return HistoryPlace(SessionId(name), ItemId("msg_1"))
+
+
+async def test_the_longest_history_that_ends_in_an_answer_is_found_so_many_times() -> None:
+    index = MemoryHistory(Clock())
+    units = [ASK, ANSWER, MORE, ANSWER, MORE]
+    behind = extend_chain_all(start(), units)
+    await index.put(behind[1], place("short"))
+    await index.put(behind[3], place("long"))
+    for wanted in (("long", 4), ("short", 2)):
+        for _ in range(GIVEN_MAX):
+            found = await find_history(index, behind, units)
+            assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
+    assert await find_history(index, behind, units) is None and len(index) == 0
+
+
+def test_whatever_differs_leads_elsewhere() -> None:
+    other = Principal(tenant=TenantId("other"), key_id="local", role="operator")
+    starts = [
+        start(),
+        start(other),
+        start(user="ann"),
+        start(user="bob"),
+        start(model="n"),
+        start(tools=(TOOL,)),
+        start(instructions=""),
+        start(instructions="be brief"),
+    ]
+    calls = Unit((cm.NewCall(call_id=CallId("c"), name="f", arguments="{}"),), answer=True)
+    said = [Unit((cm.NewMessage(role=role, content="hello"),)) for role in ("user", "system", "developer")]
+    ends = [extend_chain_all(each, [ASK, ANSWER])[-1] for each in starts]
+    ends += [extend_chain_all(start(), [each])[-1] for each in (ASK, MORE, ANSWER, calls)]
+    assert len(set(ends)) == len(ends)
+    assert len({extend_chain_all(start(), [each])[-1] for each in said}) == 3
+    assert extend_chain_all(start(), [ASK, ANSWER])[0] == extend_chain_all(start(), [ASK, MORE])[0]
+
+
+async def test_two_users_of_one_key_never_meet() -> None:
+    index = MemoryHistory(Clock())
+    rng = random.Random(5)
+    at: dict[str, set[str]] = {"ann": set(), "bob": set()}
+    turns = {"ann": 1, "bob": 1}
+    for number in range(1_000):
+        user = rng.choice(["ann", "bob"])
+        units = [ASK, *[ANSWER, MORE] * (turns[user] - 1)]
+        behind = extend_chain_all(start(user=user), units)
+        found = await find_history(index, behind, units)
+        session = found.place.session if found is not None else SessionId(f"{user}{number}")
+        at[user].add(session)
+        await index.put(extend_chain_all(behind[-1], [ANSWER])[0], HistoryPlace(session, ItemId(f"{number}")))
+        turns[user] = turns[user] % 5 + 1
+    assert not at["ann"] & at["bob"] and all(session.startswith(user) for user in at for session in at[user])
+
+
+async def test_a_place_is_forgotten_after_a_day() -> None:
+    clock = Clock()
+    index = MemoryHistory(clock)
+    await index.put(b"a", place("old"))
+    clock.now = HISTORY_TTL_S / 2
+    await index.put(b"a", place("new"))
+    clock.now = HISTORY_TTL_S
+    for _ in range(GIVEN_MAX):
+        assert await index.take([b"a"]) == (0, place("new"))
+    assert await index.take([b"a"]) is None and len(index) == 0
+
+
+@pytest.mark.parametrize("keys", [1, 7, 1000])
+async def test_the_index_is_bounded(keys: int) -> None:
+    index = MemoryHistory(Clock(), places_max=50)
+    for number in range(500):
+        await index.put(f"{number % keys}".encode(), place(f"{number}"))
+        assert len(index) <= 50
+    assert await index.take([f"{499 % keys}".encode()]) == (0, place("499"))
+
+
+async def test_of_too_many_those_go_first_that_somebody_has_gone_on_from() -> None:
+    index = MemoryHistory(Clock(), places_max=10)
+    for number in range(10):
+        await index.put(f"{number}".encode(), place(f"{number}"))
+    for number in (9, 7):
+        assert await index.take([f"{number}".encode()]) == (0, place(f"{number}"))
+    for number in range(10, 13):
+        await index.put(f"{number}".encode(), place(f"{number}"))
+    left = [number for number in range(13) if await index.take([f"{number}".encode()])]
+    assert left == [1, 2, 3, 4, 5, 6, 8, 10, 11, 12]
+
+
+async def test_what_was_given_is_let_go_of_after_its_hour_though_nobody_asks() -> None:
+    clock = Clock()
+    index = MemoryHistory(clock)
+    for number in range(20):
+        await index.put(f"{number}".encode(), place("a"))
+        await index.take([f"{number}".encode()])
+    await index.put(b"live", place("b"))
+    clock.now = GIVEN_TTL_S
+    await index.put(b"more", place("c"))
+    assert len(index) == 2 and not index._given

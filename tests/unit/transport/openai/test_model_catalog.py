@@ -1,0 +1,71 @@
+"""The models that a gateway of a cluster tells: those of its view, and for a while those that were in it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import EngineInfo
+from sessions.model.types import ReplicaId
+from sessions.ports import Member, View
+from transport.openai.model_catalog import ModelCatalog, card
+
+INFO = EngineInfo(
+    model="small",
+    build="b",
+    model_fingerprint="w",
+    context_window=8192,
+    slots=4,
+    sampling=frozenset({"temperature", "logprobs"}),
+    tool_format="hermes",
+)
+
+
+def member(name: str, engine: EngineInfo | None = INFO, model: str = "small") -> Member:
+    return Member(replica=ReplicaId(name), incarnation="i", address="", model=model, fingerprint="f", engine=engine)
+
+
+class Cluster:
+    """A view and a clock that the test moves."""
+
+    def __init__(self, *members: Member) -> None:
+        self.now = 0.0
+        self.view = View(1, members)
+        self.catalog = ModelCatalog(lambda: self.view, clock=lambda: self.now, created=7, keep_s=100.0)
+
+    def names(self, *members: Member) -> list[str]:
+        self.view = View(self.view.version + 1, members)
+        return [each.id for each in self.catalog()]
+
+
+def test_what_one_replica_of_a_model_lacks_is_not_promised() -> None:
+    poor = msgspec.structs.replace(
+        INFO, context_window=2048, sampling=frozenset({"temperature", "text"}), tool_format="none"
+    )
+    (found,) = Cluster(member("r1"), member("r2", poor)).catalog()
+    assert (found.context_window, found.sampling, found.tools) == (2048, frozenset({"temperature"}), False)
+    assert found.created == 7
+
+
+def test_a_replica_that_does_not_say_what_it_can_leaves_it_open() -> None:
+    (found,) = Cluster(member("r1"), member("r2", None)).catalog()
+    assert (found.context_window, found.sampling) == (None, None)
+
+
+def test_a_model_whose_replicas_are_gone_stays_for_a_while() -> None:
+    cluster = Cluster(member("r1"), member("r2", model="large"))
+    assert cluster.names(member("r1"), member("r2", model="large")) == ["large", "small"]
+    cluster.now = 99.0
+    assert set(cluster.names(member("r1"))) == {"large", "small"}
+    cluster.now = 101.0
+    assert cluster.names(member("r1")) == ["small"]
+
+
+def test_nothing_served_yet_is_to_be_retried_and_an_unknown_name_is_not() -> None:
+    with pytest.raises(Unavailable, match="No replica has joined yet") as refused:
+        card(Cluster().catalog, "small")
+    assert refused.value.retryable
+    with pytest.raises(NotFound):
+        card(Cluster(member("r1")).catalog, "other")
+    assert card(Cluster(member("r1")).catalog, None).id == "small"

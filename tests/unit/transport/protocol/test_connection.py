@@ -1,0 +1,276 @@
+"""The connection core: what is allowed when, and what time asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.model.commands import SessionWarm
+from sessions.model.errors import Unauthorized
+from transport.protocol.connection import (
+    Action,
+    Close,
+    Connection,
+    ConnectionLimits,
+    ConnectionPhase,
+    ConnectionTiming,
+    Drop,
+    Send,
+)
+from transport.protocol.flow_control import Unacked
+from transport.protocol.frames import JSON, MSGPACK, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
+
+HELLO = {"type": "hello"}
+
+
+def send(connection: Connection, *frames: dict[str, Any], at: float = 0.0) -> list[Action]:
+    return connection.received(json.dumps(list(frames)).encode(), False, at)
+
+
+def ready(limits: ConnectionLimits | None = None) -> Connection:
+    connection = Connection(JSON, limits or ConnectionLimits(), 0.0)
+    (hello,) = send(connection, HELLO)
+    assert isinstance(hello, Hello)
+    return connection
+
+
+def said(actions: list[Action]) -> list[str]:
+    """Actions in short: error codes, close codes, types."""
+    out = []
+    for action in actions:
+        match action:
+            case Send(ErrorFrame() as frame):
+                out.append(frame.error["code"])
+            case Send(message):
+                out.append(str(type(message).__struct_config__.tag))
+            case Close(code):
+                out.append(str(code))
+            case _:
+                out.append(type(action).__name__)
+    return out
+
+
+def warm(number: int) -> dict[str, Any]:
+    return {"type": "session.warm", "id": f"c{number}", "session": "s"}
+
+
+def test_hello_comes_first_and_once() -> None:
+    connection = Connection(JSON, ConnectionLimits(), 0.0)
+    assert said(send(connection, {"type": "subscribe", "id": "c", "session": "s"})) == ["hello_expected", "4400"]
+    assert connection.phase is ConnectionPhase.CLOSING
+    assert send(connection, HELLO) == []
+    connection = ready()
+    assert connection.accept("con_1").window_events == 1024
+    assert said(send(connection, HELLO)) == ["hello_repeated", "4400"]
+
+
+def test_a_hello_that_is_wrong_ends_the_connection() -> None:
+    connection = Connection(JSON, ConnectionLimits(), 0.0)
+    assert said(send(connection, {"type": "hello", "resume": 3})) == ["invalid_request", "4400"]
+
+
+def test_what_follows_hello_in_the_same_message_is_taken() -> None:
+    connection = Connection(JSON, ConnectionLimits(), 0.0)
+    assert said(send(connection, {"type": "ping"}, HELLO, warm(1))) == ["pong", "Hello", "SessionWarm"]
+
+
+def test_credentials_that_are_refused_close_with_their_code() -> None:
+    connection = ready()
+    assert said(connection.refuse(Unauthorized("unauthorized", "No."), 0.0)) == ["unauthorized", "4401"]
+    connection = ready()
+    assert said(connection.refuse(Unauthorized("token_expired", "Old."), 0.0)) == ["token_expired", "4402"]
+
+
+def test_the_wrong_kind_of_message_closes_with_1003() -> None:
+    assert said(ready().received(b"{}", True, 0.0)) == ["1003"]
+    assert said(Connection(MSGPACK, ConnectionLimits(), 0.0).received(b"{}", False, 0.0)) == ["1003"]
+
+
+def test_a_bad_frame_ends_and_a_wrong_one_is_answered() -> None:
+    connection = ready()
+    assert said(send(connection, {"type": "ack", "session": "s"}, warm(1), {"type": "fly"})) == [
+        "invalid_request",
+        "SessionWarm",
+        "unknown_type",
+    ]
+    assert said(connection.received(b"{", False, 0.0)) == ["bad_frame", "4400"]
+    assert said(ready().received(b'"\xff"', False, 0.0)) == ["bad_frame", "1007"]
+
+
+def test_unanswered_commands_are_bounded_and_an_answer_makes_room() -> None:
+    connection = ready(ConnectionLimits(commands_max=2))
+    actions = send(connection, warm(1), warm(2), warm(3), {"type": "ack", "session": "s", "offset": 1})
+    assert said(actions) == ["SessionWarm", "SessionWarm", "rate_limited", "Ack"]
+    refusal = actions[2]
+    assert isinstance(refusal, Send) and isinstance(refusal.message, ErrorFrame)
+    assert refusal.message.id == "c3"
+    assert refusal.message.error["retry_after_ms"] > 0
+    connection.answered()
+    assert said(send(connection, warm(4), warm(5))) == ["SessionWarm", "rate_limited"]
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+def test_hello_must_come_in_time() -> None:
+    connection = Connection(JSON, ConnectionLimits(), 100.0)
+    assert connection.deadline() == 110.0
+    assert connection.tick(109.9) == []
+    assert said(connection.tick(110.0)) == ["hello_timeout", "4400"]
+
+
+def test_an_idle_connection_is_pinged_and_a_dead_one_closed() -> None:
+    connection = ready()
+    assert connection.deadline() == 25.0
+    assert said(connection.tick(25.0)) == ["ping"]
+    assert connection.deadline() == 35.0
+    assert connection.tick(30.0) == []
+    assert send(connection, {"type": "pong"}, at=31.0) == []
+    assert connection.deadline() == 50.0, "25 s after the ping was written nothing else was"
+    assert said(connection.tick(50.0)) == ["ping"]
+    assert said(connection.tick(66.0)) == ["4412"]
+
+
+def test_a_client_that_talks_is_pinged_when_we_are_silent() -> None:
+    connection = ready()
+    for second in range(5, 25, 5):
+        send(connection, {"type": "pong"}, at=float(second))
+    assert said(connection.tick(25.0)) == ["ping"], "the client must hear something every 25 s"
+
+
+def test_a_client_that_only_listens_is_pinged_too() -> None:
+    connection = ready()
+    for second in range(1, 25):
+        connection.wrote(float(second))
+    assert said(connection.tick(25.0)) == ["ping"]
+    for second in range(26, 36):
+        connection.wrote(float(second))
+    assert said(connection.tick(35.0)) == ["4412"]
+
+
+def test_a_window_left_full_for_30_s_ends_with_4408_and_progress_restarts_the_clock() -> None:
+    connection = ready(ConnectionLimits(window_events=2))
+    reader = Unacked()
+    send(connection, {"type": "pong"}, at=40.0)
+    connection.window.sent(reader, 1, 10, 40.0)
+    connection.window.sent(reader, 2, 10, 41.0)
+    connection.window.sent(reader, 3, 10, 42.0)
+    connection.window.acked(reader, 1, 60.0)
+    send(connection, {"type": "pong"}, at=60.0)
+    connection.wrote(60.0)
+    send(connection, {"type": "pong"}, at=80.0)
+    connection.wrote(80.0)
+    assert connection.tick(89.9) == []
+    assert said(connection.tick(90.0)) == ["slow_reader", "4408"]
+
+
+def test_a_socket_that_takes_nothing_for_30_s_ends_with_4408() -> None:
+    connection = ready()
+    connection.stalled(1.0)
+    connection.flowing()
+    connection.stalled(5.0)
+    send(connection, {"type": "ping"}, at=20.0)
+    connection.wrote(20.0)
+    assert connection.deadline() == 35.0
+    assert said(connection.tick(35.0)) == ["slow_reader", "4408"]
+
+
+def test_goaway_is_said_once_and_then_done() -> None:
+    connection = ready()
+    (announced,) = connection.goaway("restart", 2000, 10.0)
+    assert announced == Send(Goaway(reason="restart", after_ms=2000))
+    assert connection.goaway("restart", 1, 10.0) == []
+    assert said(send(connection, warm(1), at=11.0)) == ["SessionWarm"], "until then everything works"
+    assert said(connection.tick(12.0)) == ["1012"]
+    silent = Connection(JSON, ConnectionLimits(), 0.0)
+    silent.goaway("restart", 500, 0.0)
+    assert said(silent.tick(0.5)) == ["1012"]
+
+
+def test_a_peer_that_does_not_finish_closing_is_cut() -> None:
+    connection = ready()
+    connection.received(b"{", False, 3.0)
+    assert connection.deadline() == 8.0
+    assert connection.tick(7.0) == []
+    assert connection.tick(8.0) == [Drop()]
+    assert connection.goaway("late", 1, 8.0) == []
+
+
+FRAMES = st.one_of(
+    st.just(HELLO),
+    st.just({"type": "ping"}),
+    st.just({"type": "pong"}),
+    st.just({"type": "nonsense", "id": "x"}),
+    st.builds(warm, st.integers(0, 3)),
+    st.just({"type": "subscribe", "id": "s", "session": "s"}),
+    st.just({"type": "ack", "session": "s", "offset": 2}),
+    st.just({"type": "subscribe", "id": "s"}),
+    st.integers(0, 3),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("frames"), st.lists(FRAMES, max_size=4)),
+        st.tuples(st.just("bytes"), st.binary(max_size=20)),
+        st.tuples(st.just("wait"), st.floats(0, 40)),
+        st.tuples(st.sampled_from(["goaway", "stalled", "flowing", "wrote", "answer"]), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_the_rules_hold(steps: list[tuple[str, Any]]) -> None:
+    """One close at most and nothing after it; requests only between hello and close; a deadline that can be met."""
+    now = 1000.0
+    connection = Connection(JSON, ConnectionLimits(commands_max=3, timing=ConnectionTiming(close_s=5.0)), now)
+    greeted = closed = False
+    open_commands = 0
+    for kind, value in steps:
+        actions: list[Action] = []
+        match kind:
+            case "frames":
+                actions = connection.received(json.dumps(value).encode(), False, now)
+            case "bytes":
+                actions = connection.received(value, False, now)
+            case "wait":
+                now += value
+                actions = connection.tick(now)
+            case "goaway":
+                actions = connection.goaway("restart", 1000, now)
+            case "stalled":
+                connection.stalled(now)
+            case "flowing":
+                connection.flowing()
+            case "wrote":
+                connection.wrote(now)
+            case "answer" if open_commands:
+                connection.answered()
+                open_commands -= 1
+        for action in actions:
+            assert not closed or isinstance(action, Drop), f"{action} after the close"
+            match action:
+                case Close(code, reason):
+                    closed = True
+                    assert code in (1003, 1007, 1012, 4400, 4408, 4412)
+                    assert reason
+                case Hello():
+                    assert not greeted
+                    greeted = True
+                case Subscribe() | SessionWarm():
+                    assert greeted
+                    open_commands += 1
+                    assert open_commands <= 3
+                case Ack():
+                    assert greeted
+                case Send(Ping() | Pong() | ErrorFrame() | Goaway()) | Drop():
+                    continue
+                case _:
+                    pytest.fail(f"unexpected {action}")
+        assert (connection.phase is ConnectionPhase.CLOSING) == closed
+        assert connection.deadline() < now + 60
+        if not closed:
+            assert connection.tick(min(now, connection.deadline() - 0.001)) == []

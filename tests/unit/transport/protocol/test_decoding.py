@@ -1,0 +1,232 @@
+"""From bytes to frames: every message is frames, refusals that can be answered, or the end of the connection."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.model.commands import MessageCreate, SessionCreate
+from sessions.model.types import INTEGER_MAX
+from transport import errors
+from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, RefusedFrame, decode
+from transport.protocol.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
+
+
+def packed(value: Any) -> bytes:
+    """By another implementation than ours, so that the two check each other."""
+    return bytes(msgpack.packb(value, use_bin_type=True))
+
+
+def written(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(("encoding", "write"), [(JSON, written), (MSGPACK, packed)])
+def test_a_message_is_one_frame_or_an_array_and_unknown_fields_are_ignored(encoding: Any, write: Any) -> None:
+    one = {"type": "ack", "session": "s", "offset": 3, "new": {"in": "v2"}}
+    assert decode(write(one), encoding) == [Ack(session="s", offset=3)]
+    many = [{"type": "ping"}, {"type": "hello", "resume": [{"session": "s", "offset": 0}]}, one]
+    ping, hello, _ = decode(write(many), encoding)
+    assert isinstance(ping, Ping)
+    assert isinstance(hello, Hello) and hello.resume[0].offset == 0
+    assert decode(write([]), encoding) == []
+
+
+def test_commands_are_read_with_their_defaults() -> None:
+    (command,) = decode(
+        written({"type": "message.create", "id": "c", "session": "s", "content": "Hi", "temperature": 0}), JSON
+    )
+    assert isinstance(command, MessageCreate)
+    assert (command.temperature, command.parent_id, command.respond) == (0, msgspec.UNSET, True)
+    (command,) = decode(
+        written({"type": "message.create", "id": "c", "session": "s", "content": "Hi", "parent_id": None}), JSON
+    )
+    assert isinstance(command, MessageCreate) and command.parent_id is None
+    (listing,) = decode(written({"type": "session.list", "id": "c"}), JSON)
+    assert listing == SessionList(id="c", limit=20)
+
+
+@pytest.mark.parametrize(
+    ("frame", "param", "words"),
+    [
+        ({"type": "subscribe", "id": "c"}, "session", "missing"),
+        ({"type": "subscribe", "id": "c", "session": "no spaces"}, "session", "1 to 64 of A-Z"),
+        ({"type": "session.create", "id": "c", "tools": [{"name": "f", "type": "x"}]}, "tools[0].type", "x"),
+        ({"type": "subscribe", "id": "c", "session": "s", "offset": -1}, "offset", ">= 0"),
+        ({"type": "session.create", "id": "c", "tools": [{"name": "f"}, {"name": 3}]}, "tools[1].name", "`str`"),
+        ({"type": "session.create", "id": "c", "tools": [{}]}, "tools[0].name", "missing"),
+        ({"type": "session.create", "id": "c", "metadata": {"k": 2**53}}, "metadata.k", "2**53"),
+        ({"type": "session.create", "id": "c", "metadata": {"k": [1, -(2**60)]}}, "metadata.k[1]", "2**53"),
+        ({"type": "message.create", "id": "c", "session": "s", "content": []}, "content", "length"),
+        ({"type": "message.create", "id": "c", "session": "s", "content": "x", "top_p": 7}, "top_p", "<= 1"),
+        ({"type": "session.list", "id": "c", "limit": 101}, "limit", "<= 100"),
+    ],
+)
+def test_a_wrong_field_is_named_and_the_command_is_answered_under_its_id(
+    frame: dict[str, Any], param: str, words: str
+) -> None:
+    for encoding, write in ((JSON, written), (MSGPACK, packed)):
+        (refusal,) = decode(write(frame), encoding)
+        assert isinstance(refusal, RefusedFrame)
+        assert (refusal.id, refusal.error.code, refusal.error.param) == ("c", "invalid_request", param)
+        assert words in refusal.error.public_message
+
+
+def test_an_id_that_cannot_be_read_is_left_out() -> None:
+    for given_id in (3, None, "x" * 65, ["c"]):
+        (refusal,) = decode(written({"type": "subscribe", "id": given_id, "session": "s"}), JSON)
+        assert isinstance(refusal, RefusedFrame) and refusal.id is None and refusal.error.param == "id"
+
+
+@pytest.mark.parametrize("name", ["a\n", "a\0", "", "é", "a b"])
+def test_names_hold_nothing_that_a_store_or_a_log_line_could_stumble_over(name: str) -> None:
+    (by_id,) = decode(written({"type": "session.get", "id": name, "session": "s"}), JSON)
+    assert isinstance(by_id, RefusedFrame) and by_id.error.param == "id"
+    (by_session,) = decode(written({"type": "session.get", "id": "c", "session": name}), JSON)
+    assert isinstance(by_session, RefusedFrame) and by_session.error.param == "session"
+
+
+def test_an_unknown_type_is_answered() -> None:
+    known, refusal = decode(written([{"type": "ping"}, {"type": "session.fly", "id": "c"}]), JSON)
+    assert isinstance(known, Ping)
+    assert isinstance(refusal, RefusedFrame)
+    assert (refusal.id, refusal.error.code) == ("c", "unknown_type")
+
+
+def test_the_largest_integer_passes() -> None:
+    (command,) = decode(written({"type": "session.create", "id": "c", "metadata": {"k": INTEGER_MAX}}), JSON)
+    assert isinstance(command, SessionCreate) and command.metadata == {"k": INTEGER_MAX}
+
+
+@pytest.mark.parametrize(
+    ("data", "close"),
+    [
+        (b"", 4400),
+        (b"{", 4400),
+        (b"nul", 4400),
+        (b"3", 4400),
+        (b'"hello"', 4400),
+        (b"[3]", 4400),
+        (b"[[]]", 4400),
+        (b"{}", 4400),
+        (b'{"type":3}', 4400),
+        (b'{"type":"ping"}{"type":"ping"}', 4400),
+        (b'{"type":"ping","x":1e999}', 4400),
+        (b'{"type":"ping","x":"\\ud800"}', 4400),
+        (b'{"type":"\xff"}', errors.INVALID_DATA),
+        (b'{"type":"ping"}\xff', errors.INVALID_DATA),
+        (b"[" * 100_000, 4400),
+        (b'{"a":' * 100_000, 4400),
+    ],
+)
+def test_what_is_no_json_ends_the_connection(data: bytes, close: int) -> None:
+    with pytest.raises(BadFrame) as caught:
+        decode(data, JSON)
+    assert caught.value.close == close
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x80\x80",
+        b"\x81\xa1a\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x91" * 100_000 + b"\x90",
+        packed({"type": "ping", "x": "y"}).replace(b"y", b"\xff"),
+        packed({"type": "ping", 3: "x"}),
+        b"\x82\xa4type\xa4ping\x90\x01",
+        packed(b"bytes"),
+    ],
+)
+def test_what_is_no_messagepack_ends_the_connection(data: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode(data, MSGPACK)
+
+
+@pytest.mark.parametrize(
+    "value", [b"bytes", float("nan"), float("inf"), msgpack.Timestamp(1), msgpack.ExtType(4, b"x")]
+)
+def test_values_that_json_cannot_say_are_refused(value: Any) -> None:
+    (refusal,) = decode(packed({"type": "session.create", "id": "c", "metadata": {"k": value}}), MSGPACK)
+    assert isinstance(refusal, RefusedFrame)
+    assert (refusal.id, refusal.error.param) == ("c", "metadata.k")
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return {"type": "session.create", "id": "c", "metadata": {"k": value}}
+
+
+def test_nesting_has_a_limit() -> None:
+    (command,) = decode(written(nested(DEPTH_MAX - 2)), JSON)
+    assert isinstance(command, SessionCreate)
+    with pytest.raises(BadFrame):
+        decode(written(nested(DEPTH_MAX - 1)), JSON)
+
+
+def test_the_number_of_frames_and_of_values_has_a_limit() -> None:
+    assert len(decode(written([{"type": "ping"}] * FRAMES_MAX), JSON)) == FRAMES_MAX
+    with pytest.raises(BadFrame):
+        decode(written([{"type": "ping"}] * (FRAMES_MAX + 1)), JSON)
+    with pytest.raises(BadFrame):
+        decode(written({"type": "ping", "x": [0] * VALUES_MAX}), JSON)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = ["type", "id", "session", "offset", "epoch", "content", "resume", "auth", "limit", "tools", "metadata", "stop"]
+TYPES = ["hello", "subscribe", "ack", "ping", "session.create", "message.create", "session.list", "tool.output", "zzz"]
+FRAMES = st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES | st.sampled_from(TYPES), max_size=6)
+
+
+@given(st.one_of(st.binary(max_size=200), FRAMES.map(packed), st.lists(FRAMES, max_size=3).map(packed)))
+def test_any_bytes_are_frames_refusals_or_a_bad_frame(data: bytes) -> None:
+    for encoding in ENCODINGS.values():
+        bad, frames = None, []
+        try:
+            frames = decode(data, encoding)
+        except BadFrame as exc:
+            bad = exc
+        assert bad is None or (bad.reason and bad.close in (errors.BAD_FRAME, errors.INVALID_DATA))
+        for refusal in frames:
+            if isinstance(refusal, RefusedFrame):
+                assert refusal.error.code in ("invalid_request", "unknown_type")
+                assert refusal.error.public_message
+
+
+@given(st.lists(FRAMES, max_size=3))
+def test_both_encodings_read_the_same(frames: list[dict[str, Any]]) -> None:
+    def outcome(encoding: Any, data: bytes) -> Any:
+        try:
+            return [
+                (frame.id, frame.error.param) if isinstance(frame, RefusedFrame) else frame
+                for frame in decode(data, encoding)
+            ]
+        except BadFrame:
+            return "bad"
+
+    try:
+        text = json.dumps(frames, allow_nan=False).encode()
+    except ValueError:
+        return  # JSON has no infinity
+    assert outcome(JSON, text) == outcome(MSGPACK, packed(frames))
+
+
+@pytest.mark.parametrize("kind", ["turn.create", "response.erase"])
+def test_commands_of_our_own_doors_are_not_taken_from_clients(kind: str) -> None:
+    frame = {"type": kind, "id": "c1", "session": "s1", "response_id": "resp_1"}
+    (refusal,) = decode(JSON.encode(frame), JSON)
+    assert isinstance(refusal, RefusedFrame) and refusal.error.code == "unknown_type"

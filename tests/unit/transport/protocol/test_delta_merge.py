@@ -1,0 +1,125 @@
+"""Merged events say exactly what the records said."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.model import events as ev
+from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId, UnixMs
+from tests.support.transport import ITEM, RESPONSE, delta
+from transport.protocol.delta_merge import MERGED_CHARS_MAX, merged
+
+
+def arguments(text: str, number: int, item: str = ITEM) -> ev.ArgumentsDelta:
+    return ev.ArgumentsDelta(
+        response_id=RESPONSE, sequence_number=number, item_id=ItemId(item), output_index=0, delta=text
+    )
+
+
+def refusal(text: str, number: int, content_index: int = 0) -> ev.RefusalDelta:
+    return ev.RefusalDelta(
+        response_id=RESPONSE,
+        sequence_number=number,
+        item_id=ITEM,
+        output_index=0,
+        content_index=content_index,
+        delta=text,
+    )
+
+
+def records(*events: ev.AnyEvent, start: int = 1) -> list[ev.Record]:
+    return [ev.Record(offset, 100 + offset, event) for offset, event in enumerate(events, start)]
+
+
+def test_neighbouring_deltas_of_one_text_become_one_event() -> None:
+    (span,) = merged(records(delta("a", 4), delta("b", 5), delta("c", 6), start=7))
+    assert span.first_offset == 7
+    assert (span.record.offset, span.record.at) == (9, 109)
+    assert span.record.event == delta("abc", 6)
+
+
+def test_other_items_other_parts_and_other_kinds_stay_apart() -> None:
+    events = (
+        delta("a", 1),
+        delta("b", 2, item="other"),
+        delta("c", 1, response="resp_2", item="other"),
+        refusal("d", 3),
+        refusal("e", 4, content_index=1),
+        arguments("f", 5),
+        arguments("g", 6, item="another"),
+        ev.ContextFitted(response_id=ResponseId("r"), dropped=1),
+    )
+    spans = list(merged(records(*events)))
+    assert [span.record.event for span in spans] == list(events)
+    assert all(span.first_offset is None for span in spans)
+
+
+def test_arguments_and_refusals_merge_and_log_probabilities_are_kept() -> None:
+    one = ev.OutputTextDelta(
+        response_id=RESPONSE,
+        sequence_number=1,
+        item_id=ITEM,
+        output_index=0,
+        content_index=0,
+        delta="x",
+        logprobs=({"token": "x"},),
+    )
+    spans = list(
+        merged(records(arguments('{"a"', 1), arguments(":1}", 2), refusal("no", 3), refusal(".", 4), one, one))
+    )
+    assert [span.first_offset for span in spans] == [1, 3, 5]
+    first, second, third = (span.record.event for span in spans)
+    assert isinstance(first, ev.ArgumentsDelta) and first.delta == '{"a":1}'
+    assert isinstance(second, ev.RefusalDelta) and second.delta == "no."
+    assert isinstance(third, ev.OutputTextDelta) and third.logprobs == ({"token": "x"}, {"token": "x"})
+
+
+def test_a_merged_event_is_bounded_and_one_long_delta_passes() -> None:
+    spans = list(merged(records(*(delta("x" * 3000, n) for n in range(1, 6)), delta("y" * (MERGED_CHARS_MAX + 1), 6))))
+    lengths = [len(span.record.event.delta) for span in spans if isinstance(span.record.event, ev.OutputTextDelta)]
+    assert lengths == [6000, 6000, 3000, MERGED_CHARS_MAX + 1]
+
+
+CALL = FunctionCall(
+    id=ItemId("i"),
+    parent_id=None,
+    call_id=CallId("c"),
+    name="f",
+    arguments="",
+    status="completed",
+    created_at=UnixMs(1),
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(delta, st.text(max_size=6), st.just(1), st.sampled_from(["a", "b"])),
+        st.builds(arguments, st.text(max_size=6), st.just(1)),
+        st.builds(refusal, st.text(max_size=6), st.just(1), st.integers(0, 1)),
+        st.just(ev.ItemCreated(item=CALL)),
+        st.just(ev.SessionMigrated(replica="r", cause="handoff")),
+    ),
+    max_size=40,
+)
+
+
+@given(EVENTS, st.integers(1, 1000))
+def test_every_offset_is_covered_once_and_every_text_is_the_same(events: list[ev.AnyEvent], start: int) -> None:
+    spans = list(merged(records(*events, start=start)))
+    covered = [n for span in spans for n in range(span.first_offset or span.record.offset, span.record.offset + 1)]
+    assert covered == list(range(start, start + len(events)))
+    assert texts([span.record.event for span in spans]) == texts(events)
+
+
+def texts(events: list[ev.AnyEvent]) -> list[str]:
+    """The stream as a reader accumulates it: runs of one text laid together."""
+    out: list[tuple[object, str]] = []
+    for event in events:
+        if isinstance(event, ev.OutputTextDelta | ev.RefusalDelta | ev.ArgumentsDelta):
+            place = (type(event), event.item_id, getattr(event, "content_index", 0))
+            if out and out[-1][0] == place:
+                out[-1] = (place, out[-1][1] + event.delta)
+            else:
+                out.append((place, event.delta))
+        else:
+            out.append((event, ""))
+    return [f"{place}{text}" for place, text in out]

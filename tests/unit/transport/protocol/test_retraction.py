@@ -1,0 +1,196 @@
+"""A replay never shows what was taken back, and ends in the text that everybody sees."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.machine.state import apply, begin
+from sessions.model import events as ev
+from sessions.model.journal_types import Head
+from sessions.model.types import (
+    CallId,
+    Epoch,
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    ItemId,
+    Message,
+    OutputText,
+    Refusal,
+    UnixMs,
+)
+from tests.support.transport import ITEM, RESPONSE, begun, created, delta, key_of, message, private_of, retracted
+from transport.protocol.retraction import BLOT, OutOfSight, Scrubber
+
+
+def log_of(*events: ev.AnyEvent) -> list[ev.Record]:
+    return [ev.Record(offset, offset, event, private_of(event)) for offset, event in enumerate(events, 1)]
+
+
+def replayed(records: list[ev.Record], after: int = 0) -> list[ev.Record]:
+    retractions = [(r.offset, r.event) for r in records if isinstance(r.event, ev.ContentRetracted)]
+    scrubber = Scrubber(one for one in retractions if one[0] > after)
+    return [scrubber.scrub(record) for record in records if record.offset > after]
+
+
+def deltas(records: list[ev.Record]) -> list[str]:
+    return [record.event.delta for record in records if isinstance(record.event, ev.OutputTextDelta)]
+
+
+def test_the_span_is_blotted_out_code_point_for_code_point() -> None:
+    records = log_of(*begun(), delta("call 0é1", 3), delta("234 now", 4), retracted(5, 11, "[number]"))
+    shown = replayed(records)
+    assert deltas(shown) == [f"call {BLOT * 3}", f"{BLOT * 3} now"]
+    assert shown[-1] == records[-1]
+    assert [record.offset for record in shown] == [record.offset for record in records]
+
+
+def test_two_retractions_count_each_in_the_text_that_it_found() -> None:
+    records = log_of(*begun(), delta("aa SECRET bb HIDDEN cc", 3), retracted(3, 9, "-"), retracted(8, 14, "**"))
+    assert deltas(replayed(records)) == [f"aa {BLOT * 6} bb {BLOT * 6} cc"]
+
+
+def test_what_came_after_a_retraction_is_not_touched_by_it() -> None:
+    records = log_of(*begun(), delta("secret", 3), retracted(0, 6, ""), delta("secret", 4))
+    assert deltas(replayed(records)) == [BLOT * 6, "secret"]
+
+
+def test_every_event_that_repeats_the_text_is_scrubbed() -> None:
+    call = FunctionCall(
+        id=ItemId("call"),
+        parent_id=None,
+        call_id=CallId("c"),
+        name="f",
+        arguments='{"k":"secret"}',
+        status="completed",
+        created_at=UnixMs(1),
+    )
+    output = FunctionCallOutput(
+        id=ItemId("out"), parent_id=None, call_id=CallId("c"), output="a secret", created_at=UnixMs(1)
+    )
+    said = Message(
+        id=ItemId("user"),
+        parent_id=None,
+        role="user",
+        content=(InputText(text="ok"), InputText(text="my secret")),
+        status="completed",
+        created_at=UnixMs(1),
+    )
+    refused = Message(
+        id=ItemId("no"),
+        parent_id=None,
+        role="assistant",
+        content=(Refusal(refusal="not secret"),),
+        status="completed",
+        created_at=UnixMs(1),
+    )
+    body = ev.ResponseBody(
+        id=RESPONSE,
+        created_at=UnixMs(1),
+        status="completed",
+        model="m",
+        parent_id=None,
+        output=(message("the secret"), call, refused),
+    )
+    common = {"response_id": RESPONSE, "output_index": 0}
+    records = log_of(
+        ev.ItemCreated(item=said),
+        ev.ItemCreated(item=output),
+        ev.ResponseQueued(response_id=RESPONSE, sequence_number=0, response=body, item=said),
+        *begun(),
+        delta("the secret", 3),
+        ev.OutputTextDone(sequence_number=4, item_id=ITEM, content_index=0, text="the secret", **common),
+        ev.ContentPartDone(
+            sequence_number=5, item_id=ITEM, content_index=0, part=OutputText(text="the secret"), **common
+        ),
+        ev.OutputItemDone(sequence_number=6, item=message("the secret"), **common),
+        ev.OutputItemAdded(sequence_number=7, item=call, **common),
+        ev.ArgumentsDelta(sequence_number=8, item_id=ItemId("call"), delta='{"k":"secret"}', **common),
+        ev.ArgumentsDone(sequence_number=9, item_id=ItemId("call"), name="f", arguments='{"k":"secret"}', **common),
+        ev.OutputItemAdded(sequence_number=10, item=refused, **common),
+        ev.RefusalDelta(sequence_number=11, item_id=ItemId("no"), content_index=0, delta="not secret", **common),
+        ev.RefusalDone(sequence_number=12, item_id=ItemId("no"), content_index=0, refusal="not secret", **common),
+        ev.ResponseCompleted(response_id=RESPONSE, sequence_number=13, response=body),
+        retracted(4, 10),
+        retracted(6, 12, item="call"),
+        retracted(4, 10, item="no"),
+        retracted(2, 8, item="out"),
+        ev.ContentRetracted(
+            response_id=RESPONSE, item_id=ItemId("user"), content_index=1, start=3, end=9, replacement="", category="t"
+        ),
+    )
+    shown = replayed(records)
+    assert "secret" not in str(shown)
+    assert str(shown).count(BLOT * 6) == str(records).count("secret")
+
+
+def test_a_part_that_began_behind_the_reader_is_out_of_sight() -> None:
+    records = log_of(*begun(), delta("se", 3), delta("cret", 4), retracted(0, 6))
+    with pytest.raises(OutOfSight):
+        replayed(records, after=4)
+    records = log_of(*begun(), delta("se", 3), retracted(0, 2), delta("after", 4))
+    assert deltas(replayed(records, after=4)) == ["after"], "nothing of it is still to be shown"
+
+
+def test_log_probabilities_go_with_the_text_that_they_spell_out() -> None:
+    event = ev.OutputTextDelta(
+        response_id=RESPONSE,
+        sequence_number=3,
+        item_id=ITEM,
+        output_index=0,
+        content_index=0,
+        delta="secret",
+        logprobs=({"token": "secret"},),
+    )
+    assert "secret" not in str(replayed(log_of(*begun(), event, retracted(0, 6))))
+
+
+HEAD = Head(
+    key=key_of("s"), epoch=Epoch("e"), fence=1, incarnation="i", top=0, created_at=UnixMs(1), updated_at=UnixMs(1)
+)
+WORDS = st.lists(
+    st.one_of(
+        st.text(alphabet="abcdé日", min_size=0, max_size=8),
+        st.tuples(st.floats(0, 1), st.floats(0, 1), st.text(alphabet="#*", max_size=3)),
+    ),
+    max_size=30,
+)
+
+
+@given(WORDS, st.integers(0, 40))
+def test_a_replay_ends_where_the_fold_of_the_log_ends(script: list[object], after: int) -> None:
+    """Against the fold that snapshots are made of: whatever was said and taken back, in whatever order."""
+    events: list[ev.AnyEvent] = [created(), *begun()]
+    text = ""
+    for step in script:
+        if isinstance(step, str):
+            events.append(delta(step, len(events)))
+            text += step
+        elif isinstance(step, tuple) and text:
+            start = int(step[0] * (len(text) - 1))
+            end = start + max(1, int(step[1] * (len(text) - start)))
+            events.append(retracted(start, end, step[2]))
+            text = text[:start] + step[2] + text[end:]
+    records = log_of(*events)
+    state = begin(HEAD, None)
+    for record in records:
+        apply(state, record)
+    assert "".join(state.open[RESPONSE].drafts[0].text) == text
+    # A reader from the start, and one that has the text up to `after` as it was then, end alike or are told.
+    for position in (0, min(after, len(records))):
+        seen = fold(records[:position])
+        try:
+            assert fold(replayed(records, position), seen) == text
+        except OutOfSight:
+            assert position >= 4, "the part began where the reader had been already"
+
+
+def fold(records: list[ev.Record], text: str = "") -> str:
+    for record in records:
+        if isinstance(record.event, ev.OutputTextDelta):
+            text += record.event.delta
+        elif isinstance(record.event, ev.ContentRetracted):
+            text = text[: record.event.start] + record.event.replacement + text[record.event.end :]
+    return text

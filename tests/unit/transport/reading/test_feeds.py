@@ -1,0 +1,36 @@
+"""The life of a feed; what it carries is tested through channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sessions.model.types import SessionKey
+from tests.support.garbage import no_cycles
+from tests.support.replicas import KEY
+from transport.protocol.frames import JSON
+from transport.reading.feeds import Feed, FeedReader, Feeds
+
+
+class Sessions:
+    """No more than that they can be watched."""
+
+    def watch(self, key: SessionKey, sink: object) -> Callable[[], None]:
+        sinks = [sink]
+        return lambda: sinks.remove(sink)
+
+
+class Nobody:
+    """Holds its reader, as a cursor does."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self.reader = feeds.acquire(KEY, self, JSON)
+
+    def readable(self, reader: FeedReader) -> None:
+        raise AssertionError("nothing is published")
+
+
+def test_a_feed_that_nobody_reads_is_free_at_once() -> None:
+    feeds = Feeds(Sessions())  # type: ignore[arg-type]
+    with no_cycles(Feed, FeedReader):
+        feeds.release(Nobody(feeds).reader)
+        assert len(feeds) == 0

@@ -1,0 +1,731 @@
+"""Reading a log through a channel: what the client sees is the log, whatever happens in between (I3, I4)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from sessions.model import events as ev
+from sessions.model.commands import Ok
+from sessions.model.errors import Unavailable
+from sessions.model.types import CommandId, Epoch, Principal, SessionId
+from tests.support.transport import (
+    TENANT,
+    FakeSessions,
+    Reading,
+    Rig,
+    Source,
+    begun,
+    created,
+    delta,
+    key_of,
+    memory_sessions,
+    retracted,
+)
+from transport.protocol.frames import JSON, MSGPACK, ResumePoint
+from transport.protocol.retraction import BLOT
+from transport.reading import feeds
+
+S = SessionId("s")
+
+
+def point(offset: int | None = None, epoch: str | None = None) -> ResumePoint:
+    return ResumePoint(session=S, offset=offset, epoch=None if epoch is None else Epoch(epoch))
+
+
+async def a_log(sessions: FakeSessions, deltas: int = 10) -> list[ev.Record]:
+    """created, three events that begin a response, then `deltas` of text: offsets 1 ... 4 + deltas."""
+    records = await sessions.append("s", created(), *begun())
+    more = await sessions.append("s", *(delta(f"w{n} ", 2 + n) for n in range(1, deltas + 1))) if deltas else ()
+    return [*records, *more]
+
+
+def types(frames: list[dict[str, Any]]) -> list[str]:
+    return [frame["type"] for frame in frames]
+
+
+# -- how a resume is answered ----------------------------------------------------------------------------------------
+
+
+async def test_from_the_start_everything_is_replayed_and_then_live() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 3)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    frames = await rig.run()
+    assert frames[0] == {
+        "type": "resumed",
+        "session": "s",
+        "mode": "replay",
+        "epoch": "ep_s",
+        "from": 1,
+        "top": 7,
+    }
+    assert types(frames) == ["resumed", "event", "event", "event", "event", "event", "caught_up"]
+    merged = frames[5]
+    assert (merged["first_offset"], merged["offset"], merged["event"]["sequence_number"]) == (5, 7, 5)
+    assert merged["event"]["delta"] == "w1 w2 w3 "
+    await sessions.append("s", delta("live", 6))
+    (live,) = await rig.run()
+    assert (live["offset"], live["event"]["delta"]) == (8, "live")
+    assert "first_offset" not in live
+    assert "private" not in live
+
+
+async def test_without_an_offset_there_is_a_snapshot_with_its_tail() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point())
+    resumed, caught_up = await rig.run()
+    assert (resumed["mode"], resumed["at"], resumed["epoch"]) == ("snapshot", 6, "ep_s")
+    assert resumed["state"]["open"][0]["output"][0]["content"][0]["text"] == "w1 w2 "
+    assert caught_up == {"type": "caught_up", "session": "s", "offset": 6}
+    await sessions.append("s", delta("more", 5))
+    assert [frame["offset"] for frame in await rig.run()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (point(3, "another"), "epoch_changed"),
+        (point(0, "another"), "epoch_changed"),
+        (point(99, "ep_s"), "offset_ahead"),
+        (point(3), "epoch_unknown"),
+    ],
+)
+async def test_a_position_that_is_not_of_this_log_is_reset(asked: ResumePoint, reason: str) -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(asked)
+    resumed, caught_up = await rig.run()
+    assert (resumed["mode"], resumed["reason"], resumed["at"]) == ("reset", reason, 14)
+    assert caught_up["offset"] == 14
+
+
+async def test_too_far_back_gets_a_snapshot_and_the_start_is_never_too_far() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 20)
+    rig = Rig(Source(sessions, replay_records_max=5))
+    rig.channel.subscribe(point(3, "ep_s"))
+    assert [(f["mode"], f["reason"]) for f in await rig.run() if f["type"] == "resumed"] == [
+        ("snapshot", "too_far_back")
+    ]
+    rig.channel.subscribe(point(0))
+    assert [f["mode"] for f in await rig.run() if f["type"] == "resumed"] == ["replay"]
+
+
+async def test_unknown_foreign_and_deleted_sessions_are_gone() -> None:
+    sessions = await memory_sessions()
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    (gone,) = await rig.run()
+    assert (gone["mode"], gone["error"]["code"], gone["error"]["retryable"]) == ("gone", "session_not_found", False)
+    assert not rig.channel.readers
+    await a_log(sessions, 0)
+    stranger = Rig(Source(sessions), principal=Principal(tenant=TENANT, key_id="k", user="eve"))
+    for asked in (point(), point(0), point(2, "ep_s")):
+        stranger.channel.subscribe(asked)
+        assert [frame["error"]["code"] for frame in await stranger.run()] == ["session_not_found"]
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    await sessions.append("s", ev.SessionDeleted(), deleted=True)
+    (last,) = await rig.run()
+    assert last["event"]["type"] == "session.deleted"
+    assert not rig.channel.readers, "nothing can follow: the reading has ended"
+    for asked in (point(), point(0), point(5, "ep_s")):
+        rig.channel.subscribe(asked)
+        assert [frame["error"]["code"] for frame in await rig.run()] == ["session_deleted"]
+
+
+async def test_what_becomes_durable_while_the_journal_is_read_is_neither_lost_nor_repeated() -> None:
+    gate = asyncio.Event()
+
+    async def gated(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        if call != "read":
+            return effect()
+        page = effect()  # as it stood before ...
+        await gate.wait()
+        return page
+
+    sessions = await memory_sessions(gated)
+    await a_log(sessions, 2)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    await asyncio.sleep(0)
+    await sessions.append("s", delta("x", 5), delta("y", 6))
+    gate.set()
+    client = Reading()
+    for frame in await rig.run():
+        client.take(frame)
+    assert (client.offset, client.text, client.caught_up) == (8, "w1 w2 xy", 1)
+
+
+async def test_a_journal_that_is_away_is_gone_for_now() -> None:
+    away = False
+
+    async def faulty(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        if away and call == "read":
+            raise Unavailable("journal_unavailable", "Away.", retry_after_ms=500)
+        return effect()
+
+    sessions = await memory_sessions(faulty)
+    await a_log(sessions, 2)
+    away = True
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    (gone,) = await rig.run()
+    assert gone["error"] == {
+        "type": "server_error",
+        "code": "journal_unavailable",
+        "message": "Away.",
+        "retryable": True,
+        "retry_after_ms": 500,
+    }
+    away = False
+    rig.channel.subscribe(point(0))
+    assert types(await rig.run())[-1] == "caught_up"
+
+
+async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
+    gate = asyncio.Event()
+
+    async def gated(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        if call == "read":
+            await gate.wait()
+        return effect()
+
+    sessions = await memory_sessions(gated)
+    await a_log(sessions, 1)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    await asyncio.sleep(0)
+    rig.channel.subscribe(point(4, "ep_s"))
+    await asyncio.sleep(0)
+    rig.channel.subscribe(ResumePoint(session=SessionId("unknown"), offset=0))
+    rig.channel.unsubscribe(SessionId("unknown"))
+    gate.set()
+    assert [(f["type"], f.get("from"), f.get("offset")) for f in await rig.run()] == [
+        ("resumed", 5, None),
+        ("event", None, 5),
+        ("caught_up", None, 5),
+    ]
+    assert len(rig.channel.readers) == 1
+
+
+async def test_a_reader_that_leaves_while_its_page_is_read_is_not_missed() -> None:
+    gate = asyncio.Event()
+
+    async def gated(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        if reading is not None and call == "read":
+            reading.set()
+            await gate.wait()
+        return effect()
+
+    reading: asyncio.Event | None = None
+
+    sessions = await memory_sessions(gated)
+    await a_log(sessions, 5)
+    source = Source(sessions)
+    rig = Rig(source, window_events=1)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    reading = asyncio.Event()
+    rig.channel.ack(S, 1, 0.0)
+    rig.flush()
+    await reading.wait()
+    rig.channel.unsubscribe(S)
+    gate.set()
+    assert await rig.run() == []
+    assert len(source.feeds) == 0
+
+
+async def test_a_fault_of_ours_ends_one_reading_and_is_told() -> None:
+    async def broken(call: str, key: Any, effect: Callable[[], Any]) -> Any:
+        if call == "read" and key == key_of("s"):
+            raise ValueError("a bug")
+        return effect()
+
+    sessions = await memory_sessions(broken)
+    await a_log(sessions, 1)
+    await sessions.append("t", created())
+    source = Source(sessions)
+    rig = Rig(source)
+    rig.channel.subscribe(point(0))
+    rig.channel.subscribe(ResumePoint(session=SessionId("t"), offset=0))
+    with capture_logs() as logs:
+        frames = await rig.run()
+    assert (frames[0]["session"], frames[0]["mode"], frames[0]["error"]["code"]) == ("s", "gone", "internal_error")
+    assert types(frames[1:]) == ["resumed", "event", "caught_up"]
+    assert [entry["event"] for entry in logs] == ["resume_failed"]
+    assert source.tasks.failures == 0
+
+
+async def test_large_answers_are_made_one_at_a_time_and_none_while_the_socket_is_full() -> None:
+    loads = 0
+
+    async def counted(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        nonlocal loads
+        loads += call == "load"
+        return effect()
+
+    sessions = await memory_sessions(counted)
+    for name in "abcd":
+        await sessions.append(name, created())
+    source = Source(sessions)
+    rig = Rig(source)
+    for name in "abcd":
+        rig.channel.subscribe(ResumePoint(session=SessionId(name)))
+    for _ in range(100):
+        if loads:
+            break
+        await asyncio.sleep(0)
+    rig.channel.stall()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert loads == 1
+    assert len(rig.flush()) == 2
+    rig.channel.flow()
+    assert sorted(types(await rig.run())) == ["caught_up"] * 3 + ["resumed"] * 3
+    rig.channel.stall()
+    rig.channel.subscribe(ResumePoint(session=SessionId("a")))
+    rig.channel.close()
+    await source.settle()
+    assert rig.written() == []
+
+
+# -- many readers, one encoding ----------------------------------------------------------------------------------------
+
+
+async def test_one_record_is_encoded_once_for_all_readers_of_an_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 1)
+    source = Source(sessions)
+    rigs = [Rig(source, encoding=encoding) for encoding in (JSON, JSON, MSGPACK, MSGPACK, JSON)]
+    for rig in rigs:
+        rig.channel.subscribe(point(0))
+        await rig.run()
+    assert len(source.feeds) == 1
+    assert len(sessions.sinks[key_of("s")]) == 1
+    made = 0
+    original = feeds.event_frame
+
+    def counted(*args: Any) -> Any:
+        nonlocal made
+        made += 1
+        return original(*args)
+
+    monkeypatch.setattr(feeds, "event_frame", counted)
+    await sessions.append("s", delta("z", 4))
+    assert [[frame["event"]["delta"] for frame in await rig.run()] for rig in rigs] == [["z"]] * 5
+    assert made == 2
+    for rig in rigs:
+        rig.channel.close()
+    assert len(source.feeds) == 0
+    assert sessions.sinks == {}
+    assert source.feeds.bytes == 0
+
+
+async def test_a_second_reader_behind_the_tail_asks_the_journal_nothing() -> None:
+    calls: list[str] = []
+
+    async def noted(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        calls.append(call)
+        return effect()
+
+    sessions = await memory_sessions(noted)
+    await a_log(sessions, 2)
+    source = Source(sessions)
+    first, second = Rig(source), Rig(source)
+    first.channel.subscribe(point(0))
+    await first.run()
+    await sessions.append("s", delta("a", 5))
+    await sessions.append("s", delta("b", 6))
+    calls.clear()
+    second.channel.subscribe(point(6, "ep_s"))
+    frames = await second.run()
+    assert [frame.get("offset") for frame in frames] == [None, 7, 8, 8]
+    assert calls == []
+
+
+async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() -> None:
+    """The watch heard nothing of these records: they became durable while the gateway did not know whose they are."""
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    source = Source(sessions)
+    first, second = Rig(source), Rig(source)
+    first.channel.subscribe(point(0))
+    await first.run()
+    sinks, sessions.sinks = sessions.sinks, {}
+    await sessions.append("s", delta("a", 5), delta("b", 6))
+    sessions.sinks = sinks
+    second.channel.subscribe(point(0))
+    await second.run()
+    frames = await first.run()
+    assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
+
+
+async def test_an_answer_that_overtook_its_event_wakes_the_neighbours_too() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    source = Source(sessions)
+    asking, other = Rig(source), Rig(source)
+    for rig in (asking, other):
+        rig.channel.subscribe(point(0))
+        await rig.run()
+    sinks, sessions.sinks = sessions.sinks, {}
+    await sessions.append("s", delta("a", 5))
+    sessions.sinks = sinks
+    asking.channel.answer(Ok(id=CommandId("c"), offset=7), S, 7)
+    await asking.run()
+    frames = await other.run()
+    assert [frame["offset"] for frame in frames if frame["type"] == "event"] == [7]
+
+
+# -- the window ----------------------------------------------------------------------------------------
+
+
+async def test_a_full_window_stops_the_cursor_and_an_ack_moves_it_on() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions), window_events=3)
+    rig.channel.subscribe(point(0))
+    client = Reading()
+    for frame in await rig.run():
+        client.take(frame)
+    assert client.offset == 3
+    assert rig.window.full_since == 0.0
+    for n in range(50):
+        await sessions.append("s", delta(f"{n},", 3 + n))
+    assert await rig.run() == []
+    assert rig.channel.readers[S].sent is not None
+    assert len(rig.channel.readers[S].sent) == 3, "nothing is kept for a slow reader but what it was sent"
+    rig.now = 7.0
+    rig.channel.ack(S, 2, rig.now)
+    assert rig.window.full_since is None
+    for frame in await rig.run():
+        client.take(frame)
+    rig.channel.ack(S, client.offset or 0, rig.now)
+    for frame in await rig.run():
+        client.take(frame)
+    assert client.offset == 54, "what was missed came as few merged events"
+    assert client.text == "".join(f"{n}," for n in range(50))
+
+
+async def test_the_bytes_count_too_and_one_frame_may_overshoot() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("x" * 5000, 3), delta("y" * 5000, 4))
+    rig = Rig(Source(sessions), window_bytes=1200)
+    rig.channel.subscribe(point(4, "ep_s"))
+    frames = await rig.run()
+    assert types(frames) == ["resumed", "event"]
+    assert rig.window.bytes > 5000
+
+
+async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions)
+    await sessions.append("t", created())
+    rig = Rig(Source(sessions), window_events=3)
+    rig.channel.subscribe(point(0))
+    rig.channel.subscribe(ResumePoint(session=SessionId("t"), offset=0))
+    await rig.run()
+    assert rig.window.full
+    rig.channel.unsubscribe(S)
+    assert [frame["session"] for frame in await rig.run() if frame["type"] == "event"] == ["t"]
+    rig.channel.unsubscribe(SessionId("never read"))
+
+
+# -- answers among events ----------------------------------------------------------------------------------------
+
+
+async def test_an_answer_waits_for_the_events_up_to_its_offset() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions), window_events=3)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    rig.channel.answer(Ok(id=CommandId("c"), offset=4), S, 4)
+    assert await rig.run() == []
+    rig.channel.ack(S, 3, 0.0)
+    assert types(await rig.run()) == ["event", "ok", "caught_up"]
+
+
+async def test_no_delta_follows_the_answer_to_a_cancel_that_came_too_late() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions), window_events=4)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    await sessions.append("s", *(delta(f"{n}", 3 + n) for n in range(5)))
+    rig.channel.answer(Ok(id=CommandId("c"), noop=True), S, None)
+    assert await rig.run() == [], "the window is full: deltas of the response are still to come"
+    rig.channel.ack(S, 4, 0.0)
+    assert types(await rig.run()) == ["event", "ok"]
+
+
+async def test_an_answer_that_overtook_its_event_fetches_it() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    sessions.deaf = True
+    (record,) = await sessions.append("s", delta("missed", 3))
+    rig.channel.answer(Ok(id=CommandId("c"), offset=record.offset), S, record.offset)
+    assert [frame.get("offset") for frame in await rig.run()] == [5, 5]
+
+
+async def test_answers_are_not_lost_with_their_reader() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions), window_events=1)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    rig.channel.answer(Ok(id=CommandId("c"), offset=4), S, 4)
+    rig.channel.unsubscribe(S)
+    assert types(await rig.run()) == ["ok"]
+
+
+# -- the log changes under a reader ---------------------------------------------------------------------------------
+
+
+async def test_a_new_epoch_under_a_live_reader_is_a_reset() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 2)
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    client = Reading()
+    for frame in await rig.run():
+        client.take(frame)
+    await sessions.new_epoch("s")
+    await sessions.append("s", delta("after", 5))
+    for frame in await rig.run():
+        client.take(frame)
+    assert client.modes == ["replay", "reset"]
+    assert (client.epoch, client.offset, client.text) == ("ep_s'", 7, "w1 w2 after")
+
+
+async def test_a_retraction_blots_out_what_is_replayed_and_keeps_every_offset() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    await sessions.append("s", delta("the code is ", 3), delta("4711, ", 4), delta("keep it", 5))
+    await sessions.append("s", retracted(12, 16, "[gone]"), delta("!", 6))
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(0))
+    client = Reading()
+    frames = await rig.run()
+    for frame in frames:
+        client.take(frame)
+    assert "4711" not in str(frames)
+    assert f"the code is {BLOT * 4}, keep it" in str(frames)
+    assert (client.text, client.offset) == ("the code is [gone], keep it!", 9)
+
+
+async def test_a_reader_that_stands_inside_a_retracted_part_gets_a_snapshot() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    await sessions.append("s", delta("se", 3), delta("cret", 4), retracted(0, 6, "-"))
+    rig = Rig(Source(sessions))
+    rig.channel.subscribe(point(5, "ep_s"))
+    client = Reading()
+    frames = await rig.run()
+    for frame in frames:
+        client.take(frame)
+    assert "cret" not in str(frames)
+    assert (client.modes, client.text, client.offset) == (["replay", "snapshot"], "-", 7)
+
+
+async def test_the_tail_never_holds_what_was_retracted() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    source = Source(sessions)
+    live, late = Rig(source), Rig(source)
+    seen = Reading()
+    live.channel.subscribe(point(0))
+    for frame in await live.run():
+        seen.take(frame)
+    await sessions.append("s", delta("secret", 3))
+    for frame in await live.run():
+        seen.take(frame)
+    await sessions.append("s", delta(" more secret", 4), retracted(0, 18, "x"), delta("after", 5))
+    late.channel.subscribe(point(0))
+    frames = await late.run()
+    assert "secret" not in str(frames)
+    behind = await live.run()
+    assert "secret" not in str(behind), "a reader that was live is shown no more of it than it had"
+    for frame in behind:
+        seen.take(frame)
+    assert seen.text == "xafter"
+
+
+async def test_a_retraction_that_the_watch_missed_is_obeyed_all_the_same() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    source = Source(sessions)
+    rig, late = Rig(source), Rig(source)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    sessions.deaf = True
+    await sessions.append("s", delta("secret", 3), retracted(0, 6))
+    sessions.deaf = False
+    await sessions.append("s", delta("after", 4))
+    late.channel.subscribe(point(4, "ep_s"))
+    for frames in (await rig.run(), await late.run()):
+        assert "secret" not in str(frames)
+        assert "after" in str(frames)
+
+
+# -- any history ----------------------------------------------------------------------------------------
+
+
+def jittery(rng: random.Random) -> Callable[[str, Any, Callable[[], Any]], Awaitable[Any]]:
+    """A journal whose answers come some turns later."""
+
+    async def medium(call: str, _: Any, effect: Callable[[], Any]) -> Any:
+        for _turn in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        result = effect()
+        for _turn in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        return result
+
+    return medium
+
+
+class History:
+    """A log that grows and a client that comes and goes, from one source of chance."""
+
+    def __init__(self, sessions: FakeSessions, rng: random.Random, window: int) -> None:
+        self.sessions = sessions
+        self.source = Source(sessions, replay_records_max=40)
+        self.rng = rng
+        self.window = window
+        self.text = ""
+        self.top = 0
+        self.number = 3
+        self.client = Reading()
+        self.taken_back: set[str] = set()
+        self.rig = self.connect()
+
+    def connect(self) -> Rig:
+        return Rig(
+            self.source,
+            encoding=self.rng.choice((JSON, MSGPACK)),
+            window_events=self.window,
+            window_bytes=self.rng.choice((2_000, 256 * 1024)),
+        )
+
+    async def start(self) -> None:
+        self.top = len(await self.sessions.append("s", created(), *begun()))
+        self.rig.channel.subscribe(point(0))
+
+    async def append(self, *, deaf: bool | None = None) -> None:
+        events: list[ev.AnyEvent] = []
+        taken_back: set[str] = set()
+        for _ in range(self.rng.randrange(1, 6)):
+            if self.rng.random() < 0.15:
+                events.append(ev.SessionMigrated(replica="r", cause="handoff"))
+            elif self.rng.random() < 0.1 and self.text:
+                start = self.rng.randrange(len(self.text))
+                end = self.rng.randrange(start, len(self.text)) + 1
+                taken_back |= set(re.findall(r"[a-j]{10}é ", self.text[start:end]))
+                events.append(retracted(start, end, "#" * self.rng.randrange(3)))
+                self.text = self.text[:start] + events[-1].replacement + self.text[end:]  # type: ignore[union-attr]
+            else:
+                words = "".join(self.rng.choices("abcdefghij", k=10)) + "é "
+                events.append(delta(words, self.number))
+                self.number += 1
+                self.text += words
+        self.sessions.deaf = self.rng.random() < 0.1 if deaf is None else deaf
+        records = await self.sessions.append("s", *events)
+        self.top = records[-1].offset
+        self.take(self.rig.written())
+        if not self.sessions.deaf:  # nobody can obey what nobody was told
+            self.taken_back |= taken_back
+        self.sessions.deaf = False
+        if self.rng.random() < 0.1:
+            self.sessions.tell("s", records)  # after a change of owner a watch may see some again
+
+    def turn(self) -> None:
+        if self.rig.channel.collect(self.rig.now):
+            self.rig.wakes += 1
+        self.take(self.rig.flush())
+
+    def take(self, frames: list[dict[str, Any]]) -> None:
+        for frame in frames:
+            self.client.take(frame)
+            shown = str(frame)
+            assert not any(word in shown for word in self.taken_back), "retracted, and shown afterwards"
+
+    def reconnect(self) -> None:
+        self.rig.channel.close()
+        self.rig = self.connect()
+        if self.rng.random() < 0.1:
+            self.client = Reading()
+            self.rig.channel.subscribe(point(self.rng.choice((None, 0))))
+        else:
+            self.client.caught_up = 0
+            self.rig.channel.subscribe(point(self.client.offset or 0, self.client.epoch))
+
+    async def step(self) -> None:
+        match self.rng.randrange(10):
+            case 0 | 1 | 2 | 3:
+                await self.append()
+            case 4 | 5:
+                self.turn()
+            case 6 | 7:
+                if self.client.offset is not None:
+                    self.rig.channel.ack(S, self.rng.randrange(self.client.offset + 1), self.rig.now)
+            case 8:
+                self.reconnect()
+            case 9:
+                self.source.feeds.sweep()
+        for _ in range(self.rng.randrange(3)):
+            await asyncio.sleep(0)
+
+    async def finish(self) -> None:
+        """The client reads on to the end, acknowledging as a good client does. One more event, which is not missed,
+        tells a reader of those that were, and shows that it is live."""
+        await self.round()
+        await self.append(deaf=False)
+        for _ in range(500):
+            if self.client.offset == self.top and self.client.caught_up:
+                return
+            await self.round()
+        raise AssertionError(f"the client stands still at {self.client.offset} of {self.top}")
+
+    async def round(self) -> None:
+        self.take(await self.rig.run())
+        if self.client.offset is not None:
+            self.rig.channel.ack(S, self.client.offset, self.rig.now)
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32), window=st.integers(1, 40), steps=st.integers(1, 60))
+def test_the_client_sees_the_log_whatever_happens(seed: int, window: int, steps: int) -> None:
+    async def run() -> None:
+        rng = random.Random(seed)
+        sessions = await memory_sessions(jittery(rng))
+        history = History(sessions, rng, window)
+        await history.start()
+        for _ in range(steps):
+            await history.step()
+        await history.finish()
+        assert history.client.text == history.text
+        assert history.source.tasks.failures == 0
+        history.rig.channel.close()
+        await history.source.settle()
+        assert len(history.source.feeds) == 0
+        assert (history.rig.window.events, history.rig.window.bytes) == (0, 0)
+
+    asyncio.run(run())
