@@ -35,8 +35,9 @@ def missing(existing: Iterable[str], page: str) -> set[str]:
 
 
 def dead_paths(page: str, root: Path) -> list[str]:
-    """Paths of ours in backticks that do not exist; `*` stands for anything."""
+    """Paths of ours in backticks that do not exist; `*` is a wildcard, a bare `test_x.py` lies anywhere in `tests`."""
     named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`", page)
+    named += [f"tests/**/{test}" for test in re.findall(r"`(test_\w+\.py)`", page)]
     return [path for path in named if not any(root.glob(path.rstrip("/")))]
 
 
@@ -63,7 +64,8 @@ def test_paths_and_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_a_path_that_leads_nowhere_is_found() -> None:
-    assert dead_paths("`sessions/ports.py`, `sessions/nowhere.py`, `bench/*.py`", ROOT) == ["sessions/nowhere.py"]
+    page = "`sessions/ports.py`, `sessions/nowhere.py`, `bench/*.py`, `test_architecture.py`, `test_nothing.py`"
+    assert dead_paths(page, ROOT) == ["sessions/nowhere.py", "tests/**/test_nothing.py"]
 
 
 def test_each_decision_is_a_page_of_the_index() -> None:
