@@ -31,7 +31,7 @@ class Figure(NamedTuple):
 FIGURES = (
     Figure("streams", "--streams 200 --rate 25 --seconds 6", "CPU us per event", False),
     Figure("journal", "--sessions 100 --rate 0 --seconds 5", "durable events/s", True),
-    Figure("turn_cpu", "--turns 10 --rounds 5", "CPU ms per turn at 1k", False),
+    Figure("turn_cpu", "--turns 60 --rounds 3", "CPU ms per turn at 1k", False),
     Figure("openai_overhead", "--pairs 1", "ratio, mean", True),
 )
 
