@@ -14,9 +14,10 @@ import asyncio
 import time
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
+from tests.support.percentiles import percentile
 from transport.cli.operator import Wanted, sessions_of
 from transport.peer import PeerSecurity
 

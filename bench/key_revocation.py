@@ -23,11 +23,12 @@ from typing import Any
 
 import structlog
 
-from bench.support import percentile, report
+from bench.support import report
 from persistence import api_keys_of
 from persistence.postgres.journal import PostgresJournal
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.auth.api_key_cache import POLL_S, ApiKeyCache
 from transport.auth.authenticator import Authenticator, wall_ms

@@ -39,7 +39,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.support import lower_bound, percentile, report
+from bench.support import lower_bound, report
 from bench.vllm_support import (
     BLOCK,
     Turn,
@@ -60,6 +60,7 @@ from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.percentiles import percentile
 
 WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context takes
 

@@ -37,7 +37,7 @@ import structlog
 from google.protobuf.json_format import MessageToJson
 from websockets.asyncio.client import connect
 
-from bench.support import new_ulid, report
+from bench.support import report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
 from sessions.machine.state import replay
@@ -45,7 +45,8 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, SessionKey, TenantId, unpack_tokens
 from tests.support.openai_server import ScriptedEngine, Serving, serving
-from tests.unit.inference.moderation.test_output_filter import AROUND, SPANS
+from tests.support.secret_spans import AROUND, SPANS
+from tests.support.wire_client import new_ulid
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb

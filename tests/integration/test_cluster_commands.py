@@ -23,9 +23,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import Wire, connected, text_of
 from persistence import open_journal
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
+from tests.support.wire_client import WireClient, connected, text_of
 from transport.cli.operator import Found, Wanted, sessions_of
 from transport.peer import PeerSecurity
 
@@ -100,7 +100,7 @@ def cluster(folder: str) -> Iterator[Cluster]:
         process.wait(timeout=60)
 
 
-async def subscribed(wire: Wire, session: str) -> None:
+async def subscribed(wire: WireClient, session: str) -> None:
     await wire.command("subscribe", session=session, offset=0)
 
 

@@ -19,9 +19,9 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
 from sessions.ports import FilterSet, UsageRow
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.output_text import Redactor
 from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
-from tests.unit.sessions.turn.test_output_pipeline import Redactor
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
