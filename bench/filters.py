@@ -310,7 +310,7 @@ async def measure(rounds: int) -> bool:
 
     async def chain(each: InputFilter) -> dict[str, Any]:
         await timed(each, texts[:20], 1)
-        figures = {}
+        figures: dict[str, Any] = {}
         for name, at_once in (("alone", 1), ("eight at once", 8)):
             took = await timed(each, texts, at_once)
             figures |= {f"{name}, p50 ms": percentile(took, 0.5), f"{name}, p99 ms": percentile(took, 0.99)}

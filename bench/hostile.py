@@ -321,9 +321,7 @@ async def half_open(port: int, rng: random.Random, count: int, outcome: Outcome)
 
     starts = (b"", b"G", b"GET /v1/ws HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y")
     for wave in waves(count):
-        await asyncio.gather(
-            *(make() for _ in range(wave) for make in (lambda: silent(rng.choice(starts)), mute, torn))
-        )
+        await asyncio.gather(*(call for _ in range(wave) for call in (silent(rng.choice(starts)), mute(), torn())))
     check(outcome, {"408", "hello in time or 4400", "torn"})
 
 

@@ -18,6 +18,7 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ from transport.auth.authenticator import Authenticator, wall_ms
 BAR_S = POLL_S + 0.1
 
 
+def _note_time(times: list[float], _: object) -> None:
+    times.append(time.perf_counter())
+
+
+def _set(event: asyncio.Event, _: object) -> None:
+    event.set()
+
+
 async def measure(rounds: int) -> dict[str, Any]:
     server = PostgresServer()
     server.start()
@@ -46,7 +55,7 @@ async def measure(rounds: int) -> dict[str, Any]:
         for journal in journals:
             await journal.open()
             ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=lambda j=journal: j.incarnation
+                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=partial(getattr, journal, "incarnation")
             )
             await ring.refresh()
             rings.append(ring)
@@ -59,12 +68,12 @@ async def measure(rounds: int) -> dict[str, Any]:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(rng.random() * POLL_S)  # or every round would begin with a poll that has just been
                 ended = asyncio.Event()
-                told: list[float] = []
-                here.watch(key.principal, lambda _, told=told: told.append(time.perf_counter()))
-                there.watch(there.authenticate(written), lambda _, ended=ended: ended.set())
+                heard: list[float] = []
+                here.watch(key.principal, partial(_note_time, heard))
+                there.watch(there.authenticate(written), partial(_set, ended))
                 await rings[0].revoke(key.id, revoked_by="bench")
                 answered = time.perf_counter()
-                near_s.append(max(0.0, told[0] - answered) if told else float("inf"))
+                near_s.append(max(0.0, heard[0] - answered) if heard else float("inf"))
                 await ended.wait()
                 far_s.append(time.perf_counter() - answered)
                 assert not known(there, written) and not known(here, written)

@@ -95,7 +95,7 @@ def lower_bound(ratios: Sequence[float]) -> float:
     t = {3: 2.920, 4: 2.353, 5: 2.132, 6: 2.015, 7: 1.943, 8: 1.895, 9: 1.860, 10: 1.833}.get(count, 1.645)
     mean = sum(ratios) / count
     spread = (sum((ratio - mean) ** 2 for ratio in ratios) / (count - 1)) ** 0.5
-    return mean - t * spread / count**0.5
+    return float(mean - t * spread / count**0.5)
 
 
 def filler(tokens: int, seed: int = 0) -> str:

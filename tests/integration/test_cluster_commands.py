@@ -236,7 +236,7 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
         session = await writer.create()
         await subscribed(reader, session)
         answer = await writer.command("message.create", session=session, content="Hello", max_output_tokens=60)
-        seen = []
+        seen: list[Any] = []
         async with asyncio.timeout(60):
             while sum(frame["event"]["type"] == "response.output_text.delta" for frame in seen) < 5:
                 seen.append(await reader.events.get())

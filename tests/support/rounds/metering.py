@@ -53,8 +53,9 @@ class ValkeyConsumer(UsageRows):
     async def run(self) -> None:
         last = b"0"
         while not self._stopped:  # and not by cancelling it, which redis-py has swallowed
-            found = await self._client.xread({STREAM: last}, count=500, block=200)
-            for _, entries in found:
+            entries: list[tuple[bytes, dict[bytes, bytes]]]
+            streams: Any = await self._client.xread({STREAM: last}, count=500, block=200)
+            for _, entries in streams:
                 last = entries[-1][0]
                 for _, fields in entries:
                     self.take(msgspec.json.decode(fields[b"row"]))
@@ -157,7 +158,9 @@ async def rounds(
         consuming = asyncio.create_task(consumer.run())
         try:
             async with connected(server.url) as wire:
-                sessions = {str((await wire.command("session.create"))["session"]): [] for _ in range(clients)}
+                sessions: dict[str, list[dict[str, Any]]] = {
+                    str((await wire.command("session.create"))["session"]): [] for _ in range(clients)
+                }
             for _ in range(number):
                 await one_round(server, sessions, chance, kill_within_s)
             await settled(server)

@@ -88,6 +88,7 @@ class Fork(Desk):
 async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_before_it() -> None:
     desk = Fork(window=120)
     cut = (await desk.until_cut()).cut
+    assert cut is not None
     leaf = desk.state.newest
     questions = desk.questions(leaf)
     behind = questions[questions.index(cut) + 1]
