@@ -308,7 +308,7 @@ class Actor:
         input = inputs_effects.Command(principal, command, digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
-            if not machine.goes_on(command):
+            if not machine.continues_turn(command):
                 input = admitted(self._world.limits.admission, self.key, input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
 

@@ -239,13 +239,13 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.machine.responses.Responses._activated
+    right = sessions.machine.responses.activate
 
-    def activated(self: Any, input: Activated) -> None:
+    def activate(build: Any, input: Activated) -> None:
         if input.cause != "handoff":
-            right(self, input)
+            right(build, input)
 
-    patch.setattr(sessions.machine.responses.Responses, "_activated", activated)
+    patch.setattr(sessions.machine.responses, "activate", activate)
 
 
 @planted(20, "directory_flushed")
