@@ -22,8 +22,8 @@ import persistence.memory.journal
 import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
-import sessions.turn.generation_task
 import sessions.turn.ledger
+import sessions.turn.output_accumulator
 import transport.reading.feeds
 import transport.reading.log_reader
 import transport.reading.reader_set
@@ -217,7 +217,7 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.generation_task.GenerationTask.take
+    take = sessions.turn.output_accumulator.OutputAccumulator.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -226,7 +226,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.generation_task.GenerationTask, "take", lose)
+    patch.setattr(sessions.turn.output_accumulator.OutputAccumulator, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
