@@ -119,10 +119,10 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             check_data_folder(settings)
             return await serve(settings)
-        case commands.Gateway():
+        case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             return await gateway_role(settings)
-        case commands.Replica():
+        case commands.RunReplica():
             check_ports(settings, ("peer_port", "metrics_port"))
             check_data_folder(settings)
             return await replica_role(settings)

@@ -16,30 +16,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from transport.cli import audit, keys, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.options import Json, Tenant
-from transport.cli.settings import (
-    FIELDS,
-    TYPES,
-    AuthenticationOptions,
-    BadSetting,
-    DirectoryOptions,
-    JournalOptions,
-    KVOptions,
-    LimitsOptions,
-    ListeningOptions,
-    LoggingOptions,
-    MeteringOptions,
-    ModelOptions,
-    ModerationOptions,
-    PeerOptions,
-    RetentionOptions,
-    ServerOptions,
-    SessionOptions,
-    Settings,
-    SimulatedEngineOptions,
-    TelemetryOptions,
-    allowed,
-    read_settings,
-)
+from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 
 PROGRAM: Final = "./sessile"
 
@@ -48,11 +25,11 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """Runs everything in one process: the public doors, the sessions, an engine and the journal."""
 
 
-class Gateway(msgspec.Struct, frozen=True, kw_only=True):
+class RunGateway(msgspec.Struct, frozen=True, kw_only=True):
     """Runs a gateway of a cluster: clients connect to it, and it routes them to replicas."""
 
 
-class Replica(msgspec.Struct, frozen=True, kw_only=True):
+class RunReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Runs a replica of a cluster: an engine with the sessions that it owns."""
 
 
@@ -71,35 +48,30 @@ class Command(NamedTuple):
     """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
 
     options: type[msgspec.Struct]
-    settings: tuple[type | str, ...]
+    settings: tuple[str, ...]
     example: str
 
 
 CREDENTIALS: Final = ("peer_token", "peer_authority", "peer_certificate", "peer_key", "peer_server_name")
-ENGINE: Final = (ModelOptions, SimulatedEngineOptions, KVOptions, SessionOptions, RetentionOptions, MeteringOptions)
-OPERATOR: Final = ("directory", *CREDENTIALS, LoggingOptions)
-OFFLINE: Final = (JournalOptions, LoggingOptions)
-OFFLINE_OR_SERVER: Final = (*OFFLINE, ServerOptions)
-DOORS: Final = (ListeningOptions, AuthenticationOptions, LimitsOptions, TelemetryOptions, LoggingOptions)
+ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
+OPERATOR: Final = ("directory", *CREDENTIALS, "Logging")
+OFFLINE: Final = ("Journal", "Logging")
+OFFLINE_OR_SERVER: Final = (*OFFLINE, "Running server")
+DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
 
 COMMANDS: Final[dict[str, Command]] = {
-    "serve": Command(
-        Serve, (*DOORS, JournalOptions, *ENGINE, ModerationOptions), "serve --model model.gguf --port 9000"
-    ),
+    "serve": Command(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
     "gateway": Command(
-        Gateway,
-        (*DOORS, "journal", "audit_key", DirectoryOptions, *CREDENTIALS),
+        RunGateway,
+        (*DOORS, "journal", "audit_key", "Directory", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "replica": Command(
-        Replica,
-        (
-            *(*ENGINE, ModerationOptions, JournalOptions, DirectoryOptions, PeerOptions),
-            *(LimitsOptions, TelemetryOptions, LoggingOptions),
-        ),
+        RunReplica,
+        (*ENGINE, "Moderation", "Journal", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
         "replica --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile --model model.gguf",
     ),
-    "replicas": Command(ListReplicas, ("directory", LoggingOptions), "replicas --directory redis://127.0.0.1:6379"),
+    "replicas": Command(ListReplicas, ("directory", "Logging"), "replicas --directory redis://127.0.0.1:6379"),
     "sessions": Command(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": Command(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
     "usage reconcile": Command(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
@@ -183,7 +155,7 @@ def _entry(command: Command, environment: Mapping[str, str]) -> Any:
         named = dict(zip([each.name for each in own], positional, strict=False))
         named |= {name: given.pop(name) for name in list(given) if name in hints}
         options, settings = command.options(**named), read_settings(given, environment, config)
-        if "directory" in command.settings or DirectoryOptions in command.settings:
+        if {"directory", "Directory"} & set(command.settings):
             _check_cluster(options, settings)
         return Parsed(options, settings)
 
@@ -201,7 +173,9 @@ def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
     """Raises BadSetting where the settings do not suffice for a member or an operator of a cluster."""
     if not settings.directory:
         raise BadSetting("directory: a cluster needs one, for example --directory redis://127.0.0.1:6379")
-    if isinstance(options, Gateway | Replica) and not settings.journal.startswith(("postgresql://", "postgres://")):
+    if isinstance(options, RunGateway | RunReplica) and not settings.journal.startswith(
+        ("postgresql://", "postgres://")
+    ):
         raise BadSetting(
             f"journal = {settings.journal!r}: a cluster needs one that all its members share, for example"
             " --journal postgresql://user@host/sessile"
@@ -213,17 +187,16 @@ def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
     return parameter.replace(annotation=hint, kind=inspect.Parameter.POSITIONAL_ONLY if positional else parameter.kind)
 
 
-def _setting(name: str, *, shown: tuple[type | str, ...]) -> inspect.Parameter:
+def _setting(name: str, *, shown: tuple[str, ...]) -> inspect.Parameter:
     """A setting as a flag that takes text: `read_settings` converts it, as it does variables and the file's values."""
-    group = next(base for base in Settings.__bases__ if name in base.__annotations__)
     metadata, choices, default = FIELDS[name].metadata, get_origin(TYPES[name]) is Literal, FIELDS[name].default
     bounds = allowed(name).partition(", ")[2]
     parameter = Parameter(
-        group=Group((group.__doc__ or "").partition(":")[0], sort_key=1 + Settings.__bases__.index(group)),
+        group=Group(GROUPS[name], sort_key=1 + list(GROUPS.values()).index(GROUPS[name])),
         help=f"{metadata['about']} ({bounds})" if bounds else metadata["about"],
         metavar=metadata["metavar"],
         choices=get_args(TYPES[name]) if choices else None,
-        show=group in shown or name in shown,
+        show=GROUPS[name] in shown or name in shown,
         show_default=False if default in ("", ()) else f"{default:g}" if isinstance(default, float) else str(default),
     )
     return inspect.Parameter(

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
@@ -26,39 +27,33 @@ PREFIX: Final = "SESSILE_"
 NOT_SETTINGS: Final = ("SESSILE_TEST_", "SESSILE_BENCH_")  # the tests' and the benches' own variables
 
 
-def option(default: Any, metavar: str | None, about: str, **bounds: Any) -> Any:
-    """A setting with what stands for its value in `--help` (None: one of a few words) and what that may be."""
-    return field(default=default, metadata={"metavar": metavar, "about": about, "bounds": Meta(**bounds)})
+def option(default: Any, metavar: str | None, about: str, *, group: str | None = None, **bounds: Any) -> Any:
+    """A setting: its default, what stands for its value in `--help` (None: one of a few words), what it is, what it may
+    be. `group` begins a group of `--help`, which goes on until the next one."""
+    metadata = {"metavar": metavar, "about": about, "group": group, "bounds": Meta(**bounds)}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListeningOptions:
-    """Listening"""
+class Settings:
+    """Everything that can be set, with its bounds. Field names are the flags', the variables' and the file's."""
 
-    host: str = option("127.0.0.1", "ADDRESS", "address to listen on; without keys only a loopback address")
+    host: str = option("127.0.0.1", "ADDRESS", "address to listen on; without keys only loopback", group="Listening")
     port: int = option(8080, "PORT", "port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)
     grpc_port: int = option(-1, "PORT", "port for gRPC; 0 picks a free one, -1 has none", ge=-1, le=65535)
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")
 
-
-@dataclass(frozen=True, kw_only=True)
-class AuthenticationOptions:
-    """Authentication"""
-
     auth: Literal["auto", "keys"] = option(
-        "auto", None, "keys: every door demands an API key; auto: only with --keys or --issuers"
+        "auto", None, "keys: a key is required; auto: only with --keys or --issuers", group="Authentication"
     )
     keys: str = option("", "FILE", "TOML file of API keys, beside those that the `keys` command makes")
     issuers: str = option("", "FILE", "TOML file of issuers whose tokens (JWT) are let in")
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Engine"""
-
-    engine: Literal["llama", "vllm", "sim"] = option("llama", None, "llama.cpp, vLLM, or simulated text for tests")
+    engine: Literal["llama", "vllm", "sim"] = option(
+        "llama", None, "llama.cpp, vLLM, or simulated text for tests", group="Engine"
+    )
     model: str = option(MODEL_PATH, "PATH", "path of a GGUF file; for vLLM of a model folder")
     brownout_model: str = option(
         "", "PATH", "GGUF file of a smaller model of its family, for brownout; see docs/limits.md"
@@ -71,34 +66,23 @@ class ModelOptions:
     vllm_args: str = option("", "JSON", 'vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')
     vllm_adapter: str = option("", "FOLDER", "folder of a LoRA adapter (PEFT) that vLLM applies to every answer")
 
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedEngineOptions:
-    """Simulated engine"""
-
-    sim_tokens_per_s: float = option(50.0, "RATE", "decode rate of a stream, tokens a second", gt=0)
+    sim_tokens_per_s: float = option(
+        50.0, "RATE", "decode rate of a stream, tokens a second", gt=0, group="Simulated engine"
+    )
     sim_prefill_per_s: float = option(20_000.0, "RATE", "prefill rate, tokens a second", gt=0)
     sim_answer_tokens: int = option(64, "TOKENS", "mean length of an answer", ge=0)
     sim_brownout_speed: float = option(4.0, "FACTOR", "how many times as fast the smaller model is", gt=0)
 
-
-@dataclass(frozen=True, kw_only=True)
-class KVOptions:
-    """KV"""
-
-    kv_host_mb: int = option(0, "MB", "bound of spilled KV in memory, MB; 0: 1074 (1 GiB), for vLLM 4295 (4 GiB)", ge=0)
+    kv_host_mb: int = option(
+        0, "MB", "bound of spilled KV in memory, MB; 0: 1074 (1 GiB), for vLLM 4295 (4 GiB)", ge=0, group="KV"
+    )
     kv_staging: str = option("", "FOLDER", "folder for that, in plain text; empty: /dev/shm where there is one")
     kv_disk_mb: int = option(2048, "MB", "bound of the folder for spilled KV, MB; 0: none on disk", ge=0)
     kv_redis: str = option("", "URL", "Redis or Valkey for small KV snapshots: redis://, rediss:// or unix://")
     kv_redis_mb: int = option(256, "MB", "bound of KV in there, MB, of all replicas together", ge=1)
     master_key: str = option("", "FILE", "wraps the keys of stored KV, mode 0600; empty: master.key in --data")
 
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """Sessions"""
-
-    idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0)
+    idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
     actors: int = option(20_000, "N", "sessions in memory at most", ge=1)
     tool_deadline_s: float = option(600.0, "SECONDS", "how long a turn waits for its tools", gt=0)
     orphan_policy: Literal["continue", "pause", "cancel"] = option(
@@ -109,63 +93,34 @@ class SessionOptions:
     content_bytes: int = option(1_000_000, "BYTES", "size of one message at most", ge=1)
     drain_s: float = option(10.0, "SECONDS", "how long open answers may go on after SIGTERM", ge=0)
 
-
-@dataclass(frozen=True, kw_only=True)
-class JournalOptions:
-    """Journal"""
-
-    data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1)
+    data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1, group="Journal")
     journal: str = option("sqlite", "URL", "sqlite (in --data), postgresql://..., or memory, which forgets everything")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
-
-@dataclass(frozen=True, kw_only=True)
-class RetentionOptions:
-    """Retention"""
-
-    retention_days: float = option(30.0, "DAYS", "deleted sessions are purged after so many days", ge=0)
+    retention_days: float = option(
+        30.0, "DAYS", "deleted sessions are purged after so many days", ge=0, group="Retention"
+    )
     audit_days: float = option(0.0, "DAYS", "audit log rows are trimmed after so many days; 0: never", ge=0)
     retention: str = option("", "FILE", "TOML file of these per tenant, in their place; see docs/audit.md")
 
+    limits: str = option("", "FILE", "TOML file of limits per tenant and user; see docs/limits.md", group="Limits")
 
-@dataclass(frozen=True, kw_only=True)
-class LimitsOptions:
-    """Limits"""
-
-    limits: str = option("", "FILE", "TOML file of limits per tenant and user; see docs/limits.md")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeteringOptions:
-    """Metering"""
-
-    prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost")
+    prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
     usage_stream: str = option("", "URL", "gets every usage row: redis://HOST/0?stream=NAME or kafka://HOST:9092/TOPIC")
     usage_stream_options: str = option("", "FILE", "TOML file of librdkafka's options; see docs/metering.md")
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModerationOptions:
-    """Moderation"""
-
-    input_keywords: tuple[str, ...] = option((), "PHRASE,...", "phrases that a message must not contain")
+    input_keywords: tuple[str, ...] = option(
+        (), "PHRASE,...", "phrases that a message must not contain", group="Moderation"
+    )
     output_keywords: tuple[str, ...] = option((), "PHRASE,...", "phrases that an answer is withheld from")
     policy: str = option("", "FILE", "TOML or JSON file of filters per tenant; read again when it changes or on SIGHUP")
 
-
-@dataclass(frozen=True, kw_only=True)
-class DirectoryOptions:
-    """Directory"""
-
-    directory: str = option("", "URL", "of the cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://")
+    directory: str = option(
+        "", "URL", "of the cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://", group="Directory"
+    )
     name: str = option("", "NAME", "of this gateway or replica in its cluster; empty: one of its own making")
 
-
-@dataclass(frozen=True, kw_only=True)
-class PeerOptions:
-    """Peers"""
-
-    peer_host: str = option("127.0.0.1", "ADDRESS", "address that a replica's peer link listens on")
+    peer_host: str = option("127.0.0.1", "ADDRESS", "address that a replica's peer link listens on", group="Peers")
     peer_port: int = option(0, "PORT", "its port; 0 picks a free one", ge=0, le=65535)
     peer_address: str = option("", "HOST:PORT", "where gateways and replicas reach that link; empty: where it listens")
     peer_token: str = option("", "TOKEN", "shared secret of gateways and replicas; the same on all")
@@ -174,51 +129,20 @@ class PeerOptions:
     peer_key: str = option("", "FILE", "PEM file of the certificate's key")
     peer_server_name: str = option("", "NAME", "name in replicas' certificates; empty: their address")
 
-
-@dataclass(frozen=True, kw_only=True)
-class TelemetryOptions:
-    """Telemetry"""
-
-    metrics_host: str = option("127.0.0.1", "ADDRESS", "address of the port for metrics, which asks for no key")
+    metrics_host: str = option(
+        "127.0.0.1", "ADDRESS", "address of the port for metrics, which asks for no key", group="Telemetry"
+    )
     metrics_port: int = option(-1, "PORT", "that port; 0 picks a free one, -1 has none", ge=-1, le=65535)
     otlp: str = option("", "URL", "OpenTelemetry collector for traces: http://HOST:4318")
 
+    api_key: str = option(
+        "", "KEY", "API key for --url; better as SESSILE_API_KEY than as a flag", group="Running server"
+    )
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """Running server"""
-
-    api_key: str = option("", "KEY", "API key for --url; better as SESSILE_API_KEY than as a flag")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggingOptions:
-    """Logging"""
-
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", None, "least level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", None, "least level that is logged", group="Logging"
+    )
     log_format: Literal["auto", "json", "console"] = option("auto", None, "auto: text on a terminal, else JSON lines")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(
-    ListeningOptions,
-    AuthenticationOptions,
-    ModelOptions,
-    SimulatedEngineOptions,
-    KVOptions,
-    SessionOptions,
-    JournalOptions,
-    RetentionOptions,
-    LimitsOptions,
-    MeteringOptions,
-    ModerationOptions,
-    DirectoryOptions,
-    PeerOptions,
-    TelemetryOptions,
-    ServerOptions,
-    LoggingOptions,
-):
-    """Everything that can be set, with its bounds. Field names are the flags', the variables' and the file's."""
 
 
 class BadSetting(Exception):
@@ -227,6 +151,8 @@ class BadSetting(Exception):
 
 FIELDS: Final = {each.name: each for each in fields(Settings)}
 TYPES: Final = get_type_hints(Settings)
+_BEGUN: Final = accumulate((each.metadata["group"] for each in FIELDS.values()), lambda group, new: new or group)
+GROUPS: Final[dict[str, str]] = dict(zip(FIELDS, _BEGUN, strict=True))  # of each setting
 
 
 def read_settings(flags: Mapping[str, str], environment: Mapping[str, str], config: str | None) -> Settings:
