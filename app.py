@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ from transport.cli.prices import PriceFile
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.retention import RetentionFile
 from transport.cli.security import peer_security, tls_of
-from transport.cli.settings import BadSetting, Settings, read_keys, secrets_in
+from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.end_user_data import EndUserStores
 from transport.gateway import Gateway, GatewayLimits
 from transport.gateway_store.open_store import open_gateway_stores
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
         if parsed is None:
             return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
         options, settings = parsed
+        if settings.model == MODEL_PATH:  # the one that `make model` fetches, from whatever folder this is started
+            settings = replace(settings, model=str(Path(__file__).parent / MODEL_PATH))
         logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(options, settings))
