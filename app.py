@@ -55,10 +55,9 @@ from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.credentials import Credentials, open_credentials
 from transport.cli import audit, cluster, commands, keys, logs, users
 from transport.cli.commands import parse
+from transport.cli.config_files import PriceFile, RetentionFile
 from transport.cli.preflight import check_data_folder, check_ports
-from transport.cli.prices import PriceFile
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.retention import RetentionFile
 from transport.cli.security import peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.end_user_data import EndUserStores

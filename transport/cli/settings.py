@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
@@ -151,8 +150,9 @@ class BadSetting(Exception):
 
 FIELDS: Final = {each.name: each for each in fields(Settings)}
 TYPES: Final = get_type_hints(Settings)
-_BEGUN: Final = accumulate((each.metadata["group"] for each in FIELDS.values()), lambda group, new: new or group)
-GROUPS: Final[dict[str, str]] = dict(zip(FIELDS, _BEGUN, strict=True))  # of each setting
+GROUPS: Final[dict[str, str]] = {}  # of each setting
+for _name, _field in FIELDS.items():
+    GROUPS[_name] = _field.metadata["group"] or next(reversed(GROUPS.values()))
 
 
 def read_settings(flags: Mapping[str, str], environment: Mapping[str, str], config: str | None) -> Settings:
