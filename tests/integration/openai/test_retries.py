@@ -10,7 +10,7 @@ import pytest
 
 from bench.openai_retries import run
 from inference.simulated import SimulatedOptions
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from tests.support.openai_server import SIMULATED, another_door, serving
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]
