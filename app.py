@@ -13,10 +13,9 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
@@ -27,6 +26,9 @@ from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.standalone import announce_periodically, standalone_member
+from actors.limits.fallback import FallbackLimiter
+from actors.limits.memory import MemoryLimiter
+from actors.limits.settlement import Settler
 from actors.maintenance.sweeps import SweepLimits, Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
@@ -38,20 +40,28 @@ from persistence.end_users import end_users_of
 from persistence.reviews import reviews_of
 from persistence.usage import usage_of
 from persistence.usage_stream.relay import UsageRelay, open_usage_sink
+from persistence.views import views_of
 from sessions.actor.actor_context import ActorLimits
+from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
+from sessions.clock import Clock
+from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
-from sessions.model.types import ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Journal, Member, Sessions
+from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
+from sessions.ports import Engine, Journal, Member, Published, Sessions
+from sessions.store import Store
 from sessions.turn.generation_task import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.credentials import Credentials, open_credentials
+from transport.auth.authenticator import Authenticator
+from transport.auth.origins import OriginPolicy
+from transport.auth.tickets import Tickets
 from transport.cli import audit, logs, users
 from transport.cli.arguments import check_role, parser, taken_sessions
 from transport.cli.audit import AuditAsked, taken_audit
 from transport.cli.cluster import directory_of, drain_replica, show_replicas, show_sessions, turns_at
 from transport.cli.keys import Asked, on_ring, on_server, printed, taken_keys
+from transport.cli.limits import LimitsFile
 from transport.cli.operator import Wanted
 from transport.cli.prices import PriceFile
 from transport.cli.reconciliation_text import reconciled_text
@@ -59,20 +69,25 @@ from transport.cli.retention import RetentionFile
 from transport.cli.security import peer_security, tls_of
 from transport.cli.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
 from transport.cli.users import UsersAsked, taken_users
-from transport.end_user_data import EndUserStores
-from transport.gateway import Gateway, GatewayLimits
-from transport.gateway_store.open_store import open_gateway_stores
+from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server
-from transport.limits_setup import LimitServices, admission_of, open_limits, settlement_listener, share_function
-from transport.openai.model_catalog import ModelCatalog, Models, card_of
-from transport.ops.metric_sources import register_engine_metrics, register_router_metrics, register_runtime_metrics
-from transport.ops.metrics_server import exporting_traces, serving_metrics
+from transport.openai.history import HistoryIndex
+from transport.openai.model_catalog import ModelCatalog, card_of
+from transport.ops.metric_sources import (
+    latency_targets,
+    register_engine_metrics,
+    register_limit_metrics,
+    register_router_metrics,
+    register_runtime_metrics,
+)
+from transport.ops.metrics_server import MetricsServer
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.peer import GrpcDialer, PeerServer
-from transport.tasks import background_tasks
+from transport.quotas import Quotas
+from transport.tasks import Tasks, background_tasks
 
 if TYPE_CHECKING:
     from transport.grpc_api import GrpcServer
@@ -85,6 +100,7 @@ Administering = Asked | AuditAsked | UsersAsked
 TAKEN: dict[str, Callable[[Any], Administering]] = {"keys": taken_keys, "audit": taken_audit, "users": taken_users}
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
+READY_METRICS = "Metrics are ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -160,45 +176,23 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def credentials_of(settings: Settings, journal: AnyJournal) -> AbstractAsyncContextManager[Credentials]:
-    return open_credentials(
-        api_keys_of(journal),
-        keys=read_keys(settings.keys) if settings.keys else {},
-        demand_keys=settings.auth == "keys",
-        issuers=settings.issuers,
-        origins=settings.origins,
-        now_ms=now_ms,
-        incarnation=lambda: journal.incarnation,
-    )
-
-
 def gateway_of(
     sessions: Sessions,
-    journal: Journal,
+    store: Store,
+    access: Authenticator,
+    limited: LimitServices | None,
     measures: Metrics,
-    admitted: Credentials,
-    limits: LimitServices | None,
-    models: Models = tuple,
+    services: GatewayServices,
 ) -> Gateway:
     return Gateway(
-        sessions=sessions,
-        journal=journal,
-        access=admitted.access,
-        limits=GatewayLimits(),
-        now_ms=now_ms,
-        new_id=new_id,
-        models=models,
+        sessions,
+        store,
+        access,
+        Clock(now_ms, new_id),
+        quotas=None if limited is None else limited.quotas,
         measures=measures,
-        quotas=None if limits is None else limits.quotas,
-        usage=usage_of(journal),
-        reviews=reviews_of(journal),
-        keys=admitted.ring,
-        audit=audit_of(journal),
+        services=services,
     )
-
-
-def people_of(journal: AnyJournal, erase: Callable[[], Awaitable[int]] | None = None) -> EndUserStores:
-    return EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), erase)
 
 
 def retention_of(settings: Settings, journal: AnyJournal) -> RetentionFile:
@@ -212,7 +206,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
     tls, host, port = tls_of(settings), settings.host, settings.port
-    server = Server(gateway, host=host, port=port, version=VERSION, readiness=readiness, exposition=exposition, tls=tls)
+    server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
     from transport.grpc_api import GrpcServer
@@ -275,20 +269,15 @@ async def serve(settings: Settings) -> int:
             prices=prices.book,
         ) as runtime,
         serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
-        exporting_traces(settings.otlp, measures, role="serve", name="local", version=VERSION),
-        credentials_of(settings, journal) as admitted,
+        exporting_traces(settings.otlp, measures, role="serve", name="local"),
+        open_credentials(settings, journal) as (access, api_keys),
     ):
         runtime.told = settlement_listener(limited)
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, journal)
         started_at = now_ms() // 1000
-        gateway = gateway_of(
-            runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
-        )
         member = standalone_member(runtime, engine, fingerprint_of(engine))
-        gateway.operator_api = local_operator_api(lambda: member, runtime, engine)
-        server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         upkeep = Sweeps(
             runtime,
             journal=journal,
@@ -303,7 +292,14 @@ async def serve(settings: Settings) -> int:
             audit=audit_of(journal),
         )
         assert upkeep.eraser is not None
-        gateway.people = people_of(journal, upkeep.eraser.sweep)
+        services = GatewayServices(
+            models=lambda: (card_of(engine.info, created=started_at),),
+            keys=api_keys,
+            operator_api=local_operator_api(lambda: member, runtime, engine),
+            erase=upkeep.eraser.sweep,
+        )
+        gateway = gateway_of(runtime, views_of(journal), access, limited, measures, services)
+        server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, audit_of(journal), now_ms)
         async with asyncio.TaskGroup() as tasks:
@@ -373,9 +369,7 @@ async def replica_role(settings: Settings) -> int:
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, journal)
         exposition = MetricsExposition(measures, version=VERSION, role="replica")
-        await stack.enter_async_context(
-            exporting_traces(settings.otlp, measures, role="replica", name=name, version=VERSION)
-        )
+        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="replica", name=name))
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         replica = await stack.enter_async_context(
             Replica(
@@ -447,16 +441,16 @@ async def gateway_role(settings: Settings) -> int:
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
         measures = Metrics()
         exposition = MetricsExposition(measures, version=VERSION, role="gateway")
-        await stack.enter_async_context(
-            exporting_traces(settings.otlp, measures, role="gateway", name=name, version=VERSION)
-        )
+        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         register_router_metrics(measures, router)
-        admitted = await stack.enter_async_context(credentials_of(settings, journal))
-        gateway = gateway_of(router, journal, measures, admitted, limited, models)
-        gateway.use_stores(await stack.enter_async_context(open_gateway_stores(settings.directory)))
-        gateway.people = people_of(journal)
-        gateway.operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, gateway.tasks)
+        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
+        access, api_keys = await stack.enter_async_context(open_credentials(settings, journal, tickets))
+        drains = Tasks()
+        stack.push_async_callback(drains.close)
+        operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, drains)
+        services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
+        gateway = gateway_of(router, views_of(journal), access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         tune_process()
@@ -480,7 +474,7 @@ async def administer(settings: Settings, asked: Administering) -> int:
         if asked.url:
             return await asyncio.to_thread(users.on_server, asked, settings.api_key)
         async with connect_journal(settings) as journal:
-            return await users.on_journal(people_of(journal), asked, now_ms, wait="://" in settings.journal)
+            return await users.on_journal(views_of(journal), asked, now_ms, wait="://" in settings.journal)
     if isinstance(asked, AuditAsked):
         if asked.url:
             rows = await audit.on_server(asked, settings.api_key)
@@ -497,6 +491,140 @@ async def administer(settings: Settings, asked: Administering) -> int:
             outcome = await on_ring(ring, asked, now_ms())
     print(printed(outcome, as_json=asked.as_json))
     return 0
+
+
+# -- parts that are opened ---------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def open_credentials(
+    settings: Settings, journal: AnyJournal, tickets: Tickets | None = None
+) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
+    """Who may come in: the keys file, the API keys, the issuers; the last two are kept up to date. API keys are there
+    on every server, so that they can be made on one that is still open on loopback; they are demanded, and followed,
+    only with `auth = keys`. Raises BadInput for a wrong file, Unavailable where keys cannot be read."""
+    clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
+    api_keys = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=clock, incarnation=lambda: journal.incarnation)
+    tokens = None
+    if settings.issuers:
+        from transport.auth.jwt_issuers import JwtIssuers, read_issuers  # PyJWT takes a tenth of a second to load
+
+        tokens = JwtIssuers(read_issuers(settings.issuers), now_ms=now_ms, clock=clock)
+        await tokens.load()
+    if demanded:
+        await api_keys.refresh()
+    access = Authenticator(
+        read_keys(settings.keys) if settings.keys else {},
+        clock=clock,
+        now_ms=now_ms,
+        ring=api_keys if demanded else None,
+        tokens=tokens,
+        tickets=tickets,
+        origins=OriginPolicy(settings.origins),
+    )
+    kept_up_to_date = ([api_keys.run()] if demanded else []) + ([tokens.run()] if tokens is not None else [])
+    async with background_tasks(*kept_up_to_date):
+        yield access, api_keys
+
+
+class LimitServices(NamedTuple):
+    now: LimitsNow
+    quotas: Quotas  # for a gateway
+    settler: Settler  # for a replica
+
+
+@contextlib.asynccontextmanager
+async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncIterator[LimitServices | None]:
+    """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
+    without a file. Raises BadSetting, BadInput for a file or an address that is wrong."""
+    if not file:
+        yield None
+        return
+    limits = LimitsFile(Path(file))
+    async with contextlib.AsyncExitStack() as stack:
+        limiter: Limiter = MemoryLimiter(monotonic_ms)
+        if directory:
+            from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
+
+            shared = ValkeyLimiter(directory)
+            stack.push_async_callback(shared.close)
+            limiter = FallbackLimiter(shared, limits.now, monotonic_ms)
+        settler = Settler(limiter, limits.now, time.monotonic)
+        quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
+        async with background_tasks(limits.file.run(), settler.run()):
+            yield LimitServices(limits.now, quotas, settler)
+
+
+def share_function(limited: LimitServices | None) -> Callable[[Principal], Share]:
+    """How tenants stand in an engine's queue: as the file says now, or all alike."""
+    return lambda principal: Share() if limited is None else limited.now().share(principal)
+
+
+def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:
+    return (lambda _: None) if limited is None else limited.settler.published
+
+
+def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission | None:
+    """Admission by service level, where there is a limits file, whose targets metrics follow, and KV its ceilings."""
+    if limited is None:
+        return None
+    measures.targets_s = latency_targets(limited.now)
+    if isinstance(engine, HoldsKV):
+        engine.holdings.ceiling = lambda tenant: limited.now().of(tenant).kv_bytes
+    refused = measures.counter("admission_refused", "Turns that would have missed a target, by which.", "target")
+    about = "Turns that the smaller model took, by the target that the model would have missed."
+    replaced = measures.counter("admission_smaller_model", about, "target")
+    admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
+    register_limit_metrics(measures, limited.settler, admission)
+    return admission
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+@contextlib.asynccontextmanager
+async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
+    """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
+    reaches. Raises BadInput for a wrong address; a server that is away may come."""
+    from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
+
+    store = ValkeyGatewayStore(directory, clock=time.monotonic)
+    try:
+        yield ValkeyTickets(store), ValkeyHistory(store)
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
+    """The process's metrics on a port of their own for as long as the block runs; a negative port: none."""
+    if port < 0:
+        yield
+        return
+    server = MetricsServer(exposition, host=host, port=port)
+    await server.start()
+    print(f"{READY_METRICS}{server.url}/metrics", flush=True)
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def exporting_traces(endpoint: str, measures: Metrics, *, role: str, name: str) -> AsyncIterator[None]:
+    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
+    if not endpoint:
+        yield
+        return
+    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
+
+    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=VERSION)
+    try:
+        yield
+    finally:
+        measures.tracer = None
+        await asyncio.to_thread(tracer.close)
 
 
 if __name__ == "__main__":

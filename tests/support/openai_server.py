@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -17,14 +15,16 @@ from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
 from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.reviews import reviews_of
+from persistence.views import views_of
+from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
-from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
+from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import FilterSet, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.assembly import new_id, strict_clock
 from transport.auth.authenticator import Authenticator
-from transport.gateway import Gateway, GatewayLimits
+from transport.gateway import Gateway, GatewayServices
 from transport.http.server import Server
 from transport.openai.model_catalog import ModelCard, card_of
 
@@ -144,15 +144,7 @@ async def serving(
     journal = MemoryJournal(store or MemoryDatabase())
     directory = MemoryDirectory()
     engine = engine or ScriptedEngine(options)
-    last = 0
-
-    def now_ms() -> UnixMs:
-        nonlocal last
-        last = max(last + 1, time.time_ns() // 1_000_000)
-        return UnixMs(last)
-
-    def new_id() -> str:
-        return secrets.token_hex(10)
+    now_ms = strict_clock()
 
     def models() -> list[ModelCard]:
         return [card_of(engine.info, created=1_700_000_000)]
@@ -175,16 +167,15 @@ async def serving(
             now_ms=now_ms,
             new_id=new_id,
         ) as runtime:
+            access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
+            services = GatewayServices(models=models)
             gateway = Gateway(
-                sessions=runtime,
-                journal=journal,
-                access=Authenticator(keys or {}, clock=asyncio.get_running_loop().time),
-                limits=GatewayLimits(),
-                now_ms=now_ms,
-                new_id=new_id,
-                models=models,
+                runtime,
+                views_of(journal),
+                access,
+                Clock(now_ms, new_id),
                 measures=runtime.measures,
-                reviews=reviews_of(journal),
+                services=services,
             )
             server = Server(gateway, host="127.0.0.1", port=0)
             await server.start()
@@ -200,15 +191,10 @@ async def serving(
 
 async def another_door(server: Serving) -> Server:
     """A second gateway to the same actors, which knows nothing of the first."""
-    gateway = Gateway(
-        sessions=server.runtime,
-        journal=server.journal,
-        access=Authenticator({}, clock=asyncio.get_running_loop().time),
-        limits=GatewayLimits(),
-        now_ms=server.gateway.now_ms,
-        new_id=lambda: secrets.token_hex(10),
-        models=lambda: [card_of(server.engine.info)],
-    )
+    now_ms = server.gateway.now_ms
+    access = Authenticator({}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
+    services = GatewayServices(models=lambda: [card_of(server.engine.info)])
+    gateway = Gateway(server.runtime, views_of(server.journal), access, Clock(now_ms, new_id), services=services)
     door = Server(gateway, host="127.0.0.1", port=0)
     await door.start()
     return door

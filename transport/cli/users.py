@@ -21,9 +21,9 @@ import msgspec
 from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
+from sessions.store import Store
 from transport.cli.api_client import Told, base_of, call, opened
 from transport.cli.settings import BadSetting
-from transport.end_user_data import EndUserStores
 
 ABOUT = """\
 Tells everything of one end user as JSON lines (sessions, items, usage, rows of the audit log), or erases it for good:
@@ -74,22 +74,22 @@ def taken_users(given: dict[str, Any]) -> UsersAsked:
     return asked
 
 
-async def on_journal(people: EndUserStores, asked: UsersAsked, now_ms: Callable[[], UnixMs], *, wait: bool) -> int:
+async def on_journal(store: Store, asked: UsersAsked, now_ms: Callable[[], UnixMs], *, wait: bool) -> int:
     """Does it on a journal that is open here; returns the status to end with. `wait`: others may have it open too, and
     carry an erasure out. Raises Unavailable."""
     tenant = TenantId(asked.tenant)
     at = now_ms()
     if asked.action == "export":
-        await people.audit.record(tenant, [Audited(action="user.exported", at=at, user=asked.user)])
+        await store.audit.record(tenant, [Audited(action="user.exported", at=at, user=asked.user)])
         out = await asyncio.to_thread(open, asked.out, "wb") if asked.out else sys.stdout.buffer
         try:
             async for each in export_user_data(
                 tenant,
                 asked.user,
-                personal=people.personal,
-                journal=people.journal,
-                usage=people.usage,
-                audit=people.audit,
+                personal=store.end_users,
+                journal=store.journal,
+                usage=store.usage,
+                audit=store.audit,
                 at=at,
             ):
                 out.write(msgspec.json.encode(each) + b"\n")
@@ -98,13 +98,13 @@ async def on_journal(people: EndUserStores, asked: UsersAsked, now_ms: Callable[
                 out.close()
         return 0
     row = Audited(action="user.erasure_asked", at=at, user=asked.user)
-    erasure = await people.personal.request_erasure(
+    erasure = await store.end_users.request_erasure(
         Erasure(tenant=tenant, user=asked.user, asked_at=at, asked_by=""), row
     )
     until = time.monotonic() + (asked.wait_s if wait else 0)
     while erasure.done_at is None and time.monotonic() < until:
         await asyncio.sleep(ASK_EVERY_S)
-        erasure = await people.personal.find(tenant, asked.user) or erasure
+        erasure = await store.end_users.find(tenant, asked.user) or erasure
     return _say(status(erasure, asked.user), asked)
 
 
