@@ -12,6 +12,7 @@ import pytest
 
 from app import open_shared_state
 from inference.simulated import SimulatedEngine
+from persistence.memory.journal import MemoryJournal
 from persistence.views import views_of
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
@@ -55,6 +56,7 @@ class Front(NamedTuple):
 @asynccontextmanager
 async def front(cluster: RealCluster, name: str, tickets: Tickets, history: HistoryIndex) -> AsyncIterator[Front]:
     clock = asyncio.get_running_loop().time
+    assert isinstance(cluster.journal, MemoryJournal)
     gateway = Gateway(
         await cluster.add_gateway(name),
         views_of(cluster.journal),
