@@ -39,4 +39,4 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_text("#" * (BYTES_MAX + 1))
     with pytest.raises(BadSetting, match=rf"words = .*{BYTES_MAX + 1} bytes: at most {BYTES_MAX}"):
-        ConfigFile("words", path, str.split, [])
+        ConfigFile("words", path, str.upper, "")

@@ -19,7 +19,7 @@ def test_a_taken_port_is_refused_by_its_setting() -> None:
         port = taken.getsockname()[1]
         for name in (*PORTS, "peer_port"):
             with pytest.raises(BadSetting, match=rf"{name} = {port}: .*taken.*--{name.replace('_', '-')}"):
-                check_ports(Settings(**{name: port}), (name,))  # type: ignore[arg-type]
+                check_ports(Settings(**{name: port}), (name,))
     check_ports(Settings(port=port), PORTS)
 
 

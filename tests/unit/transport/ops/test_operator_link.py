@@ -31,9 +31,9 @@ def resident(session: str, replica: str) -> ResidentSession:
 
 def test_pages_are_merged_in_the_order_of_sessions_and_silent_replicas_are_named() -> None:
     answers: dict[str, Surveyed | LinkDown] = {
-        "r1": Surveyed(0, [resident("a", "r1"), resident("c", "r1")], 7, True),
-        "r2": Surveyed(0, [resident("b", "r2")], 1, False),
-        "r3": LinkDown("refused: nobody listens"),
+        "r1": Surveyed(0, (resident("a", "r1"), resident("c", "r1")), 7, True),
+        "r2": Surveyed(0, (resident("b", "r2"),), 1, False),
+        "r3": LinkDown("refused"),
     }
     page = merge_pages(SessionQuery(limit=2), answers)
     assert [each.key.session for each in page.residents] == ["a", "b"]
