@@ -50,7 +50,7 @@ from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, Journal, Member, Sessions
-from sessions.turn.generation_task import GenerationLimits
+from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.credentials import Credentials, open_credentials
 from transport.cli import audit, cluster, commands, keys, logs, users

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sessions.model.audit import PAGE_MAX
 from transport.cli.audit import ListRows, VerifyChain, format_audit, is_broken
 from transport.cli.settings import BadSetting
 
@@ -55,7 +54,7 @@ def test_a_row_is_a_line() -> None:
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for limit, last, after in ((0, 0, 0), (PAGE_MAX + 1, 0, 0), (1, -1, 0), (1, 0, -1)):
+    for limit, last, after in ((0, 0, 0), (10_001, 0, 0), (1, -1, 0), (1, 0, -1)):
         with pytest.raises(BadSetting, match="limit, last"):
             ListRows(tenant="acme", limit=limit, last=last, after=after)
     with pytest.raises(BadSetting, match="tenant: name whose log"):
