@@ -39,17 +39,16 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
-from persistence import AnyJournal, KeyStore, api_keys_of, audit_of, connect_journal, open_journal, open_key_store
-from persistence.end_users import end_users_of
-from persistence.reviews import reviews_of
-from persistence.usage import usage_of
-from persistence.usage_stream.relay import UsageRelay, open_usage_sink
+from persistence import KeyStore, connect_store, open_key_store, open_store
+from persistence.usage_stream.open_sink import open_usage_sink
+from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.reconcile import reconcile
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Journal, Member, Sessions
+from sessions.ports import Engine, Member, Sessions
+from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.credentials import Credentials, open_credentials
@@ -175,21 +174,21 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def credentials_of(settings: Settings, journal: AnyJournal) -> AbstractAsyncContextManager[Credentials]:
+def credentials_of(settings: Settings, store: Store) -> AbstractAsyncContextManager[Credentials]:
     return open_credentials(
-        api_keys_of(journal),
+        store.api_keys,
         keys=read_keys(settings.keys) if settings.keys else {},
         demand_keys=settings.auth == "keys",
         issuers=settings.issuers,
         origins=settings.origins,
         now_ms=now_ms,
-        incarnation=lambda: journal.incarnation,
+        incarnation=lambda: store.journal.incarnation,
     )
 
 
 def gateway_of(
     sessions: Sessions,
-    journal: Journal,
+    store: Store,
     measures: Metrics,
     admitted: Credentials,
     limits: LimitServices | None,
@@ -197,7 +196,7 @@ def gateway_of(
 ) -> Gateway:
     return Gateway(
         sessions=sessions,
-        journal=journal,
+        journal=store.journal,
         access=admitted.access,
         limits=GatewayLimits(),
         now_ms=now_ms,
@@ -205,21 +204,21 @@ def gateway_of(
         models=models,
         measures=measures,
         quotas=None if limits is None else limits.quotas,
-        usage=usage_of(journal),
-        reviews=reviews_of(journal),
+        usage=store.usage,
+        reviews=store.reviews,
         keys=admitted.ring,
-        audit=audit_of(journal),
+        audit=store.audit,
     )
 
 
-def people_of(journal: AnyJournal, erase: Callable[[], Awaitable[int]] | None = None) -> EndUserStores:
-    return EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), erase)
+def people_of(store: Store, erase: Callable[[], Awaitable[int]] | None = None) -> EndUserStores:
+    return EndUserStores(store.end_users, store.journal, store.usage, store.audit, erase)
 
 
-def retention_of(settings: Settings, journal: AnyJournal) -> RetentionFile:
+def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
-    return RetentionFile(settings.retention, **days, audit=audit_of(journal), now_ms=now_ms)
+    return RetentionFile(settings.retention, **days, audit=store.audit, now_ms=now_ms)
 
 
 def doors_of(
@@ -252,10 +251,10 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
-    """Journal, key store and engine, opened; closed in the order that loses nothing."""
+async def running(store: Store, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
+    """Store, key store and engine, opened; closed in the order that loses nothing."""
     async with contextlib.AsyncExitStack() as stack:
-        for part in (journal, keys):
+        for part in (store, keys):
             await part.open()
             stack.push_async_callback(part.close)
         await engine.start()
@@ -266,7 +265,8 @@ async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIter
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
-    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
@@ -274,8 +274,8 @@ async def serve(settings: Settings) -> int:
     exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
-        running(journal, keys, engine),
-        open_limits(settings.limits, "", journal) as limited,
+        running(store, keys, engine),
+        open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             replica=ReplicaId("local"),
             incarnation=new_id(),
@@ -291,15 +291,15 @@ async def serve(settings: Settings) -> int:
         ) as runtime,
         serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
         exporting_traces(settings.otlp, measures, role="serve", name="local", version=VERSION),
-        credentials_of(settings, journal) as admitted,
+        credentials_of(settings, store) as admitted,
     ):
         runtime.told = settlement_listener(limited)
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
-        retention = retention_of(settings, journal)
+        retention = retention_of(settings, store)
         started_at = now_ms() // 1000
         gateway = gateway_of(
-            runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
+            runtime, store, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
         )
         member = standalone_member(runtime, engine, fingerprint_of(engine))
         gateway.operator_api = local_operator_api(lambda: member, runtime, engine)
@@ -312,21 +312,20 @@ async def serve(settings: Settings) -> int:
             limits=SweepLimits(),
             now_ms=now_ms,
             keys=keys,
-            reviews=reviews_of(journal),
-            personal=end_users_of(journal),
+            reviews=store.reviews,
+            personal=store.end_users,
             retention=retention.now,
-            audit=audit_of(journal),
+            audit=store.audit,
         )
         assert upkeep.eraser is not None
-        gateway.people = people_of(journal, upkeep.eraser.sweep)
+        gateway.people = people_of(store, upkeep.eraser.sweep)
         await directory.open()
-        await audit_policies(filters, audit_of(journal), now_ms)
+        await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(upkeep.run())
             others = [
-                tasks.create_task(work)
-                for work in (*relays(settings, journal, measures), prices.run(), retention.run())
+                tasks.create_task(work) for work in (*relays(settings, store, measures), prices.run(), retention.run())
             ]
             await start_doors(server, grpc)
             tune_process()
@@ -342,12 +341,12 @@ async def serve(settings: Settings) -> int:
     return 0
 
 
-def relays(settings: Settings, journal: Journal, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
+def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
     """What passes usage rows on, where they are wanted. Raises BadInput."""
     if not settings.usage_stream:
         return []
     sink = open_usage_sink(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
-    return [UsageRelay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
+    return [UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
@@ -381,7 +380,8 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
-    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -391,9 +391,9 @@ async def replica_role(settings: Settings) -> int:
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
-        await stack.enter_async_context(running(journal, keys, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
-        await audit_policies(filters, audit_of(journal), now_ms)
+        await stack.enter_async_context(running(store, keys, engine))
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
             server = PeerServer(host.accept, security=security)
@@ -402,7 +402,7 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
-        retention = retention_of(settings, journal)
+        retention = retention_of(settings, store)
         exposition = MetricsExposition(measures, version=VERSION, role="replica")
         await stack.enter_async_context(
             exporting_traces(settings.otlp, measures, role="replica", name=name, version=VERSION)
@@ -428,16 +428,16 @@ async def replica_role(settings: Settings) -> int:
                 now_ms=now_ms,
                 new_id=new_id,
                 keys=keys,
-                reviews=reviews_of(journal),
+                reviews=store.reviews,
                 measures=measures,
                 prices=prices.book,
-                personal=end_users_of(journal),
+                personal=store.end_users,
                 retention=retention.now,
-                audit=audit_of(journal),
+                audit=store.audit,
             )
         )
         await stack.enter_async_context(
-            background_tasks(*relays(settings, journal, measures), prices.run(), retention.run())
+            background_tasks(*relays(settings, store, measures), prices.run(), retention.run())
         )
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
@@ -456,9 +456,10 @@ async def gateway_role(settings: Settings) -> int:
     security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        journal = open_journal(settings.journal, folder=None, audit_key=settings.audit_key)
-        await journal.open()
-        stack.push_async_callback(journal.close)
+        store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
+        journal = store.journal
+        await store.open()
+        stack.push_async_callback(store.close)
         directory = directory_of(settings)
         await directory.open()
         stack.push_async_callback(directory.close)
@@ -475,7 +476,7 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
         exposition = MetricsExposition(measures, version=VERSION, role="gateway")
         await stack.enter_async_context(
@@ -483,10 +484,10 @@ async def gateway_role(settings: Settings) -> int:
         )
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         register_router_metrics(measures, router)
-        admitted = await stack.enter_async_context(credentials_of(settings, journal))
-        gateway = gateway_of(router, journal, measures, admitted, limited, models)
+        admitted = await stack.enter_async_context(credentials_of(settings, store))
+        gateway = gateway_of(router, store, measures, admitted, limited, models)
         gateway.use_stores(await stack.enter_async_context(open_gateway_stores(settings.directory)))
-        gateway.people = people_of(journal)
+        gateway.people = people_of(store)
         gateway.operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
@@ -502,10 +503,9 @@ async def gateway_role(settings: Settings) -> int:
 
 async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
     """Compares the usage rows with the logs and prints what differs."""
-    async with connect_journal(settings) as journal:
-        result = await reconcile(
-            journal, usage_of(journal), tenant=TenantId(command.tenant) if command.tenant else None
-        )
+    async with connect_store(settings) as store:
+        tenant = TenantId(command.tenant) if command.tenant else None
+        result = await reconcile(store.journal, store.usage, tenant=tenant)
     print(msgspec.json.encode(result).decode() if command.as_json else reconciled_text(result))
     return 1 if result.num_differences else 0
 
@@ -513,16 +513,16 @@ async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) 
 async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
     if command.url:
         return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
-    async with connect_journal(settings) as journal:
-        return await users.run_on_journal(people_of(journal), command, now_ms, shared="://" in settings.journal)
+    async with connect_store(settings) as store:
+        return await users.run_on_journal(people_of(store), command, now_ms, shared="://" in settings.journal)
 
 
 async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> int:
     if command.url:
         results = await audit.run_on_server(command, settings.api_key)
     else:
-        async with connect_journal(settings) as journal:
-            results = await audit.run_on_journal(audit_of(journal), command)
+        async with connect_store(settings) as store:
+            results = await audit.run_on_journal(store.audit, command)
     print(audit.format_audit(command, results))
     return 1 if audit.is_broken(command, results) else 0
 
@@ -531,8 +531,8 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
-        async with connect_journal(settings) as journal:
-            cache = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
+        async with connect_store(settings) as store:
+            cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())
     print(keys.format_keys(result, as_json=command.as_json))
     return 0

@@ -25,8 +25,7 @@ from typing import Any
 import structlog
 
 from bench.support import report
-from persistence import api_keys_of
-from persistence.postgres.journal import PostgresJournal
+from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
 from tests.support.percentiles import percentile
@@ -51,12 +50,11 @@ async def measure(rounds: int) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
     near_s, far_s, rings, rng = [], [], [], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        journals = [PostgresJournal(server.dsn, marker_folder=Path(folder) / name) for name in ("one", "two")]
-        for journal in journals:
-            await journal.open()
-            ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=partial(getattr, journal, "incarnation")
-            )
+        stores = [open_store(server.dsn, folder=Path(folder) / name) for name in ("one", "two")]
+        for store in stores:
+            await store.open()
+            incarnation = partial(getattr, store.journal, "incarnation")
+            ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=clock, incarnation=incarnation)
             await ring.refresh()
             rings.append(ring)
         here, there = (Authenticator({}, clock=clock, ring=ring) for ring in rings)
@@ -79,8 +77,8 @@ async def measure(rounds: int) -> dict[str, Any]:
                 assert not known(there, written) and not known(here, written)
             for task in running:
                 task.cancel()
-        for journal in journals:
-            await journal.close()
+        for store in stores:
+            await store.close()
     server.remove()
     met = max(near_s) == 0.0 and max(far_s) <= BAR_S
     return {

@@ -256,7 +256,7 @@ def released_text(serving_: Serving, plan: Plan) -> tuple[str, bytes, str, str]:
     """(all that the log's answer says, its ledger, the tail, the session): from the journal, folded."""
     key, log = next(
         (key, log)
-        for key, log in reversed(serving_.journal.store._logs.items())  # it is among the newest
+        for key, log in reversed(serving_.journal.database._logs.items())  # it is among the newest
         if key == SessionKey(TenantId(plan.policy), key.session) and plan_in(log.records, plan)
     )
     state = replay(Loaded(log.head, None, tuple(log.records), (), True))

@@ -15,12 +15,10 @@ from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.maintenance.erasure import Eraser
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.audit import audit_of
-from persistence.end_users import end_users_of
 from persistence.keys import MemoryKeyStore
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.reviews import reviews_of
-from persistence.usage import usage_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.metrics import Metrics
@@ -82,7 +80,8 @@ async def assembled(
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
-    journal = MemoryJournal(store or MemoryDatabase())
+    stored = MemoryStore(store)
+    journal = stored.journal
     directory = MemoryDirectory()
     measures = Metrics()
     simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
@@ -90,14 +89,14 @@ async def assembled(
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
-    await journal.open()
+    await stored.open()
     await directory.open()
     await simulated.start()
     member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
     try:
         await directory.announce(member)
         async with (
-            open_limits(str(limits_file or ""), "", journal) as limited,
+            open_limits(str(limits_file or ""), "", stored.tallies) as limited,
             Runtime(
                 replica=replica,
                 incarnation=incarnation,
@@ -134,23 +133,23 @@ async def assembled(
                 models=lambda: (card_of(simulated.info, created=0),),
                 quotas=None if limited is None else limited.quotas,
                 measures=measures,
-                usage=usage_of(journal),
-                reviews=reviews_of(journal),
+                usage=stored.usage,
+                reviews=stored.reviews,
                 keys=ring,
-                audit=audit_of(journal),
+                audit=stored.audit,
             )
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
             eraser = Eraser(
                 runtime,
-                personal=end_users_of(journal),
+                personal=stored.end_users,
                 journal=journal,
                 directory=directory,
                 engine=simulated,
                 keys=MemoryKeyStore(),
                 now_ms=now_ms,
             )
-            people = EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
+            people = EndUserStores(stored.end_users, journal, stored.usage, stored.audit, eraser.sweep)
             gateway.people = people
             gateway.operator_api = local_operator_api(lambda: member, runtime, simulated)
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits, readiness=lambda: simulated.stats().away)
@@ -162,4 +161,4 @@ async def assembled(
     finally:
         await simulated.close()
         await directory.close()
-        await journal.close()
+        await stored.close()

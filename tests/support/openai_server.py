@@ -16,8 +16,9 @@ from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.reviews import reviews_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.reviews import MemoryReviews
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
@@ -105,7 +106,7 @@ class Serving(NamedTuple):
 
     def log(self, session: str) -> Sequence[Record]:
         """The records of a session of the local tenant."""
-        (found,) = [log.records for key, log in self.journal.store._logs.items() if key.session == session]
+        (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
         return found
 
     async def ended(self, session: str) -> None:
@@ -123,11 +124,11 @@ class Serving(NamedTuple):
 
     @property
     def sessions(self) -> list[str]:
-        return [key.session for key in self.journal.store._logs]
+        return [key.session for key in self.journal.database._logs]
 
     @property
     def usage(self) -> int:
-        return len(self.journal.store.usage_rows)
+        return len(self.journal.database.usage_rows)
 
 
 @asynccontextmanager
@@ -141,7 +142,7 @@ async def serving(
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
 ) -> AsyncIterator[Serving]:
-    journal = MemoryJournal(store or MemoryDatabase())
+    journal = MemoryJournal(store)
     directory = MemoryDirectory()
     engine = engine or ScriptedEngine(options)
     last = 0
@@ -184,7 +185,7 @@ async def serving(
                 new_id=new_id,
                 models=models,
                 measures=runtime.measures,
-                reviews=reviews_of(journal),
+                reviews=MemoryReviews(journal.database),
             )
             server = Server(gateway, host="127.0.0.1", port=0)
             await server.start()

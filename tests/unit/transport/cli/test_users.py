@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.audit import audit_of
-from persistence.end_users import end_users_of
-from persistence.memory.journal import MemoryJournal
-from persistence.usage import usage_of
+from persistence.memory.store import MemoryStore
 from sessions.model.audit import public
 from sessions.model.types import TenantId
 from tests.support.journals import NOW
@@ -21,9 +18,9 @@ from transport.end_user_data import EndUserStores
 
 @pytest.fixture
 async def stores() -> EndUserStores:
-    journal = MemoryJournal()
-    await journal.open()
-    return EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), None)
+    store = MemoryStore()
+    await store.open()
+    return EndUserStores(store.end_users, store.journal, store.usage, store.audit, None)
 
 
 def test_a_user_is_of_a_tenant() -> None:
