@@ -18,7 +18,7 @@ from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
 from tests.support.percentiles import percentile
-from transport.cli.operator import Wanted, sessions_of
+from transport.ops.operator_link import SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 IDLE_S = 4.0
@@ -30,7 +30,7 @@ async def parked(cluster: ChaosCluster) -> None:
     left = 1
     while left:
         await asyncio.sleep(0.25)
-        left = (await sessions_of(ValkeyDirectory(cluster.valkey.url), security, Wanted(limit=1))).total
+        left = (await list_sessions(ValkeyDirectory(cluster.valkey.url), security, SessionQuery(limit=1))).total
 
 
 def seen_at(of: Device, session: str, offset: int) -> float:

@@ -48,8 +48,8 @@ from sessions.model.events import (
 )
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.ports import Engine, Member, Published
-from sessions.turn.generation_task import GenerationLimits
 from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.output_accumulator import GenerationLimits
 from tests.support.percentiles import percentile
 from tests.support.virtual_time import run as run_virtual
 

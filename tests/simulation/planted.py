@@ -23,8 +23,8 @@ import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
 import sessions.machine.state
-import sessions.turn.generation_task
 import sessions.turn.ledger
+import sessions.turn.output_accumulator
 import transport.reading.feeds
 import transport.reading.log_reader
 import transport.reading.reader_set
@@ -218,7 +218,7 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.generation_task.GenerationTask.take
+    take = sessions.turn.output_accumulator.OutputAccumulator.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -227,7 +227,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.generation_task.GenerationTask, "take", lose)
+    patch.setattr(sessions.turn.output_accumulator.OutputAccumulator, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
@@ -240,13 +240,13 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.machine.responses.Responses._activated
+    right = sessions.machine.responses.activate
 
-    def activated(self: Any, input: Activated) -> None:
+    def activate(build: Any, input: Activated) -> None:
         if input.cause != "handoff":
-            right(self, input)
+            right(build, input)
 
-    patch.setattr(sessions.machine.responses.Responses, "_activated", activated)
+    patch.setattr(sessions.machine.responses, "activate", activate)
 
 
 @planted(20, "directory_flushed")
