@@ -16,16 +16,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from actors.cluster.membership import Membership
 from actors.directory.address import connect
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import lower_bound, percentile, report
+from bench.support import Option, command_line, lower_bound, report
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.directories import running
+from tests.support.percentiles import percentile
 
 BARE: Final = "redis.call('HGET', KEYS[1], ARGV[1]) redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) return 1"
 SESSIONS: Final = 4096
@@ -124,14 +125,15 @@ async def main(arguments: argparse.Namespace) -> None:
         await measure(url, arguments)
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.directory", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of measuring each kind of call at each concurrency")
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64], help="calls under way")
-    parser.add_argument("--url", default=None, help="a server to measure; it gets keys of the bench")
-    return parser.parse_args(argv)
-
-
 if __name__ == "__main__":
-    asyncio.run(main(parse()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                seconds=Option(5.0, "of measuring each kind of call at each concurrency"),
+                rounds=50,
+                at_once=Option([1, 16, 64], "calls under way"),
+                url=Option("", "a server to measure; it gets keys of the bench"),
+            )
+        )
+    )

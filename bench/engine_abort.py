@@ -19,12 +19,14 @@ import time
 
 import msgspec
 
-from bench.support import ROOT, percentile, report
+from bench.support import command_line, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.http import HttpClient
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -120,7 +122,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(main(command_line(__doc__, rounds=100, seed=1)))

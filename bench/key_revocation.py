@@ -12,27 +12,40 @@ Bar (docs/keys.md): at once where it was told; elsewhere within 1 s and one read
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from bench.support import percentile, report
-from persistence import api_keys_of
-from persistence.postgres.journal import PostgresJournal
+from bench.support import command_line, report
+from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
+from sessions.model.types import UnixMs
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.auth.api_key_cache import POLL_S, ApiKeyCache
-from transport.auth.authenticator import Authenticator, wall_ms
+from transport.auth.authenticator import Authenticator
 
 BAR_S = POLL_S + 0.1
+
+
+def wall_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
+def _note_time(times: list[float], _: object) -> None:
+    times.append(time.perf_counter())
+
+
+def _set(event: asyncio.Event, _: object) -> None:
+    event.set()
 
 
 async def measure(rounds: int) -> dict[str, Any]:
@@ -41,15 +54,14 @@ async def measure(rounds: int) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
     near_s, far_s, rings, rng = [], [], [], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        journals = [PostgresJournal(server.dsn, marker_folder=Path(folder) / name) for name in ("one", "two")]
-        for journal in journals:
-            await journal.open()
-            ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=lambda j=journal: j.incarnation
-            )
+        stores = [open_store(server.dsn, folder=Path(folder) / name) for name in ("one", "two")]
+        for store in stores:
+            await store.open()
+            incarnation = partial(getattr, store.journal, "incarnation")
+            ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=clock, incarnation=incarnation)
             await ring.refresh()
             rings.append(ring)
-        here, there = (Authenticator({}, clock=clock, ring=ring) for ring in rings)
+        here, there = (Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring) for ring in rings)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(ring.run()) for ring in rings]
             for _ in range(rounds):
@@ -58,19 +70,19 @@ async def measure(rounds: int) -> dict[str, Any]:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(rng.random() * POLL_S)  # or every round would begin with a poll that has just been
                 ended = asyncio.Event()
-                told: list[float] = []
-                here.watch(key.principal, lambda _, told=told: told.append(time.perf_counter()))
-                there.watch(there.authenticate(written), lambda _, ended=ended: ended.set())
+                heard: list[float] = []
+                here.watch(key.principal, partial(_note_time, heard))
+                there.watch(there.authenticate(written), partial(_set, ended))
                 await rings[0].revoke(key.id, revoked_by="bench")
                 answered = time.perf_counter()
-                near_s.append(max(0.0, told[0] - answered) if told else float("inf"))
+                near_s.append(max(0.0, heard[0] - answered) if heard else float("inf"))
                 await ended.wait()
                 far_s.append(time.perf_counter() - answered)
                 assert not known(there, written) and not known(here, written)
             for task in running:
                 task.cancel()
-        for journal in journals:
-            await journal.close()
+        for store in stores:
+            await store.close()
     server.remove()
     met = max(near_s) == 0.0 and max(far_s) <= BAR_S
     return {
@@ -95,9 +107,7 @@ def known(access: Authenticator, written: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How soon a revoked key ends in a gateway that was not told.")
-    parser.add_argument("--rounds", type=int, default=30)
-    given = parser.parse_args()
+    given = command_line(__doc__, rounds=30)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     figures = asyncio.run(measure(given.rounds))
     report("key_revocation", figures)

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bench.support import percentile, report
+from bench.support import command_line, report
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskEntry
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
 from inference.kv.index import SnapshotIndex, lowest_ranked
 from inference.kv.snapshot_worth import SnapshotWorth
 from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.percentiles import percentile
 
 T = TypeVar("T")
 FIT_EVERY = 256
@@ -104,7 +105,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snapshots", type=int, default=20_000)
-    parser.add_argument("--pairs", type=int, default=30)
-    main(parser.parse_args())
+    main(command_line(__doc__, snapshots=20000, pairs=30))

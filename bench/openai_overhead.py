@@ -19,7 +19,8 @@ import msgspec
 from bench.overhead_ws import ANSWER, APART_S, theirs
 from bench.pairs import compared, speed
 from bench.peer import LlamaServer
-from bench.support import Server, report
+from bench.support import command_line, report
+from tests.support.server_process import ServerProcess
 
 
 async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list[float]]:
@@ -70,15 +71,11 @@ async def streamed(port: int, model: str, question: str) -> Any:
 async def main(arguments: argparse.Namespace) -> None:
     streams = arguments.streams
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    with Server(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+    with ServerProcess(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
         mine = partial(ours, server.port, arguments.model)
         figures = await compared(arguments.pairs, streams, mine, partial(theirs, peer), later_ms=8)
     report("openai_overhead", figures)
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--pairs", type=int, default=10)
-    options.add_argument("--streams", type=int, default=8)
-    options.add_argument("--model", default="SmolLM2-135M-Instruct.Q4_1")
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, pairs=10, streams=8, model="SmolLM2-135M-Instruct.Q4_1")))

@@ -13,13 +13,13 @@ import asyncio
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.support import ROOT
+from bench.support import command_line
+from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -60,7 +60,8 @@ class LlamaServer:
     async def chat(self, messages: list[dict[str, str]], max_tokens: int) -> tuple[float, int]:
         """Streams one answer; returns when its first text came (monotonic seconds) and how many tokens it had."""
         body = {"messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0.0}
-        first, last = 0.0, {}
+        first = 0.0
+        last: dict[str, Any] = {}
         async for event in self.stream("/v1/chat/completions", body):
             delta = event["choices"][0]["delta"].get("content") if event.get("choices") else None
             if delta and not first:
@@ -132,9 +133,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--slots", type=int, default=8)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--context", type=int, default=8192)
-    options.add_argument("--model", type=Path, default=MODEL)
-    main(options.parse_args())
+    main(command_line(__doc__, slots=8, threads=1, context=8192, model=MODEL))

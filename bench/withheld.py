@@ -16,11 +16,9 @@ token by token. The verdict is the last line, and the exit status.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
-import logging
 import random
 import re
 import sys
@@ -29,15 +27,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc.aio
 import httpx
-import structlog
 from google.protobuf.json_format import MessageToJson
 from websockets.asyncio.client import connect
 
-from bench.support import new_ulid, report
+from bench.support import command_line, report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
 from sessions.machine.state import replay
@@ -45,7 +42,8 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, SessionKey, TenantId, unpack_tokens
 from tests.support.openai_server import ScriptedEngine, Serving, serving
-from tests.unit.inference.moderation.test_output_filter import AROUND, SPANS
+from tests.support.secret_spans import AROUND, SPANS
+from tests.support.wire_client import SUBPROTOCOL, new_ulid
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
@@ -123,7 +121,7 @@ def make_plans(count: int, seed: int) -> list[Plan]:
     """Every kind × every boundary of it, as often as it takes, over policies, places and doors drawn at random."""
     rng = random.Random(seed)
     boundaries = [(kind, at) for kind, span in SPANS.items() for at in range(1, len(span))]
-    plans = []
+    plans: list[Plan] = []
     while len(plans) < count:
         rng.shuffle(boundaries)
         for kind, at in boundaries[: count - len(plans)]:
@@ -165,7 +163,7 @@ def over(frame: str) -> bool:
 
 async def websocket(client: Client, plan: Plan) -> str:
     session, seen = f"s{plan.number}", []
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         for message in (
             {"type": "hello", "auth": plan.key},
             {"type": "session.create", "id": new_ulid(), "session": session, "tools": [TOOL] if plan.tools else []},
@@ -208,7 +206,7 @@ async def over_grpc(client: Client, plan: Plan) -> str:
     create = pb.SessionCreate(id=new_ulid(), session=session)
     if plan.tools:
         tool = create.tools.add(name="save")
-        tool.parameters.update(TOOL["parameters"])
+        tool.parameters.update(cast(Any, TOOL["parameters"]))
     await client.stub.Create(create, metadata=metadata)
     call = client.stub.Converse(metadata=metadata)
     await call.write(pb.ConverseRequest(open=pb.Open(session=session, position=pb.Position(offset=0))))
@@ -255,7 +253,7 @@ def released_text(serving_: Serving, plan: Plan) -> tuple[str, bytes, str, str]:
     """(all that the log's answer says, its ledger, the tail, the session): from the journal, folded."""
     key, log = next(
         (key, log)
-        for key, log in reversed(serving_.journal.store._logs.items())  # it is among the newest
+        for key, log in reversed(serving_.journal.database._logs.items())  # it is among the newest
         if key == SessionKey(TenantId(plan.policy), key.session) and plan_in(log.records, plan)
     )
     state = replay(Loaded(log.head, None, tuple(log.records), (), True))
@@ -310,7 +308,7 @@ async def check_retracted(client: Client, plan: Plan, session: str, found: Verdi
     """Whoever comes later: replay, snapshot and export of the session have none of it."""
     headers = {"authorization": f"Bearer {plan.key}"}
     views = {}
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         await socket.send(json.dumps({"type": "hello", "auth": plan.key}))
         for name, at in (("replay", {"offset": 0}), ("snapshot", {})):
             await socket.send(json.dumps({"type": "subscribe", "id": new_ulid(), "session": session, **at}))
@@ -334,7 +332,7 @@ async def check_retracted(client: Client, plan: Plan, session: str, found: Verdi
 async def check_next_turn(serving_: Serving, engine: Planned, client: Client, plan: Plan, found: Verdicts) -> None:
     """The prompt of the turn behind: opening, question, exactly the released tokens, the next question."""
     text, tokens, tail, session = released_text(serving_, plan)
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         for message in (
             {"type": "hello", "auth": plan.key},
             {"type": "subscribe", "id": new_ulid(), "session": session},
@@ -425,11 +423,7 @@ async def measure(streams: int, seed: int) -> bool:
 
 
 def main() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    parser = argparse.ArgumentParser(description="Does any of a withheld span get out?")
-    parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    asked = command_line(__doc__, streams=10000, seed=1)
     sys.exit(0 if asyncio.run(measure(asked.streams, asked.seed)) else 1)
 
 

@@ -18,12 +18,13 @@ import actors.hosting.ownership
 import actors.hosting.recovery_gate
 import actors.maintenance.sweeps
 import actors.routing.subscriptions
-import persistence.memory.journal
+import persistence.memory.database
 import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
-import sessions.turn.generation_task
+import sessions.machine.state
 import sessions.turn.ledger
+import sessions.turn.output_accumulator
 import transport.reading.feeds
 import transport.reading.log_reader
 import transport.reading.reader_set
@@ -53,18 +54,18 @@ def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
 
 @planted(40, "pause_replica")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.append
+    right = persistence.memory.database.MemoryDatabase.append
 
     def append(self: Any, append: Append) -> None:
         head = self.head(append.key)
         right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "append", append)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "append", append)
 
 
 @planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.grant
+    right = persistence.memory.database.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
         head = right(self, key, expected, *more)
@@ -72,19 +73,19 @@ def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
             self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
 @planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.grant
+    right = persistence.memory.database.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
         head = right(self, key, expected, owner, new_epoch, now_ms)
         self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
 @planted(60, "pause_replica")
@@ -192,7 +193,7 @@ def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> 
 
 @planted(40)
 def queued_turns_are_forgotten_on_recovery(patch: pytest.MonkeyPatch) -> None:
-    right = actors.hosting.ownership.replay
+    right = sessions.machine.state.replay
 
     def replay(loaded: Any) -> Any:
         state = right(loaded)
@@ -217,7 +218,7 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.generation_task.GenerationTask.take
+    take = sessions.turn.output_accumulator.OutputAccumulator.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -226,7 +227,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.generation_task.GenerationTask, "take", lose)
+    patch.setattr(sessions.turn.output_accumulator.OutputAccumulator, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
@@ -239,13 +240,13 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.machine.responses.Responses._activated
+    right = sessions.machine.responses.activate
 
-    def activated(self: Any, input: Activated) -> None:
+    def activate(build: Any, input: Activated) -> None:
         if input.cause != "handoff":
-            right(self, input)
+            right(build, input)
 
-    patch.setattr(sessions.machine.responses.Responses, "_activated", activated)
+    patch.setattr(sessions.machine.responses, "activate", activate)
 
 
 @planted(20, "directory_flushed")
@@ -280,7 +281,7 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
 
 @planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.actor.snapshots.pack_state
+    right = sessions.machine.state.pack_state
 
     def pack_state(state: Any) -> bytes:
         return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))

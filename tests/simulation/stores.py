@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors.directory.rules import DirectoryState as DirectoryRules
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Append, Head, Page
@@ -202,7 +202,7 @@ class Way:
     async def _pass(self, seconds: float) -> None:
         """The time on the wire passes for a process that stands still, too; it goes on when it wakes."""
         passed: asyncio.Future[None] = self._world.loop.create_future()
-        self._world.loop.in_world(seconds, lambda: passed.done() or passed.set_result(None))
+        self._world.loop.in_world(seconds, lambda: None if passed.done() else passed.set_result(None))
         await passed
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.model_folder import Adapter
+from inference.vllm.offload import KvOffload
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
 from tests.support.engines import SLOTS, WINDOW, AlwaysRestores, World
@@ -79,6 +80,7 @@ class LentCore(VllmCore):
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
+        self._adapter = adapter
         if self._idle:
             self._llm, self._link, self.kv_shape = self._idle.pop()
             deadline = asyncio.get_running_loop().time() + 20
@@ -129,6 +131,12 @@ async def start(world: VllmWorld, **options: Any) -> VllmEngine:
     world._engines.append(engine)
     await engine.start()
     return engine
+
+
+def offload_of(engine: VllmEngine) -> KvOffload:
+    """What keeps an engine's KV; it has one while vLLM runs."""
+    assert engine._offload is not None
+    return engine._offload
 
 
 async def settled(engine: VllmEngine) -> None:

@@ -24,7 +24,7 @@ async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -
     message = completion.choices[0].message
     messages.append(message.model_dump(exclude_none=True))
     assert message.content is not None
-    return message.content
+    return str(message.content)
 
 
 async def test_models(client: openai.AsyncOpenAI) -> None:
@@ -117,7 +117,7 @@ async def test_a_client_that_resends_its_history_stays_in_its_session(
         cached = usage.total_tokens - 2  # what ends the answer was drawn and not computed
         messages.append(completion.choices[0].message.model_dump(exclude_none=True))
         messages.append({"role": "user", "content": f"and number {turn}"})
-    assert [h.listed for _, h in server.journal.store._heads()] == [False]
+    assert [h.listed for _, h in server.journal.database._heads()] == [False]
 
 
 async def test_a_changed_history_branches_off_within_its_session(client: openai.AsyncOpenAI, server: Serving) -> None:
@@ -210,7 +210,7 @@ async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, ser
 async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.AsyncOpenAI, server: Serving) -> None:
     server.engine.script.append("word " * 100)
     key = {"Idempotency-Key": "again"}
-    ask = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
+    ask: dict[str, Any] = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
     stream: Any = await client.chat.completions.create(**ask)
     async for chunk in stream:
         if chunk.choices[0].delta.content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference.brownout_engine import CombinedHoldings, check_compatible, make_brownout_engine
@@ -48,7 +49,7 @@ async def test_each_request_goes_to_the_model_that_it_names() -> None:
     ],
 )
 async def test_a_pair_whose_ledgers_do_not_fit_is_refused(changed: dict[str, Any], reason: str) -> None:
-    smaller = SimulatedEngine(SimulatedOptions(**{"model": "small", "weights": 1} | changed))
+    smaller = SimulatedEngine(msgspec.structs.replace(LARGE, **({"model": "small", "weights": 1} | changed)))
     with pytest.raises(BadInput) as refused:
         check_compatible(SimulatedEngine(LARGE), smaller)
     assert refused.value.code == "bad_brownout_model" and reason in refused.value.public_message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,7 +58,7 @@ def test_too_little_memory_is_said_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = StagingFolder(tmp_path)
-    monkeypatch.setattr(staging_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
     assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
     assert folder.bound_bytes(4 << 30) == 51_200_000
     folder.close()

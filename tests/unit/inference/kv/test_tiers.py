@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.kv.catalog import Snapshot
 from inference.kv.disk import DiskSnapshot, DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
@@ -81,19 +82,24 @@ async def test_saved_comes_back_from_host(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def snapshots_of(tiers: Tiers, who: SessionKey) -> list[Snapshot]:
+    """In host memory and on disk."""
+    return tiers.catalog.of(who)
+
+
 async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=10 * SIZE)
     assert tiers.host.disk is not None
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
         assert await save(tiers, who)
         await tiers.host.settle()
-        for snapshot in (*tiers.host.of(who), *tiers.host.disk.of(who)):
+        for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 29 * 86_400
     assert await save(tiers, key("b"))
     await tiers.host.settle()
     assert len(tiers.host.of(key(OPENINGS))) == len(tiers.host.disk.of(key(OPENINGS))) == 1
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
-        for snapshot in (*tiers.host.of(who), *tiers.host.disk.of(who)):
+        for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 2 * 86_400
     assert await save(tiers, key("c"))
     await tiers.host.settle()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xllamacpp
 
-from inference.llama import server as module
 from inference.llama.options import LlamaOptions
 from inference.llama.server import LlamaServer, piece_tokens
 from sessions.model.errors import Unavailable
@@ -35,7 +35,7 @@ class FakeServer:
 async def test_it_listens_on_loopback_and_the_windows_of_all_slots_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module.xllamacpp, "Server", FakeServer)
+    monkeypatch.setattr(xllamacpp, "Server", FakeServer)
     before = signal.getsignal(signal.SIGTERM)
     server = LlamaServer(OPTIONS, 512, tmp_path)
     http = await server.start()
@@ -50,7 +50,7 @@ async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest
     def refuse(parameters: Any) -> None:
         raise RuntimeError("unknown architecture")
 
-    monkeypatch.setattr(module.xllamacpp, "Server", refuse)
+    monkeypatch.setattr(xllamacpp, "Server", refuse)
     with pytest.raises(Unavailable) as refused:
         await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 10)
     assert refused.value.code == "model_not_loaded"

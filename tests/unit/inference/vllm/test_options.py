@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,5 +17,5 @@ def test_what_vllm_is_told_twice_is_refused() -> None:
     assert "max_num_seqs" in refused.value.public_message
     for name, value in (("slots", 0), ("context_window", 10), ("disk_bytes_max", -1)):
         with pytest.raises(BadInput) as refused:
-            VllmOptions(model_path=Path("m"), **{name: value})  # type: ignore[arg-type]
+            VllmOptions(model_path=Path("m"), **cast(Any, {name: value}))
         assert refused.value.param == name

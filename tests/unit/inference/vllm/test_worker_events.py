@@ -33,12 +33,12 @@ async def test_reports_arrive_and_nonsense_is_passed_over(tmp_path: Path) -> Non
     assert [report.num_blocks for report in heard if isinstance(report, BlocksSaved)] == list(range(len(heard))) != []
     heard.clear()
     reports += [BlocksSaved("r", 0, 3, True), BlocksLoaded("r", 0, 10, 0.5, 0, "bad_chunk")]
-    sender.send(reports[0])  # type: ignore[arg-type]
+    sender.send(reports[0])
     sender._socket.sendto(b"\xc1", str(tmp_path / "front.sock"))
-    sender.send(reports[1])  # type: ignore[arg-type]
+    sender.send(reports[1])
     async with asyncio.timeout(10):
         await arrived.wait()
     assert heard == reports
     listener.close()
-    sender.send(reports[0])  # type: ignore[arg-type]  # nobody listens: nothing happens
+    sender.send(reports[0])  # nobody listens: nothing happens
     sender.close()

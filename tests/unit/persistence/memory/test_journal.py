@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch, SessionKey

@@ -14,8 +14,10 @@ import pytest
 from persistence.codec import PlainCodec
 from persistence.group_commit import GroupLimits
 from persistence.postgres import schema as postgres_schema
+from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.journal import PostgresJournal
 from persistence.postgres.statements import batch_of
+from persistence.postgres.store import PostgresStore
 from persistence.write_batch import AppendWrite
 from sessions.model.audit import Sealer
 from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
@@ -23,7 +25,7 @@ from sessions.model.journal_types import Append, Head
 from sessions.model.types import Epoch
 from tests.support.chaos.proxy import Flow, Proxy
 from tests.support.postgres_server import PostgresServer
-from tests.support.stores import NOW, append, delta, key, top_of
+from tests.support.stores import NOW, append, delta, key, one_more_migration, top_of
 
 pytestmark = pytest.mark.cluster
 
@@ -50,12 +52,18 @@ def schema() -> str:
 
 @contextlib.asynccontextmanager
 async def opened(server: PostgresServer, schema: str, **settings: object) -> AsyncIterator[PostgresJournal]:
-    journal = PostgresJournal(server.dsn, schema=schema, **settings)  # type: ignore[arg-type]
-    await journal.open()
-    try:
+    async with opened_at(server.dsn, schema, **settings) as journal:
         yield journal
+
+
+@contextlib.asynccontextmanager
+async def opened_at(dsn: str, schema: str, **settings: object) -> AsyncIterator[PostgresJournal]:
+    store = PostgresStore(PostgresDatabase(dsn, schema=schema, **settings))  # type: ignore[arg-type]
+    await store.open()
+    try:
+        yield store.journal
     finally:
-        await journal.close()
+        await store.close()
 
 
 @contextlib.asynccontextmanager
@@ -93,9 +101,9 @@ async def until_stored(journal: PostgresJournal, head: Head, top: int) -> int:
 
 
 async def test_a_server_that_is_not_there_is_refused_with_its_place_and_without_the_password() -> None:
-    journal = PostgresJournal("postgresql://user:secret@127.0.0.1:1/db")
+    database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db")
     with pytest.raises(Unavailable) as caught:
-        await journal.open()
+        await database.open()
     assert caught.value.code == "journal_unusable"
     assert "127.0.0.1/db" in caught.value.public_message
     assert "secret" not in caught.value.public_message
@@ -107,22 +115,24 @@ async def test_a_newer_schema_is_refused(server: PostgresServer, schema: str) ->
     async with by_hand(server, schema) as connection:
         await connection.execute("UPDATE store SET version = version + 1")
     with pytest.raises(Unavailable) as caught:
-        await PostgresJournal(server.dsn, schema=schema).open()
+        await PostgresDatabase(server.dsn, schema=schema).open()
     assert caught.value.code == "journal_newer"
 
 
 async def test_a_migration_runs_once_however_many_start(
-    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(server, schema) as journal:
         await append(journal, await grant(journal), 0)
-    longer = (*postgres_schema.MIGRATIONS, "ALTER TABLE heads ADD COLUMN mood text NOT NULL DEFAULT 'new'")
-    monkeypatch.setattr(postgres_schema.migrate, "__defaults__", (longer,))
-    journals = [PostgresJournal(server.dsn, schema=schema) for _ in range(5)]
-    await asyncio.gather(*(journal.open() for journal in journals))
-    assert len({journal.incarnation for journal in journals}) == 1
-    assert [await top_of(journal) for journal in journals] == [1] * 5
-    await asyncio.gather(*(journal.close() for journal in journals))
+    longer = one_more_migration(
+        postgres_schema.MIGRATIONS, tmp_path, "ALTER TABLE heads ADD COLUMN mood text NOT NULL DEFAULT 'new'"
+    )
+    monkeypatch.setattr(postgres_schema, "MIGRATIONS", longer)
+    stores = [PostgresStore(PostgresDatabase(server.dsn, schema=schema)) for _ in range(5)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert len({store.journal.incarnation for store in stores}) == 1
+    assert [await top_of(store.journal) for store in stores] == [1] * 5
+    await asyncio.gather(*(store.close() for store in stores))
 
 
 async def test_an_ordinary_role_is_enough(server: PostgresServer, schema: str) -> None:
@@ -130,11 +140,9 @@ async def test_an_ordinary_role_is_enough(server: PostgresServer, schema: str) -
         await connection.execute(f"CREATE ROLE {schema} LOGIN")
         await connection.execute(f"GRANT CREATE ON DATABASE postgres TO {schema}")
     dsn = server.dsn.replace("postgres@", f"{schema}@")
-    journal = PostgresJournal(dsn, schema=schema)
-    await journal.open()
-    await append(journal, await grant(journal), 0)
-    assert await top_of(journal) == 1
-    await journal.close()
+    async with opened_at(dsn, schema) as journal:
+        await append(journal, await grant(journal), 0)
+        assert await top_of(journal) == 1
 
 
 async def test_the_database_must_not_lie_about_durability(server: PostgresServer, schema: str) -> None:
@@ -143,9 +151,9 @@ async def test_the_database_must_not_lie_about_durability(server: PostgresServer
         await connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
     try:
         async with opened(server, schema) as journal:
-            assert journal._writer is not None
-            assert await journal._writer.fetchval("SHOW synchronous_commit") == "on"
-            async with journal._connection() as pooled:
+            assert journal.database._writer is not None
+            assert await journal.database._writer.fetchval("SHOW synchronous_commit") == "on"
+            async with journal.database.connection() as pooled:
                 assert await pooled.fetchval("SHOW synchronous_commit") == "on"
     finally:
         async with by_hand(server, schema) as connection:
@@ -205,8 +213,7 @@ async def test_two_processes_that_were_cloned_do_not_write_as_one(
     async with opened(server, schema, marker_folder=tmp_path / "a") as one:
         head = await grant(one)
         await append(one, head, 0)
-        twin = PostgresJournal(server.dsn, schema=schema)
-        twin._new_id = lambda: one._writer_id
+        twin = PostgresDatabase(server.dsn, schema=schema, new_id=lambda: one.database._writer_id)
         await twin.open()
         with pytest.raises(Unavailable):  # its row was moved by the twin: it must look again
             await append(one, head, 1)
@@ -298,9 +305,7 @@ async def test_connections_that_died_without_a_word_cost_one_timeout_together(
     """As a gateway in between leaves them that has forgotten them: open, and nobody at the other end."""
     async with Proxy(server.socket) as proxy:
         dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
-        journal = PostgresJournal(dsn, schema=schema, timeout_s=1.0)
-        await journal.open()
-        try:
+        async with opened_at(dsn, schema, timeout_s=1.0) as journal:
             head = await grant(journal)
             await append(journal, head, 0)
             await asyncio.gather(*(top_of(journal) for _ in range(4)))
@@ -309,8 +314,6 @@ async def test_connections_that_died_without_a_word_cost_one_timeout_together(
                 await append(journal, head, 1)
             assert await asyncio.gather(*(top_of(journal) for _ in range(4))) == [1] * 4
             await append(journal, head, 1)
-        finally:
-            await journal.close()
 
 
 async def test_reads_and_grants_whose_connection_is_reset_before_the_answer_comes(
@@ -318,16 +321,12 @@ async def test_reads_and_grants_whose_connection_is_reset_before_the_answer_come
 ) -> None:
     async with Proxy(server.socket) as proxy:
         dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
-        journal = PostgresJournal(dsn, schema=schema)
-        await journal.open()
-        try:
+        async with opened_at(dsn, schema) as journal:
             head = await grant(journal)
             await append(journal, head, 0)
-            assert await reset_in_the_middle(proxy, lambda: top_of(journal)) == 1, "asked again, on another connection"
+            assert await reset_in_the_middle(proxy, lambda: top_of(journal)) == 1, "sent again, on another connection"
             with pytest.raises(OutcomeUnknown):
                 await reset_in_the_middle(proxy, lambda: grant(journal, "another"))
-        finally:
-            await journal.close()
 
 
 async def reset_in_the_middle(proxy: Proxy, ask: Callable[[], Awaitable[object]]) -> object:
@@ -357,11 +356,11 @@ async def test_a_batch_that_comes_too_late_is_turned_away(server: PostgresServer
         head = await grant(journal)
         late = Append(key=head.key, fence=head.fence, top=0, records=(delta(1, "late"),), at=NOW)
         statement, columns = batch_of([AppendWrite(PlainCodec(), late, sealer=Sealer(b""), bytes_max=10_000)])
-        expected = journal._commits
-        journal._drop_writer()
-        await journal._writer_connection()
+        expected = journal.database._commits
+        journal.database._drop_writer()
+        await journal.database._writer_connection()
         async with by_hand(server, schema) as connection:
-            row = await connection.fetchrow(statement, journal._writer_id, expected, *columns)
+            row = await connection.fetchrow(statement, journal.database._writer_id, expected, *columns)
             assert row is not None
             assert (row["mine"], row["nos"]) == (0, [])
         assert await top_of(journal) == 0
@@ -437,7 +436,7 @@ async def test_a_server_that_is_restored_under_a_running_process_is_noticed(
         # Others adopt what was found out, and nobody finds it out twice.
         async with opened(server, schema) as other:
             assert other.incarnation == journal.incarnation
-        journal._drop_writer()
+        journal.database._drop_writer()
         await append(journal, again, 1)
         assert again.incarnation == journal.incarnation
 
@@ -475,22 +474,3 @@ async def test_another_timeline_or_database_is_a_new_incarnation(server: Postgre
         assert journal.incarnation != first
         with pytest.raises(Fenced):
             await append(journal, head, 0)
-
-
-@pytest.mark.parametrize(
-    ("incarnation", "commits", "back"),
-    [
-        ("2-mine", 10, False),
-        ("2-mine", 11, False),  # the last batch got no answer, and stands
-        ("2-mine", 9, True),
-        ("2-mine", None, True),
-        ("1-older", 10, True),  # from before an incident that we know of
-        ("2-other", 10, True),  # the same incident, found out twice: two histories
-        ("3-newer", None, False),  # somebody else has seen to it
-    ],
-)
-def test_what_proves_that_a_store_went_back(incarnation: str, commits: int | None, back: bool) -> None:
-    known = postgres_schema.KnownPosition(writer="w", incarnation="2-mine", acknowledged=10)
-    found = {"identity": "x", "now": "x", "incarnation": incarnation, "commits": commits}
-    assert postgres_schema.was_restored(found, known) is back
-    assert postgres_schema.was_restored({**found, "now": "y"}, known)

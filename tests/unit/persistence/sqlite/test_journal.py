@@ -13,7 +13,7 @@ import pytest
 
 from persistence.sqlite import schema as sqlite_schema
 from persistence.sqlite import statements as sql
-from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId
@@ -23,6 +23,7 @@ from tests.support.stores import (
     append,
     grant,
     key,
+    one_more_migration,
     opened,
     overwrite,
     refused,
@@ -35,7 +36,7 @@ from tests.support.stores import (
 async def test_a_second_journal_on_a_folder_is_refused_by_name(tmp_path: Path) -> None:
     async with opened(tmp_path):
         with pytest.raises(Unavailable) as caught:
-            await SqliteJournal(tmp_path).open()
+            await SqliteDatabase(tmp_path).open()
         assert caught.value.code == "journal_folder_locked"
         assert str(tmp_path) in caught.value.public_message
     async with opened(tmp_path):
@@ -107,7 +108,7 @@ async def test_a_truncated_file_is_refused(tmp_path: Path, whole_bytes_max: int)
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     await a_journal(tmp_path)
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        file.execute(f"PRAGMA user_version = {len(sqlite_schema.MIGRATIONS) + 1}")
+        file.execute(f"PRAGMA user_version = {99}")
     assert (await refused(tmp_path)).code == "journal_newer"
 
 
@@ -120,21 +121,23 @@ async def test_another_applications_file_is_refused(tmp_path: Path) -> None:
 
 async def test_a_migration_runs_once_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await a_journal(tmp_path)
-    longer = (*sqlite_schema.MIGRATIONS, "ALTER TABLE heads ADD COLUMN mood TEXT NOT NULL DEFAULT 'new';")
-    monkeypatch.setattr(sqlite_schema.migrate, "__defaults__", (longer,))
+    longer = one_more_migration(
+        sqlite_schema.MIGRATIONS, tmp_path, "ALTER TABLE heads ADD COLUMN mood TEXT NOT NULL DEFAULT 'new';"
+    )
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", longer)
     for _ in range(2):
         async with opened(tmp_path) as journal:
             assert await top_of(journal) == 20
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        assert file.execute("PRAGMA user_version").fetchone() == (len(longer),)
+        assert file.execute("PRAGMA user_version").fetchone() == (len(list(longer.iterdir())),)
         assert file.execute("SELECT DISTINCT mood FROM heads").fetchall() == [("new",)]
 
 
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await a_journal(tmp_path)
-    longer = (*sqlite_schema.MIGRATIONS, "CREATE TABLE half (x); SELECT nonsense;")
+    longer = one_more_migration(sqlite_schema.MIGRATIONS, tmp_path, "CREATE TABLE half (x); SELECT nonsense;")
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite_schema.migrate, "__defaults__", (longer,))
+        patched.setattr(sqlite_schema, "MIGRATIONS", longer)
         assert (await refused(tmp_path)).code == "journal_unusable"
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
         assert file.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").fetchone() == (0,)
@@ -180,7 +183,7 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
 
 async def test_readers_cannot_write(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
-        for reader in journal._readers:
+        for reader in journal.database._readers:
             with pytest.raises(sqlite3.OperationalError):
                 await reader.execute_fetchall("DELETE FROM heads")
 
