@@ -273,3 +273,4 @@ class Tiers:
                     continue
                 with self.host.using(snapshot):
                     await tier.put(manifest, snapshot.path)
+                self.trim(manifest.key.tenant)  # what came meanwhile may have reached the ceiling

@@ -20,13 +20,16 @@ SMALL, LARGE = TenantId("small"), TenantId("large")
 
 
 class SignallingDisk(DiskTier):
-    """Says when something has been written."""
+    """Says when something has been written, and writes nothing while it is not to `go`."""
 
     def __init__(self, folder: Path, bytes_max: int, identity: KvIdentity) -> None:
         super().__init__(folder, bytes_max, identity)
         self.written = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
+        await self.go.wait()
         stored = await super().put(manifest, payload)
         self.written.set()
         return stored
@@ -73,6 +76,7 @@ async def test_the_tenants_own_least_valuable_goes_and_nobody_elses(tiers: Tiers
     assert held(tiers, SMALL) == {"s0", "s2", "s3"}, "the parked one went"
     assert await save(tiers, key("s4", SMALL))
     assert held(tiers, SMALL) == {"s2", "s3", "s4"}, "and then the one that was used longest ago"
+    await tiers.host.settle()
     assert tiers.quota.bytes_of(SMALL) <= 3 * SIZE
     assert held(tiers, LARGE) == {f"l{number}" for number in range(5)}
     assert tiers.counters["tenant_evictions"] >= 2
@@ -90,6 +94,18 @@ async def test_copies_count_and_are_the_first_to_go(tiers: Tiers, ceilings: dict
     assert await save(tiers, key("s1", SMALL))
     assert held(tiers, SMALL) == {"s0", "s1"}
     assert disk.of(key("s0", SMALL)) == []
+
+
+async def test_a_copy_that_arrives_when_the_ceiling_is_reached_does_not_stay(tiers: Tiers) -> None:
+    (disk,) = tiers.cold
+    assert isinstance(disk, SignallingDisk)
+    disk.go.clear()
+    for number in range(3):
+        assert await save(tiers, key(f"s{number}", SMALL))
+    disk.go.set()
+    await tiers.host.settle()
+    assert held(tiers, SMALL) == {"s0", "s1", "s2"} and disk.bytes == 0
+    assert tiers.quota.bytes_of(SMALL) == 3 * SIZE
 
 
 async def test_what_can_never_fit_is_not_taken_and_costs_nothing(tiers: Tiers) -> None:
