@@ -22,13 +22,14 @@ import array
 import asyncio
 import contextlib
 import io
-import logging
 import os
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
 from inference.kv.encryption import ByteSource, StoredHead, StoredSnapshotReader, store, stored_bytes
@@ -46,7 +47,7 @@ from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
@@ -127,7 +128,7 @@ class DiskTier:
                         "keys_unavailable", "The key store does not answer; spilled KV needs it."
                     ) from exc
                 self.counters[f"refused_{exc.reason}"] += 1
-                log.warning("spilled KV refused (%s), it is removed: %s", exc.reason, path.name)
+                log.warning("snapshot_refused", tier=self.name, reason=exc.reason, file=path.name)
                 await self._remove(path, size)
         for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
@@ -170,7 +171,7 @@ class DiskTier:
             data_key = await self.keys.current(manifest.key) if self.keys is not None else None
         except SessileError as exc:
             self.counters["disk_keys_away"] += 1
-            log.warning("KV is not spilled: %s", exc)
+            log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         size, tokens = stored_bytes(manifest, data_key), manifest.ledger
         if size > self.bytes_max:
@@ -211,7 +212,7 @@ class DiskTier:
                 raise
             if not write.revoked:
                 self.counters["disk_write_failed"] += 1
-                log.warning("spilled KV could not be written: %s", exc)
+                log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         if write.revoked:
             await self._remove(path, size)
@@ -261,7 +262,7 @@ class DiskTier:
         if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._index:
             return  # these say nothing about the snapshot
         self.counters[f"refused_{reason}"] += 1
-        log.warning("spilled KV refused (%s), it will be recomputed: %s", reason, snapshot.path.name)
+        log.warning("snapshot_refused", tier=self.name, reason=reason, file=snapshot.path.name)
         await self._drop(snapshot)
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
@@ -336,7 +337,7 @@ class DiskTier:
             self.counters["disk_remove_failed"] += 1
             if not self._stuck_logged:
                 self._stuck_logged = True
-                log.error("spilled KV cannot be removed, and more is not taken where there is no room: %s", exc)
+                log.error("snapshot_removal_failed", tier=self.name, error=str(exc))
             return False
         self._stuck_logged = False
         return True
@@ -362,9 +363,12 @@ def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
     room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
     if room < bytes_max:
         log.warning(
-            "%s has room for %d MB of spilled KV, not for %d MB: the last %d MB of its file system stay free, and what"
-            " does not fit is not stored. Make room, or request less with --kv-disk-mb",
-            *(folder, room // 1_000_000, bytes_max // 1_000_000, RESERVE_BYTES // 1_000_000),
+            "disk_tier_reduced",
+            folder=str(folder),
+            room_mb=room // 1_000_000,
+            requested_mb=bytes_max // 1_000_000,
+            kept_free_mb=RESERVE_BYTES // 1_000_000,
+            advice="make room, or request less with --kv-disk-mb",
         )
     return found
 

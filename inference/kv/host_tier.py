@@ -11,7 +11,6 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections import Counter
@@ -19,13 +18,15 @@ from collections.abc import Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
+import structlog
+
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
 from inference.kv.index import SnapshotIndex, lowest_ranked
 from inference.kv.snapshot_worth import SnapshotWorth
 from sessions.model.types import SessionKey, TenantId
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is given up
@@ -266,7 +267,7 @@ class HostTier:
             if manifest is not None and not snapshot.forgotten and not disk.has(manifest.key, manifest.snapshot_id):
                 await disk.put(manifest, snapshot.path)
         except Exception:
-            log.exception("KV could not be moved to disk")
+            log.exception("snapshot_demotion_failed")
         finally:
             snapshot.moving = False
         if not snapshot.users:

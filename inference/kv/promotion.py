@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
+
+import structlog
 
 from inference.kv.catalog import SnapshotCatalog
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
@@ -22,7 +23,7 @@ from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from inference.kv.host_tier import HostSnapshot, PendingHostSnapshot
 from sessions.model.types import TenantId
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Promotion:
@@ -111,7 +112,7 @@ class Promotions:
             if pending.revoked:
                 raise SnapshotRefused("no_snapshot")
         except SnapshotRefused as exc:
-            log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
+            log.info("snapshot_promotion_refused", tier=snapshot.tier, reason=exc.reason)
             self._learn_pace(snapshot, progress, begun_s)
             await asyncio.to_thread(path.unlink, missing_ok=True)
             host.unreserve(size)

@@ -20,7 +20,6 @@ import array
 import asyncio
 import hashlib
 import io
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Collection
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -39,7 +39,7 @@ from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SNAPSHOT_BYTES_MAX: Final = 4 << 20
@@ -240,7 +240,7 @@ class RedisTier:
             data = await asyncio.to_thread(_sealed, manifest, payload, data_key)
         except (SessileError, SnapshotRefused, OSError) as exc:
             self.counters["redis_write_failed"] += 1
-            log.warning("KV is not copied to Redis: %s", exc)
+            log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         if len(data) > self.bytes_max or key in self._revoked:
             return False
@@ -357,7 +357,7 @@ class RedisTier:
         if exc.reason in ("no_room", "keys_away", "tier_away"):
             return
         self.counters[f"refused_{exc.reason}"] += 1
-        log.warning("KV in Redis refused (%s), it will be recomputed", exc.reason)
+        log.warning("snapshot_refused", tier=self.name, reason=exc.reason)
         self._unlearn(key, field)
         await self._drop(key, field)
 
@@ -381,7 +381,7 @@ class RedisTier:
             except (RedisError, OSError) as exc:
                 self.counters["redis_away"] += 1
                 self._away_until_s = time.monotonic() + _AWAY_S
-                log.warning("Redis does not keep KV now: %s", exc)
+                log.warning("tier_lost", tier=self.name, error=str(exc))
                 return None
 
         task = asyncio.ensure_future(execute())

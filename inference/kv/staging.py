@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from sessions.model.errors import BadInput
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _PREFIX: Final = "sessile-kv-"
 _LOCK: Final = "owner.lock"
@@ -42,9 +43,11 @@ class StagingFolder:
         room = int(shutil.disk_usage(self.path).free * _SHARE)
         if room < requested:
             log.warning(
-                "%s has room for %d MB of spilled KV, not for %d MB. Make it larger (docker: --shm-size), or ask for"
-                " less with --kv-host-mb",
-                *(self.path.parent, room // 1_000_000, requested // 1_000_000),
+                "host_tier_reduced",
+                folder=str(self.path.parent),
+                room_mb=room // 1_000_000,
+                requested_mb=requested // 1_000_000,
+                advice="make it larger (docker: --shm-size), or request less with --kv-host-mb",
             )
         return min(room, requested)
 
@@ -72,9 +75,10 @@ def create_staging_folder(named: Path | None) -> StagingFolder | None:
                 param="kv_staging",
             ) from exc
         log.warning(
-            "this engine runs without spilled KV: no folder in memory for it (%s). Mount one at %s (docker:"
-            " --shm-size), or name a folder by --kv-staging, where KV will lie in plain text",
-            *(exc, MEMORY_BACKED),
+            "kv_spill_disabled",
+            error=str(exc),
+            advice=f"mount a folder in memory at {MEMORY_BACKED} (docker: --shm-size), or name one by --kv-staging,"
+            " where KV will lie in plain text",
         )
         return None
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from inference.kv import transfer
 from inference.kv.catalog import Snapshot, SnapshotCatalog
@@ -36,7 +37,7 @@ from inference.kv.tenant_quota import TenantKvQuota
 from sessions.model.generation import KVExport
 from sessions.model.types import OPENINGS, SessionKey, TenantId
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _OPENING_IDLE_S: Final = 30 * 86_400.0  # an opening that no session of its tenant began with for so long is dropped
 
@@ -148,7 +149,7 @@ class Tiers:
     async def refuse(self, snapshot: HostSnapshot, reason: str) -> None:
         """Drops a snapshot that a reader could not use."""
         self.counters[f"refused_{reason}"] += 1
-        log.warning("saved KV refused (%s), it will be recomputed", reason)
+        log.warning("snapshot_refused", tier="host", reason=reason)
         await self.host.drop(snapshot)
 
     def park(self, key: SessionKey) -> None:
@@ -189,7 +190,7 @@ class Tiers:
                         yield chunk
         except SnapshotRefused as exc:
             self.counters["exports_cut"] += 1
-            log.warning("KV is not sent to another replica (%s), it will be recomputed", exc.reason)
+            log.warning("snapshot_export_cut", reason=exc.reason)
 
     async def import_(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
         """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
@@ -197,7 +198,7 @@ class Tiers:
             return await self._import(key, chunks)
         except SnapshotRefused as exc:
             self.counters[f"refused_{exc.reason}"] += 1
-            log.warning("KV from elsewhere refused (%s), it will be recomputed", exc.reason)
+            log.warning("snapshot_import_refused", reason=exc.reason)
             return 0
 
     async def _import(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
@@ -244,7 +245,7 @@ class Tiers:
             size, tags = await asyncio.to_thread(tag_file, snapshot.path, snapshot_id)
         except (OSError, ValueError) as exc:
             if not snapshot.forgotten:
-                log.warning("saved KV cannot be read again: %s", exc)
+                log.warning("snapshot_tagging_failed", error=str(exc))
                 await self.host.drop(snapshot)
             return
         snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import logging
 import struct
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
 from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.cost import RestoreChoice
@@ -35,7 +35,7 @@ from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
@@ -213,7 +213,7 @@ class SlotKv:
                     return host.tokens
         except SnapshotRefused as exc:
             self.counters["restores_declined" if exc.reason == "too_slow" else "restores_refused"] += 1
-            log.info("KV is recomputed instead of restored: %s", exc.reason)
+            log.info("slot_restore_refused", reason=exc.reason)
             return None
         self.counters["restores_failed"] += 1
         return array.array("I")
@@ -224,9 +224,9 @@ class SlotKv:
             status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)
             if status == 200:
                 return msgspec.json.decode(answer, type=answers)
-            log.warning("the engine refused to %s a slot: %s", action, answer[:200])
+            log.warning("slot_command_refused", command=action, answer=answer[:200])
         except (SessileError, msgspec.DecodeError) as exc:
-            log.warning("the engine did not %s a slot: %s", action, exc)
+            log.warning("slot_command_failed", command=action, error=str(exc))
         return None
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import array
 import asyncio
 import hashlib
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+
+import structlog
 
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.forecast import LoadForecast
@@ -51,7 +52,7 @@ from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tok
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "SimulatedStream"]
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BUILD = "simulated/1"
 _COUNTERS = (
@@ -300,7 +301,7 @@ class SimulatedEngine:
                 raise SnapshotRefused("truncated" if decoded is None else "too_long")
             held = check_manifest(decoded[0], key, self._identity)
         except SnapshotRefused as exc:
-            log.info("KV from elsewhere refused: %s", exc.reason)
+            log.info("snapshot_import_refused", reason=exc.reason)
             self._counters["imports_refused"] += 1
             return 0
         if self._unavailable is not None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
+import structlog
 import vllm
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig
@@ -30,7 +30,7 @@ from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
@@ -251,5 +251,5 @@ def _refused(params: SamplingParams, why: str) -> SessileError:
         return BadInput("invalid_schema", f"The schema cannot be followed: {why[:200]}", param="text.format")
     if "context" in why or "max_model_len" in why:
         return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
-    log.warning("vLLM refused a request: %s", why)
+    log.warning("request_refused", engine="vllm", reason=why)
     return Internal("engine_failed", "The model's engine failed.")

@@ -15,13 +15,13 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
+import structlog
 from vllm import SamplingParams
 
 from inference.chat_template import BUILT_IN, ChatTemplate
@@ -57,7 +57,7 @@ from sessions.ports import Keys
 
 __all__ = ["VllmEngine", "VllmOptions"]
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
@@ -223,13 +223,13 @@ class VllmEngine:
         self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
         ready = await self._core.wait_workers(reports)
         if isinstance(ready, str):
-            log.warning("this engine runs without spilled KV: %s", ready)
+            log.warning("kv_spill_disabled", reason=ready)
             return None
         if self._core.block_tokens != self.options.block_tokens:
             log.warning(
-                "this engine runs without spilled KV: vLLM makes blocks of %d tokens for this model, not of %d. Give"
-                ' "block_size": %d in --vllm-args',
-                *(self._core.block_tokens, self.options.block_tokens, self._core.block_tokens),
+                "kv_spill_disabled",
+                reason=f"vLLM makes blocks of {self._core.block_tokens} tokens, not of {self.options.block_tokens}",
+                advice=f'give "block_size": {self._core.block_tokens} in --vllm-args',
             )
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
@@ -265,7 +265,7 @@ class VllmEngine:
         """What was saved of sessions and has reached the disk is found again there."""
         await self._leave_core()
         if is_needed():
-            log.error("vLLM has died: it is started again")
+            log.error("engine_died", engine="vllm")
             async with contextlib.AsyncExitStack() as undo:
                 self._offload = await self._start_core(undo, self._model, self._info.context_window)
                 self._undo = undo.pop_all()
@@ -276,7 +276,7 @@ class VllmEngine:
             try:
                 await self._offload.tiers.erase(self._deleted.pop())
             except Exception:  # no reason to keep vLLM from whoever is there
-                log.exception("KV of a session that was deleted meanwhile is still there, until its key is destroyed")
+                log.exception("kv_erasure_failed")
 
     async def _leave_core(self) -> None:
         """Closes all that belongs to a vLLM that has died; its runs have ended, or are about to."""
@@ -293,7 +293,7 @@ class VllmEngine:
         if not self.options.spill:
             return None
         if not self._core.is_known_version:
-            log.warning("this engine runs without spilled KV: the connector was never tried with %s", BUILD)
+            log.warning("kv_spill_disabled", reason=f"the connector was never tried with {BUILD}")
             return None
         return await asyncio.to_thread(create_staging_folder, self.options.staging_folder)
 

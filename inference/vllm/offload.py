@@ -16,13 +16,14 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
+
+import structlog
 
 from inference.kv.catalog import Snapshot
 from inference.kv.envelope import SnapshotRefused, checked_chunks
@@ -32,7 +33,7 @@ from inference.shared_prefixes import SharedPrefixes
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
@@ -228,7 +229,7 @@ class KvOffload:
             self.tiers.trim(key.tenant)  # what the run left on the device counts from now on
         if not task.cancelled() and task.exception() is not None:
             self.counters["saves_failed"] += 1
-            log.error("a session's KV could not be kept: it will be recomputed", exc_info=task.exception())
+            log.error("snapshot_write_failed", tier="host", exc_info=task.exception())
 
     def is_settling(self, key: SessionKey) -> bool:
         """Something that ran of a session is on its way into the tiers."""
@@ -325,7 +326,7 @@ class KvOffload:
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
             self.counters["saves_lost"] += 1
-            log.warning("the KV connector did not close a file in %.0f s: it is dropped", _CLOSE_WAIT_S)
+            log.warning("connector_timed_out", waited_s=_CLOSE_WAIT_S)
         finally:
             self._plans.pop(plan.name, None)
             await self._drop_file(plan)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+import structlog
 
 from inference.vllm.concurrency_gate import ConcurrencyGate
 from sessions.model.errors import EngineLost, SessileError, Unavailable
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.5
 AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the last ever after
@@ -100,7 +101,7 @@ class VllmSupervisor:
             try:
                 await self._restart(lambda: self.unavailable is unavailable)
             except Exception:  # whatever a broken vLLM does: there is another attempt
-                log.exception("vLLM could not be started again")
+                log.exception("engine_restart_failed", engine="vllm")
                 self._gate.refuse_all(unavailable)
                 self._gate.open()
                 continue

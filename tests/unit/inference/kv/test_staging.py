@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from inference.kv import staging as staging_module
 from inference.kv.staging import StagingFolder, remove_abandoned
@@ -39,11 +40,14 @@ def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None
 
 
 def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
-    assert staging_module.create_staging_folder(None) is None
-    assert "without spilled KV" in caplog.text and "--shm-size" in caplog.text and "--kv-staging" in caplog.text
+    with capture_logs() as logs:
+        assert staging_module.create_staging_folder(None) is None
+    (entry,) = logs
+    assert entry["event"] == "kv_spill_disabled"
+    assert "--shm-size" in entry["advice"] and "--kv-staging" in entry["advice"]
     assert not (tmp_path / "shm").exists()
     named = staging_module.create_staging_folder(tmp_path / "named")
     assert named is not None and named.path.parent == tmp_path / "named"
@@ -54,13 +58,13 @@ def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
     assert refused.value.code == "bad_kv_folder" and str(tmp_path / "file") in refused.value.public_message
 
 
-def test_too_little_memory_is_said_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_little_memory_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = StagingFolder(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
-    assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
-    assert folder.bound_bytes(4 << 30) == 51_200_000
+    with capture_logs() as logs:
+        assert folder.bound_bytes(50_000_000) == 50_000_000 and not logs
+        assert folder.bound_bytes(4 << 30) == 51_200_000
     folder.close()
-    assert "51 MB" in caplog.text and "4294 MB" in caplog.text and "--shm-size" in caplog.text
-    assert "--kv-host-mb" in caplog.text
+    (entry,) = logs
+    assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("host_tier_reduced", 51, 4294)
+    assert "--shm-size" in entry["advice"] and "--kv-host-mb" in entry["advice"]
