@@ -18,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import percentile
 from persistence import open_store
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import Audited
@@ -28,6 +27,7 @@ from sessions.model.verdicts import Finding
 from sessions.ports import Journal
 from sessions.store import Store
 from tests.support.journals import ACME, NOW, a_command, delta, grant, key, patch
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 
 SESSIONS = 16

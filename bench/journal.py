@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.support import percentile, report
+from bench.support import report
 from persistence import open_store
 from persistence.memory.journal import MemoryJournal
 from sessions.model.commands import Ok
@@ -45,6 +45,7 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.ops.process_tuning import tune_process
 

@@ -18,20 +18,35 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from bench.support import percentile, report
+from bench.support import report
 from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
+from sessions.model.types import UnixMs
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.auth.api_key_cache import POLL_S, ApiKeyCache
-from transport.auth.authenticator import Authenticator, wall_ms
+from transport.auth.authenticator import Authenticator
 
 BAR_S = POLL_S + 0.1
+
+
+def wall_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
+def _note_time(times: list[float], _: object) -> None:
+    times.append(time.perf_counter())
+
+
+def _set(event: asyncio.Event, _: object) -> None:
+    event.set()
 
 
 async def measure(rounds: int) -> dict[str, Any]:
@@ -43,12 +58,11 @@ async def measure(rounds: int) -> dict[str, Any]:
         stores = [open_store(server.dsn, folder=Path(folder) / name) for name in ("one", "two")]
         for store in stores:
             await store.open()
-            ring = ApiKeyCache(
-                store.api_keys, now_ms=wall_ms, clock=clock, incarnation=lambda j=store.journal: j.incarnation
-            )
+            incarnation = partial(getattr, store.journal, "incarnation")
+            ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=clock, incarnation=incarnation)
             await ring.refresh()
             rings.append(ring)
-        here, there = (Authenticator({}, clock=clock, ring=ring) for ring in rings)
+        here, there = (Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring) for ring in rings)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(ring.run()) for ring in rings]
             for _ in range(rounds):
@@ -57,12 +71,12 @@ async def measure(rounds: int) -> dict[str, Any]:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(rng.random() * POLL_S)  # or every round would begin with a poll that has just been
                 ended = asyncio.Event()
-                told: list[float] = []
-                here.watch(key.principal, lambda _, told=told: told.append(time.perf_counter()))
-                there.watch(there.authenticate(written), lambda _, ended=ended: ended.set())
+                heard: list[float] = []
+                here.watch(key.principal, partial(_note_time, heard))
+                there.watch(there.authenticate(written), partial(_set, ended))
                 await rings[0].revoke(key.id, revoked_by="bench")
                 answered = time.perf_counter()
-                near_s.append(max(0.0, told[0] - answered) if told else float("inf"))
+                near_s.append(max(0.0, heard[0] - answered) if heard else float("inf"))
                 await ended.wait()
                 far_s.append(time.perf_counter() - answered)
                 assert not known(there, written) and not known(here, written)

@@ -12,11 +12,17 @@ from persistence.memory.usage import MemoryUsage
 
 
 class MemoryStore:
-    """The Store port. Several may share one database, each as a process of its own would."""
+    """The Store port. Several may share one database, as processes would; `journal`: around that one."""
 
-    def __init__(self, database: MemoryDatabase | None = None, *, medium: Medium = apply_at_once) -> None:
-        self.database = database or MemoryDatabase()
-        self.journal = MemoryJournal(self.database, medium=medium)
+    def __init__(
+        self,
+        database: MemoryDatabase | None = None,
+        *,
+        medium: Medium = apply_at_once,
+        journal: MemoryJournal | None = None,
+    ) -> None:
+        self.journal = journal or MemoryJournal(database or MemoryDatabase(), medium=medium)
+        self.database = self.journal.database
         self.tallies = self.journal
         self.usage = MemoryUsage(self.database)
         self.reviews = MemoryReviews(self.database)

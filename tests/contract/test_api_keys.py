@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def keys(store: Store) -> ApiKeyStore:
     return store.api_keys
 
 
-def many(count: int, **fields: object) -> list[ApiKey]:
+def many(count: int, **fields: Any) -> list[ApiKey]:
     return [a_key_of(bytes([n]) * 40, **fields) for n in range(1, count + 1)]
 
 

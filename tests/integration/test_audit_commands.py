@@ -24,9 +24,9 @@ from sessions.governance.audit_verify import verify
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.types import UnixMs
+from tests.support.assembly import wall_ms
 from tests.support.journals import ACME, NOW, key
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import wall_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = '[policies.default.input]\nphrases = { deny = ["project nightjar"] }\n'

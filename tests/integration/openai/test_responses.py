@@ -70,7 +70,7 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
         async for event in stream:
             events.append(event)
             if event.type == "response.output_text.delta":
-                server.gateway.access._end("k", Unauthorized("unauthorized", "This key was revoked."))
+                server.gateway.access.key_ended("k", Unauthorized("unauthorized", "This key was revoked."))
         last = events[-1]
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
         assert (last.code, last.message, last.param) == ("unauthorized", "This key was revoked.", None)

@@ -16,9 +16,9 @@ from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import Authenticator, wall_ms
+from transport.auth.authenticator import Authenticator
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def running() -> AsyncIterator[tuple[Assembly, ApiKeyCache]]:
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
         made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
-        return Authenticator({}, clock=clock, ring=made[0]), made[0]
+        return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
 
     async with assembled(admit=admit) as server:
         await made[0].refresh()

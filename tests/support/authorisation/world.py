@@ -36,10 +36,10 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
-from transport.auth.authenticator import Authenticator, key_digest, wall_ms
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
 from transport.grpc_api import GrpcServer
 
@@ -166,7 +166,7 @@ def _wrong_scopes() -> list[tuple[Authority, tuple[Scope, ...]]]:
         allowed = SCOPES[:4] if role == "user" else SCOPES
         for scope in allowed:
             lacking = {scope, "chat"} if scope == "read" else {scope}
-            found.append((role, tuple(each for each in allowed if each not in lacking)))  # type: ignore[arg-type]
+            found.append((role, tuple(each for each in allowed if each not in lacking)))
     return found
 
 
@@ -194,9 +194,10 @@ async def a_world() -> AsyncIterator[World]:
         ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
         made.append(ring)
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
-        access = Authenticator({key_digest("sk-filed-of-beta"): filed}, clock=clock, ring=ring, tokens=issuers)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
-        access.strangers = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
+        throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
+        keys = {key_digest("sk-filed-of-beta"): filed}
+        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, tokens=issuers, throttle=throttle)
         return access, ring
 
     async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:
