@@ -25,11 +25,12 @@ import msgspec
 import structlog
 
 from actors.routing.router import Router
-from bench.support import percentile, report
+from bench.support import report
 from sessions.model import commands as cm
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import ALICE, create, new_id
+from tests.support.percentiles import percentile
 
 NOTES = "SESSILE_BENCH_NOTES"
 

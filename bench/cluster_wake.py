@@ -14,9 +14,10 @@ import asyncio
 import time
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
+from tests.support.percentiles import percentile
 from transport.cli.operator import Wanted, sessions_of
 from transport.peer import PeerSecurity
 
@@ -34,13 +35,14 @@ async def parked(cluster: ChaosCluster) -> None:
 
 def seen_at(of: Device, session: str, offset: int) -> float:
     """When a device was told an event."""
-    return next(
+    at: float = next(
         frame.at
         for frame in reversed(of.frames)
         if frame.body["type"] == "event"
         and frame.body["session"] == session
         and frame.body.get("first_offset", frame.body["offset"]) <= offset <= frame.body["offset"]
     )
+    return at
 
 
 async def run(sessions: int) -> None:

@@ -29,7 +29,7 @@ import structlog
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
-from bench.support import filler, percentile, report
+from bench.support import filler, report
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
@@ -50,6 +50,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionI
 from sessions.ports import Engine, Member, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits
+from tests.support.percentiles import percentile
 from tests.support.virtual_time import run as run_virtual
 
 CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time

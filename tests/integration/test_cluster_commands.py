@@ -23,9 +23,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import Wire, connected, text_of
 from persistence import open_journal
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
+from tests.support.wire_client import WireClient, connected, text_of
 from transport.cli.operator import Found, Wanted, sessions_of
 from transport.peer import PeerSecurity
 
@@ -100,7 +100,7 @@ def cluster(folder: str) -> Iterator[Cluster]:
         process.wait(timeout=60)
 
 
-async def subscribed(wire: Wire, session: str) -> None:
+async def subscribed(wire: WireClient, session: str) -> None:
     await wire.command("subscribe", session=session, offset=0)
 
 
@@ -236,7 +236,7 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
         session = await writer.create()
         await subscribed(reader, session)
         answer = await writer.command("message.create", session=session, content="Hello", max_output_tokens=60)
-        seen = []
+        seen: list[Any] = []
         async with asyncio.timeout(60):
             while sum(frame["event"]["type"] == "response.output_text.delta" for frame in seen) < 5:
                 seen.append(await reader.events.get())

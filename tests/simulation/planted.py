@@ -22,6 +22,7 @@ import persistence.memory.journal
 import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
+import sessions.machine.state
 import sessions.turn.ledger
 import sessions.turn.output_accumulator
 import transport.reading.feeds
@@ -192,7 +193,7 @@ def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> 
 
 @planted(40)
 def queued_turns_are_forgotten_on_recovery(patch: pytest.MonkeyPatch) -> None:
-    right = actors.hosting.ownership.replay
+    right = sessions.machine.state.replay
 
     def replay(loaded: Any) -> Any:
         state = right(loaded)
@@ -280,7 +281,7 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
 
 @planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.actor.snapshots.pack_state
+    right = sessions.machine.state.pack_state
 
     def pack_state(state: Any) -> bytes:
         return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))

@@ -8,6 +8,7 @@ needs none.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ CLOCKS = {
     *(f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")),
     "datetime.date.today",
 }
+IMPORTS_A_CLOCK = re.compile(r"^\s*(import|from)\b.*\b(time|datetime)\b", re.MULTILINE)
 
 ADAPTERS = (
     "inference/kv/",  # what restoring, copying and keeping took, for the cost model
@@ -46,14 +48,16 @@ UNTIL_THE_WIRING_MOVES = (
 
 def clock_reads(source: str) -> Iterator[tuple[int, str]]:
     """(line, clock) wherever a clock of the system is named: called, handed on or a default."""
-    tree = ast.parse(source)
+    if not IMPORTS_A_CLOCK.search(source):
+        return
+    nodes = list(ast.walk(ast.parse(source)))
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             head, dot, rest = dotted(node).partition(".")
             name = names.get(head, "") + dot + rest

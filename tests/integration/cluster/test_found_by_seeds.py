@@ -104,7 +104,7 @@ async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for
             await journal_answers.wait()
             return await confirm(*of)
 
-        runtime.ownership.confirm = late  # type: ignore[method-assign]
+        runtime.ownership.confirm = late  # type: ignore[assignment, method-assign]
         command = cm.MessageCreate(id=made.command_id(), session=key.session, content="And then?")
 
         async def said() -> str:

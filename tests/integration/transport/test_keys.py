@@ -125,7 +125,7 @@ async def test_a_service_keeps_its_users_apart(world: World) -> None:
 async def test_a_revoked_key_ends_its_calls_on_grpc(world: World) -> None:
     credential = await world.key(tenant="acme", user="ana")
     metadata = (("authorization", f"Bearer {credential}"),)
-    stub = SessionsStub(world.channel)  # type: ignore[no-untyped-call]
+    stub = SessionsStub(world.channel)
     calls = stub.Converse(metadata=metadata)
     await calls.write(pb.ConverseRequest(open=pb.Open(session=world.victim.session)))
     reading = stub.History(pb.HistoryRequest(session=world.victim.session, follow=True), metadata=metadata)

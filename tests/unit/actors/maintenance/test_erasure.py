@@ -307,7 +307,7 @@ async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None
         first = await request_erasure(place, replica)
         assert await request_erasure(place, replica) == first
         await an_eraser(replica, keys).sweep()
-        await replica.do(cm.SessionCreate(id=place.name(), session="new"), MARY)
+        await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("new")), MARY)
         assert await an_eraser(replica, keys).sweep() == 0
         assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
         again = await request_erasure(place, replica)
