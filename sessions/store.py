@@ -1,7 +1,7 @@
 """The port of a store: one database, and the six views of it that others are given.
 
 All six share its transactions: a usage row, a review case and an audit row stand with the append that they belong to.
-`persistence` has three drivers (memory, SQLite, PostgreSQL); which one is said by the URL that it is opened with.
+`persistence` has three drivers (memory, SQLite, PostgreSQL); the URL that it is opened with names the one.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ class RetentionFile:
         now_ms: Callable[[], UnixMs],
     ) -> None:
         """Raises BadSetting for a file that is wrong from the start."""
-        self.watched = FileWatcher(path, read_retention, self._take, what="retention", refused=(BadSetting,))
-        self.watched.told = self._told
+        self.watched = FileWatcher(
+            path, read_retention, self._take, what="retention", refused=(BadSetting,), on_read=self._told
+        )
         self._watches = bool(path)
         self._audit = audit
         self._now_ms = now_ms
