@@ -144,7 +144,7 @@ async def test_relays_of_a_cluster_take_turns_in_its_directory(store: MemoryStor
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"
-    first, second = (open_usage_sink(url, turns_at=redis.Redis.from_url(valkey.url)) for _ in range(2))
+    first, second = (open_usage_sink(url, lock_client=redis.Redis.from_url(valkey.url)) for _ in range(2))
     try:
         assert await first.acquire()
         assert await first.acquire()

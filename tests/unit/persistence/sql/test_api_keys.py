@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from persistence.sqlite.store import SqliteStore
@@ -12,15 +14,15 @@ from tests.support.audit_tables import a_row
 from tests.support.journals import ACME, NOW
 
 
-def a_key(number: int = 1, **fields: object) -> ApiKey:
-    return make_api_key(ApiKeyRequest(tenant=ACME, **fields), bytes([number]) * 40, now=NOW)[0]  # type: ignore[arg-type]
+def a_key(number: int = 1, **fields: Any) -> ApiKey:
+    return make_api_key(ApiKeyRequest(tenant=ACME, **fields), bytes([number]) * 40, now=NOW)[0]
 
 
 @pytest.mark.parametrize(
     "fields",
     [{}, {"user": "ü"}, {"role": "service", "scopes": ("chat", "usage")}, {"name": "n", "expires_at": NOW + 1}],
 )
-async def test_every_column_comes_back(store: SqliteStore, fields: dict[str, object]) -> None:
+async def test_every_column_comes_back(store: SqliteStore, fields: dict[str, Any]) -> None:
     added = await store.api_keys.add(a_key(**fields))
     assert await store.api_keys.changes(after=0, limit=9) == [added]
     revoked = await store.api_keys.revoke(added.id, at=UnixMs(NOW + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,4 +117,5 @@ def test_a_purge_goes_in_steps_and_only_while_it_is_due(
 
 
 def test_a_whole_call_travels_in_place_of_parameters(connection: sqlite3.Connection) -> None:
-    assert connection.execute("", WriterCall(lambda given: [given is connection])).fetchall() == [True]
+    call: Any = WriterCall(lambda given: [given is connection])
+    assert connection.execute("", call).fetchall() == [True]
