@@ -89,7 +89,7 @@ from transport.tasks import Tasks, background_tasks
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
-    from transport.grpc_api import GrpcServer
+    from transport.grpc_api.server import GrpcServer
 
 log = structlog.get_logger("sessile")
 
@@ -220,7 +220,7 @@ def doors_of(
     server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
-    from transport.grpc_api import GrpcServer
+    from transport.grpc_api.server import GrpcServer
 
     return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.support import Option, command_line
 from persistence import open_store
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import Audited
@@ -122,11 +123,11 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--journal", choices=("sqlite", "postgres", "both"), default="both")
-    asyncio.run(run(parser.parse_args()))
+    asyncio.run(
+        run(
+            command_line(__doc__, pairs=10, seconds=1.5, journal=Option("both", choices=("sqlite", "postgres", "both")))
+        )
+    )
 
 
 if __name__ == "__main__":

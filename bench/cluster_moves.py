@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import statistics
 import tempfile
 import time
@@ -23,10 +22,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import structlog
-
 from actors.routing.router import Router
-from bench.support import filler, report
+from bench.support import Option, command_line, filler, report
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
@@ -204,14 +201,18 @@ async def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=20)
-    parser.add_argument("--model", default="", help="a GGUF file; without it engines are simulated")
-    parser.add_argument("--only", choices=["", "idle", "mid"], default="")
-    parser.add_argument("--idle-tokens", type=int, default=4000)
-    parser.add_argument("--mid-tokens", type=int, default=3000)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(run(parser.parse_args()))
+    asyncio.run(
+        run(
+            command_line(
+                __doc__,
+                moves=20,
+                model=Option("", "a GGUF file; without it engines are simulated"),
+                only=Option("", choices=["", "idle", "mid"]),
+                idle_tokens=4000,
+                mid_tokens=3000,
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -20,12 +20,11 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.support import report
+from bench.support import Option, command_line, report
 from persistence import open_store
 from persistence.memory.journal import MemoryJournal
 from sessions.model.commands import Ok
@@ -185,7 +184,9 @@ async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load
 
 async def main(arguments: argparse.Namespace) -> None:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data)))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data or None))
+        )
         url = arguments.journal
         if url == "postgres":
             server = PostgresServer()
@@ -222,18 +223,19 @@ async def main(arguments: argparse.Namespace) -> None:
     report("journal", figures)
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.journal", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--journal", choices=["memory", "sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--sessions", type=int, default=400)
-    parser.add_argument("--rate", type=float, default=25.0, help="events per second and session; 0: as fast as it goes")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--readers", type=int, default=0, help="replays beside it, each 100 times a second at most")
-    parser.add_argument("--busy", type=float, default=0.0, help="share of the time that the loop does other work")
-    parser.add_argument("--data", type=Path, default=None, help="a folder on the disk to measure")
-    parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args(argv)
-
-
 if __name__ == "__main__":
-    asyncio.run(main(parse()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                journal=Option("sqlite", choices=["memory", "sqlite", "postgres"]),
+                sessions=400,
+                rate=Option(25.0, "events per second and session; 0: as fast as it goes"),
+                seconds=10.0,
+                readers=Option(0, "replays beside it, each 100 times a second at most"),
+                busy=Option(0.0, "share of the time that the loop does other work"),
+                data=Option("", "a folder on the disk to measure"),
+                seed=1,
+            )
+        )
+    )

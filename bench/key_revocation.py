@@ -12,7 +12,6 @@ Bar (docs/keys.md): at once where it was told; elsewhere within 1 s and one read
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from bench.support import report
+from bench.support import command_line, report
 from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
@@ -108,9 +107,7 @@ def known(access: Authenticator, written: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How soon a revoked key ends in a gateway that was not told.")
-    parser.add_argument("--rounds", type=int, default=30)
-    given = parser.parse_args()
+    given = command_line(__doc__, rounds=30)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     figures = asyncio.run(measure(given.rounds))
     report("key_revocation", figures)

@@ -140,7 +140,7 @@ async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(store: Mem
 
 
 @pytest.mark.cluster
-async def test_relays_of_a_cluster_take_turns_in_its_directory(store: MemoryStore, broker: KafkaBroker) -> None:
+async def test_relays_of_a_cluster_have_their_lock_in_its_directory(store: MemoryStore, broker: KafkaBroker) -> None:
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"
@@ -150,7 +150,7 @@ async def test_relays_of_a_cluster_take_turns_in_its_directory(store: MemoryStor
         assert await first.acquire()
         assert not await second.acquire()
         valkey.stop()
-        with pytest.raises(Unavailable, match="turns of the usage stream"):
+        with pytest.raises(Unavailable, match="lock of the usage stream"):
             await second.acquire()
     finally:
         valkey.stop()
