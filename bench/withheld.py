@@ -45,8 +45,8 @@ from tests.support.openai_server import ScriptedEngine, Serving, serving
 from tests.support.secret_spans import AROUND, SPANS
 from tests.support.wire_client import SUBPROTOCOL, new_ulid
 from transport.auth.authenticator import key_digest
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 AT_ONCE = 24

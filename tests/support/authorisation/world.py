@@ -41,7 +41,7 @@ from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
-from transport.grpc_api import GrpcServer
+from transport.grpc_api.server import GrpcServer
 
 ISSUER: Final = JwtIssuer(
     issuer="https://login.example",

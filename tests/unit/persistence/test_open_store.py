@@ -69,9 +69,9 @@ async def test_a_command_has_the_store_to_itself_and_closes_it(tmp_path: Path) -
 
 def test_the_key_store_lies_where_the_store_does(tmp_path: Path) -> None:
     assert isinstance(open_key_store("memory", folder=tmp_path, master_key=""), MemoryKeyStore)
+    assert list(tmp_path.iterdir()) == []
     assert isinstance(open_key_store("sqlite", folder=tmp_path, master_key=""), SqliteKeyStore)
-    assert (tmp_path / "master.key").stat().st_mode & 0o777 == 0o600, "made at the first start"
-    named = str(tmp_path / "master.key")
-    assert isinstance(open_key_store("postgresql://db/x", folder=tmp_path, master_key=named), PostgresKeyStore)
+    assert (tmp_path / "master.key").exists()
+    assert isinstance(open_key_store("postgresql://x/y", folder=tmp_path, master_key=""), PostgresKeyStore)
     with pytest.raises(BadInput):
         open_key_store("sqlite", folder=tmp_path, master_key=str(tmp_path / "missing"))
