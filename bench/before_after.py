@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.support import ROOT, lower_bound, report
+from bench.support import lower_bound, report
+from tests.support.server_process import ROOT
 
 
 class Figure(NamedTuple):
