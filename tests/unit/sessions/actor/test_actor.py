@@ -54,7 +54,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(**limits: Any) -> AsyncIterator[Stage]:
-    journal, engine = await MemoryBed().open(), SimulatedEngine(SimulatedOptions(answer_tokens_mean=20))
+    journal, engine = (await MemoryBed().open()).journal, SimulatedEngine(SimulatedOptions(answer_tokens_mean=20))
     await engine.start()
     head = await journal.grant(KEY, expected_fence=None, owner="r", new_epoch=Epoch("e"), now_ms=NOW)
     published: list[Published] = []
