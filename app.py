@@ -25,21 +25,25 @@ import uvloop
 from actors.cluster.compatibility import fingerprint_of
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
 from actors.hosting.standalone import announce_periodically, standalone_member
-from actors.maintenance.sweeps import SweepLimits, Sweeps
+from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica, ReplicaLimits
+from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
 from persistence import AnyJournal, KeyStore, api_keys_of, audit_of, connect_journal, open_journal, open_key_store
 from persistence.end_users import end_users_of
 from persistence.reviews import reviews_of
+from persistence.store_views import StoreViews
 from persistence.usage import usage_of
 from persistence.usage_stream.relay import UsageRelay, open_usage_sink
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.reconcile import reconcile
+from sessions.clock import Clock
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, TenantId, UnixMs
@@ -142,6 +146,9 @@ def now_ms() -> UnixMs:
 
 def new_id() -> str:
     return secrets.token_hex(10)
+
+
+CLOCK = Clock(now_ms, new_id)
 
 
 def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
@@ -262,23 +269,18 @@ async def serve(settings: Settings) -> int:
         running(journal, keys, engine),
         open_limits(settings.limits, "", journal) as limited,
         Runtime(
-            replica=ReplicaId("local"),
-            incarnation=new_id(),
+            Identity(ReplicaId("local"), new_id()),
             journal=journal,
             directory=directory,
-            engine=engine,
-            filters=filters,
+            inference=Inference(engine, filters),
+            clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
-            now_ms=now_ms,
-            new_id=new_id,
-            measures=measures,
-            prices=prices.book,
+            accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
         serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
         exporting_traces(settings.otlp, measures, role="serve", name="local", version=VERSION),
         credentials_of(settings, journal) as admitted,
     ):
-        runtime.told = settlement_listener(limited)
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, journal)
@@ -286,29 +288,17 @@ async def serve(settings: Settings) -> int:
         gateway = gateway_of(
             runtime, journal, measures, admitted, limited, lambda: (card_of(engine.info, created=started_at),)
         )
-        member = standalone_member(runtime, engine, fingerprint_of(engine))
+        member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
         gateway.operator_api = local_operator_api(lambda: member, runtime, engine)
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
-        upkeep = Sweeps(
-            runtime,
-            journal=journal,
-            directory=directory,
-            engine=engine,
-            limits=SweepLimits(),
-            now_ms=now_ms,
-            keys=keys,
-            reviews=reviews_of(journal),
-            personal=end_users_of(journal),
-            retention=retention.now,
-            audit=audit_of(journal),
-        )
-        assert upkeep.eraser is not None
-        gateway.people = people_of(journal, upkeep.eraser.sweep)
+        stores = Stores(StoreViews(journal), directory, keys)
+        sweeper = Sweeps(runtime, stores, engine, CLOCK, retention=retention.now)
+        gateway.people = people_of(journal, sweeper.eraser.sweep)
         await directory.open()
         await audit_policies(filters, audit_of(journal), now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
-            sweeps = tasks.create_task(upkeep.run())
+            sweeps = tasks.create_task(sweeper.run())
             others = [
                 tasks.create_task(work)
                 for work in (*relays(settings, journal, measures), prices.run(), retention.run())
@@ -319,7 +309,7 @@ async def serve(settings: Settings) -> int:
             await stop.wait()
             log.info("stopping")
             sweeps.cancel()
-            await runtime.quiet(settings.drain_s)
+            await runtime.quiesce(settings.drain_s)
             await stop_doors(server, grpc)
             await runtime.close()
             for each in (lease, *others):
@@ -386,23 +376,15 @@ async def replica_role(settings: Settings) -> int:
                     model=engine.info.model,
                     fingerprint=fingerprint,
                 ),
-                journal=journal,
-                directory=directory,
-                engine=engine,
-                filters=filters,
-                listen=listen,
-                connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
-                placement=BoundedRendezvous(),
+                stores=Stores(StoreViews(journal), directory, keys),
+                inference=Inference(engine, filters),
+                network=PeerNetwork(
+                    listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
+                ),
+                clock=CLOCK,
                 limits=ReplicaLimits(runtime=limits(settings, limited, engine, measures)),
-                now_ms=now_ms,
-                new_id=new_id,
-                keys=keys,
-                reviews=reviews_of(journal),
-                measures=measures,
-                prices=prices.book,
-                personal=end_users_of(journal),
+                accounting=Accounting(measures, prices.book, settlement_listener(limited)),
                 retention=retention.now,
-                audit=audit_of(journal),
             )
         )
         await stack.enter_async_context(
@@ -411,7 +393,6 @@ async def replica_role(settings: Settings) -> int:
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
         tune_process()
-        replica.runtime.told = settlement_listener(limited)
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -442,7 +423,7 @@ async def gateway_role(settings: Settings) -> int:
             )
         )
         models = ModelCatalog(
-            lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
+            lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
         measures = Metrics()
@@ -456,7 +437,7 @@ async def gateway_role(settings: Settings) -> int:
         gateway = gateway_of(router, journal, measures, admitted, limited, models)
         gateway.use_stores(await stack.enter_async_context(open_gateway_stores(settings.directory)))
         gateway.people = people_of(journal)
-        gateway.operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, gateway.tasks)
+        gateway.operator_api = ClusterOperatorApi(lambda: router.routes.view, security, gateway.tasks)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         tune_process()

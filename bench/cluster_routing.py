@@ -27,6 +27,7 @@ import structlog
 from actors.routing.router import Router
 from bench.support import percentile, report
 from sessions.model import commands as cm
+from sessions.model.request import request_of
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import ALICE, create, new_id
@@ -60,7 +61,7 @@ async def titled(router: Router, key: SessionKey, took: Noted) -> None:
     """One command, as its gateway sees it."""
     command = cm.SessionUpdate(id=CommandId(new_id()), session=key.session, title=new_id())
     began = time.perf_counter()
-    await router.execute(ALICE, command)
+    await router.execute(request_of(ALICE, command))
     took[command.id] = time.perf_counter() - began
 
 

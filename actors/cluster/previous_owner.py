@@ -41,7 +41,7 @@ DEPARTED_MAX: Final = 1024
 
 
 class PreviousOwnerQuery:
-    """What one replica knows of the others' lives: `links.tell` names it, so it hears of suspicions."""
+    """What one replica knows of whether the others live. A listener of `links`."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class PreviousOwnerQuery:
         self._forgetful_until = -float("inf")
         self._members: dict[ReplicaId, Member] = {}
         self._vanished: dict[ReplicaId, Member] = {}
-        self._gone: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost
+        self._departed: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost
+        links.add_listener(self)
 
     def update(self, view: View) -> None:
         """The directory names these members now. Those that it named before, and does not, are looked for."""
@@ -71,7 +72,7 @@ class PreviousOwnerQuery:
         self._members = members
         for replica in members:
             self._vanished.pop(replica, None)
-            self._gone.pop(replica, None)
+            self._departed.pop(replica, None)
         looked_for = [member for member in gone.values() if not self._links.suspect(member)]
         self._vanished.update({member.replica: member for member in looked_for})
         for member in gone.values():
@@ -86,9 +87,9 @@ class PreviousOwnerQuery:
         self._forgetful_until = asyncio.get_running_loop().time() + self._ttl_s
 
     def _record_departure(self, member: Member) -> None:
-        self._gone[member.replica] = member
-        while len(self._gone) > DEPARTED_MAX:
-            self._gone.popitem(last=False)
+        self._departed[member.replica] = member
+        while len(self._departed) > DEPARTED_MAX:
+            self._departed.popitem(last=False)
 
     def _update_links(self) -> None:
         self._links.update((*self._members.values(), *self._vanished.values()))
@@ -108,7 +109,7 @@ class PreviousOwnerQuery:
             self._record_departure(member)
             self._update_links()
 
-    async def holder(self, key: SessionKey, head: Head) -> Owner | None:
+    async def find_owner(self, key: SessionKey, head: Head) -> Owner | None:
         """The owner that the journal names, if its process lives and says that it has the session in memory. Raises
         Unavailable when nobody can know at this moment."""
         replica = ReplicaId(last_replica(head))
@@ -132,7 +133,7 @@ class PreviousOwnerQuery:
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
         """Whether a replica that the directory may have forgotten runs, as a process that we have not met."""
-        met = self._gone.get(replica)
+        met = self._departed.get(replica)
         if met is None:
             return True
         try:

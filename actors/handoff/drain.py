@@ -17,14 +17,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from actors.cluster.membership import Membership
-from actors.cluster.placement import Placement
-from actors.handoff.source import HandoffAbandoned, HandoffSource
-from actors.hosting.runtime import Runtime
+from actors.handoff.planner import HandoffPlanner
+from sessions.clock import Clock
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
-from sessions.model.types import SessionKey, UnixMs
-from sessions.ports import Engine
+from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
 
@@ -43,28 +40,16 @@ class Drain:
     """Implements `actors.peer.server.Drainer`. Draining twice is waiting for the same end."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        engine: Engine,
-        membership: Membership,
-        migration: HandoffSource,
-        placement: Placement,
-        *,
-        limits: DrainLimits | None = None,
-        audit: AuditLog | None = None,
-        now_ms: Callable[[], UnixMs] = lambda: UnixMs(0),
+        self, planner: HandoffPlanner, clock: Clock, *, limits: DrainLimits | None = None, audit: AuditLog | None = None
     ) -> None:
         """`audit` None: draining is in the process's log only."""
         self.limits = limits or DrainLimits()
-        self._audit = audit
-        self._now_ms = now_ms
         self.handed_off = 0
         self.parked = 0
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._migration = migration
-        self._placement = placement
+        self._planner = planner
+        self._runtime = planner.runtime
+        self._clock = clock
+        self._audit = audit
         self._running: asyncio.Task[None] | None = None
 
     async def drain(self, report: Report, *, by: str) -> None:
@@ -74,8 +59,8 @@ class Drain:
         if self._running is None:
             await self._audit_drain(by)
         if self._running is None:
-            self._runtime.draining = True
-            self._membership.change(draining=True)
+            self._runtime.start_draining()
+            self._planner.membership.change(draining=True)
             self._running = asyncio.get_running_loop().create_task(self._empty())
         while not self._running.done():
             report(self.handed_off, self.parked, max(1, self._runtime.num_present))
@@ -86,8 +71,8 @@ class Drain:
     async def _audit_drain(self, by: str) -> None:
         if self._audit is None:
             return
-        detail = {"replica": str(self._runtime.replica), "by": by}
-        row = Audited(action="replica.draining", at=self._now_ms(), detail=detail)
+        detail = {"replica": str(self._runtime.identity.replica), "by": by}
+        row = Audited(action="replica.draining", at=self._clock.now_ms(), detail=detail)
         try:
             await self._audit.record(INSTALLATION, [row])
         except SessileError as error:
@@ -128,30 +113,22 @@ class Drain:
         actor = self._runtime.actor(key)
         if actor is None:
             return
-        worth_it = actor.busy or (self._engine.place(key).tokens > 0 and attempts.get(key, 0) < self.limits.attempts)
-        if not worth_it:
+        has_kv = self._planner.engine.place(key).tokens > 0
+        if not actor.busy and not (has_kv and attempts.get(key, 0) < self.limits.attempts):
             await self._park(key)
             return
         attempts[key] = attempts.get(key, 0) + 1
-        target = self._placement.choose(
-            key, self._membership.view, model=self._engine.info.model, avoid=[self._runtime.replica]
-        )
+        target = self._planner.choose_target(key)
         if target is None and not actor.open:
             await self._park(key)  # with nobody to take it: what waits for a tool waits in the log as well
             return
         if target is None or (patient and actor.speaking and target.load >= 1):
             return
-        try:
-            if self._runtime.actor(key) is actor:
-                await self._migration.hand_off(key, target)
-                self.handed_off += 1
-        except HandoffAbandoned as reason:
-            log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
-        except SessileError as error:  # it went by another way
-            log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)
+        if self._runtime.actor(key) is actor:
+            self.handed_off += await self._planner.try_hand_off(key, target)
 
     async def _park(self, key: SessionKey) -> None:
-        if self._migration.leaving(key):
+        if self._planner.source.leaving(key):
             return  # it may be another's in a moment: looked at again
         await self._runtime.passivate(key)
         self.parked += 1

@@ -12,12 +12,10 @@ from typing import Final
 
 import structlog
 
-from actors.cluster.membership import Membership
 from actors.handoff.operator_handoff import OperatorHandoff
-from actors.hosting.runtime import Runtime
+from actors.handoff.planner import HandoffPlanner
 from sessions.model.errors import SessileError
 from sessions.model.types import SessionKey
-from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
@@ -27,21 +25,19 @@ AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
 class EngineFailover:
     """`run` ends only by cancellation."""
 
-    def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, moving: OperatorHandoff, *, look_s: float = 0.2
-    ) -> None:
+    def __init__(self, planner: HandoffPlanner, handoff: OperatorHandoff, *, check_s: float = 0.2) -> None:
         self.moved = 0
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._moving = moving
-        self._look_s = look_s
+        self._runtime = planner.runtime
+        self._engine = planner.engine
+        self._membership = planner.membership
+        self._handoff = handoff
+        self._check_s = check_s
 
     async def run(self) -> None:
-        away, pause_s = False, self._look_s
+        away, pause_s = False, self._check_s
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = self._look_s
+            pause_s = self._check_s
             if self._runtime.draining:
                 continue  # everything leaves anyway (`actors.handoff.drain`)
             why = self._engine.stats().away
@@ -61,7 +57,7 @@ class EngineFailover:
 
     async def _move(self, key: SessionKey) -> None:
         try:
-            await self._moving.move(key, "")
+            await self._handoff.move(key, "")
             self.moved += 1
         except SessileError as error:
             log.debug("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)

@@ -62,7 +62,7 @@ class HandoffSource:
         self._runtime = runtime
         self._engine = engine
         self._links = links
-        self._measures = runtime.measures
+        self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
 
@@ -211,7 +211,7 @@ class HandoffSource:
                 raise Unavailable("session_moving", "The session went to another replica.") from error
             raise
         self._measures.handoff_s.of("seal").observe(asyncio.get_running_loop().time() - sealed_at)
-        self._runtime.succeed(actor.key, said.owner)
+        self._runtime.hand_over(actor.key, said.owner)
         return said.owner
 
     async def _resolve(self, actor: Actor) -> None:

@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 
+from sessions.clock import Clock
 from sessions.machine.state import State, apply, empty, replay
 from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Head, Loaded
-from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey, UnixMs
+from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey
 from sessions.ports import Claim, Directory, Journal, Owner
 
 log = structlog.get_logger(__name__)
@@ -44,7 +46,32 @@ class Moved(Exception):
         self.owner = owner
 
 
-Holder = Callable[[SessionKey, Head], Awaitable[Owner | None]]
+class Identity(NamedTuple):
+    """One replica process; its incarnation is new at every start."""
+
+    replica: ReplicaId
+    incarnation: str
+
+
+async def _no_owner(key: SessionKey, head: Head) -> None:
+    return
+
+
+async def _no_announcement(key: SessionKey) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What a replica's actors learn from, and say to, the rest of the cluster. As it stands: there is no other replica.
+
+    `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: who says that
+    it still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
+    `announce_deletion`: has whoever may hold KV of a deleted session release it."""
+
+    must_confirm: Callable[[], bool] = lambda: False
+    find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
+    announce_deletion: Callable[[SessionKey], Awaitable[None]] = _no_announcement
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):
@@ -60,27 +87,13 @@ class Ownership:
     """Claims, grants and doubts of one replica."""
 
     def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        incarnation: str,
-        journal: Journal,
-        directory: Directory,
-        now_ms: Callable[[], UnixMs],
-        new_id: Callable[[], str],
-        must_confirm: Callable[[], bool],
-        holder: Holder | None = None,
+        self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None
     ) -> None:
-        """`must_confirm`: the lease has run out by our own clock (`actors.cluster.membership`). `holder`: who has a
-        session according to its last owner itself (`actors.cluster.previous_owner`); None: nobody is asked."""
-        self.replica = replica
-        self.incarnation = incarnation
+        self._identity = identity
         self._journal = journal
         self._directory = directory
-        self._now_ms = now_ms
-        self._new_id = new_id
-        self._must_confirm = must_confirm
-        self._holder = holder
+        self._clock = clock
+        self._peers = peers or Peers()
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
         self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
@@ -102,7 +115,7 @@ class Ownership:
         `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
         fails after the claim gives the claim back.
         """
-        owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
+        owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
         doubts = self._doubts
         await self._spare(key, head, instead_of)
         await self._claim(key, owner, head, instead_of)
@@ -153,24 +166,24 @@ class Ownership:
 
     def is_ours(self, owner: Owner) -> bool:
         """It is this process, whatever the activation."""
-        return owner.replica == self.replica and owner.incarnation == self.incarnation
+        return (owner.replica, owner.incarnation) == self._identity
 
     def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
         if head is None or head.top == 0:
             return True
-        if last_replica(head) == self.replica:
+        if last_replica(head) == self._identity.replica:
             return True
         return instead_of is not None and head.owner == owner_label(instead_of)
 
     async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
         """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
-        if self._holder is None or head is None or head.top == 0:
+        if head is None or head.top == 0:
             return
         if instead_of is not None and head.owner == owner_label(instead_of):
             return
-        holder = await self._holder(key, head)
-        if holder is not None:
-            raise Moved(holder)
+        owner = await self._peers.find_owner(key, head)
+        if owner is not None:
+            raise Moved(owner)
 
     async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
         """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
@@ -180,8 +193,8 @@ class Ownership:
                     key,
                     expected_fence=None if head is None else head.fence,
                     owner=owner_label(owner),
-                    new_epoch=Epoch(self._new_id()),
-                    now_ms=self._now_ms(),
+                    new_epoch=Epoch(self._clock.new_id()),
+                    now_ms=self._clock.now_ms(),
                 )
             except (Fenced, OutcomeUnknown):
                 before, head = head, await self._journal.head(key)
@@ -192,7 +205,7 @@ class Ownership:
         raise session_moving_error()
 
     async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
-        loaded = await self._journal.load(key, now_ms=self._now_ms())
+        loaded = await self._journal.load(key, now_ms=self._clock.now_ms())
         if loaded is None or loaded.head.fence != granted.fence:
             raise session_moving_error()
         try:
@@ -302,9 +315,9 @@ class Ownership:
             return False
         return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
 
-    def certain(self, key: SessionKey) -> bool:
+    def is_confirmed(self, key: SessionKey) -> bool:
         """Whether answers may be given for a session without asking the journal first."""
-        return self._confirmed.get(key) == self._doubts and not self._must_confirm() and not self._late()
+        return self._confirmed.get(key) == self._doubts and not self._peers.must_confirm() and not self._late()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:
         """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""

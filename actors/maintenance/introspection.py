@@ -7,7 +7,7 @@ so in nobody's list: the journal has it, and the next one that is asked for it a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from heapq import nsmallest
 from typing import Final
 
@@ -28,14 +28,11 @@ STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 class SessionSurvey:
     """Answers for one replica."""
 
-    def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership | None, now: Callable[[], float]
-    ) -> None:
-        """`now` is the loop's time, by which actors note when they were active; `membership` None: no others."""
+    def __init__(self, runtime: Runtime, engine: Engine, membership: Membership | None = None) -> None:
+        """`membership` None: there is no other replica."""
         self._runtime = runtime
         self._engine = engine
         self._membership = membership
-        self._now = now
 
     def answer(self, asked: Survey) -> Surveyed:
         wanted = [key for key in self._runtime.keys_present() if self._fits(key, asked)]
@@ -61,7 +58,7 @@ class SessionSurvey:
         kv = self._engine.place(key)
         return ResidentSession(
             key=key,
-            replica=self._runtime.replica,
+            replica=self._runtime.identity.replica,
             state=state_of(actor),
             fence=actor.fence if actor is not None else 0,
             epoch=actor.epoch if actor is not None else "",
@@ -70,7 +67,7 @@ class SessionSurvey:
             kv_tier=kv.tier,
             kv_tokens=kv.tokens,
             readers=self._runtime.readers(key),
-            idle_s=self._now() - actor.active_at if actor is not None and not actor.busy else 0.0,
+            idle_s=asyncio.get_running_loop().time() - actor.active_at if actor is not None and not actor.busy else 0.0,
             reason=f"{self._runtime.reason(key)}; {self._choice(key)}",
         )
 
@@ -78,7 +75,7 @@ class SessionSurvey:
         """Which choice of the hash this replica is for the session, of those that serve its model now."""
         if self._membership is None:
             return "the only replica"
-        model, me = self._engine.info.model, self._runtime.replica
+        model, me = self._engine.info.model, self._runtime.identity.replica
         able = [member for member in self._membership.view.members if member.model == model and member.weight > 0]
         ranked = ranking(key, able)
         return f"choice {ranked.index(me) + 1} of {len(ranked)}" if me in ranked else "not in the view"

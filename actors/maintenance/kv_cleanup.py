@@ -11,7 +11,6 @@ about: its actor knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -20,7 +19,7 @@ from actors.hosting.runtime import Runtime
 from actors.peer.links import LinkDown, Links
 from sessions.model.errors import Overloaded
 from sessions.model.types import SessionKey
-from sessions.ports import Engine, Journal, Member
+from sessions.ports import Engine, Journal, Member, View
 
 log = structlog.get_logger(__name__)
 
@@ -53,9 +52,11 @@ class KVCleanup:
         return True
 
 
-async def announce_deletion(key: SessionKey, members: Iterable[Member], links: Links) -> None:
-    """Says to replicas that a session is deleted. Those that are not reached look for themselves."""
-    await asyncio.gather(*(_announce_to(key, member, links) for member in members))
+async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
+    """Notifies the other replicas that may hold KV of a session, those of our kind, that it is deleted. Those that are
+    not reached find out for themselves."""
+    alike = [each for each in view.members if each.replica != me.replica and each.fingerprint == me.fingerprint]
+    await asyncio.gather(*(_announce_to(key, member, links) for member in alike))
 
 
 async def _announce_to(key: SessionKey, member: Member, links: Links) -> None:
@@ -63,4 +64,5 @@ async def _announce_to(key: SessionKey, member: Member, links: Links) -> None:
         async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
             (await links.get(member)).deleted(key)
     except (LinkDown, Overloaded, TimeoutError) as error:
-        log.info("deletion_not_told", session=key.session, tenant=key.tenant, to=member.replica, error=str(error))
+        about = {"session": key.session, "tenant": key.tenant, "to": member.replica}
+        log.info("deletion_announcement_failed", **about, error=str(error))

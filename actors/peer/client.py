@@ -17,9 +17,10 @@ from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
 from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
 from actors.peer.wire import Wire
-from sessions.model.commands import ActorCommand, Ok
+from sessions.model.commands import Ok
 from sessions.model.errors import Overloaded
-from sessions.model.types import Principal, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import SessionKey
 from sessions.ports import Member, Owner
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed
@@ -78,10 +79,11 @@ class PeerClient:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def execute(
-        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+        self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
         number = self._number()
-        answer = await self._request(number, pf.Execute(number, principal, command, activate, instead_of))
+        frame = pf.Execute(number, request.principal, request.command, activate, instead_of)
+        answer = await self._request(number, frame)
         assert isinstance(answer, pf.Executed)
         return answer.ok, answer.owner
 

@@ -24,11 +24,14 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
+from actors.hosting.ownership import Identity
 from actors.peer.frames import Frame, HandoffAnswer
-from sessions.model.commands import ActorCommand, Ok
+from sessions.backoff import Backoff
+from sessions.model.commands import Ok
 from sessions.model.errors import Unavailable
 from sessions.model.events import Record
-from sessions.model.types import Epoch, Principal, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import Epoch, SessionKey
 from sessions.ports import Member, Owner
 
 log = structlog.get_logger(__name__)
@@ -134,7 +137,7 @@ class PeerLink(Protocol):
         ...
 
     async def execute(
-        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+        self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
         """Runs a command there; a session that is not in memory there is activated only if asked for. The owner
         is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it back.
@@ -209,11 +212,8 @@ class LinkEvents(Protocol):
         ...
 
 
-Identity = tuple[str, str]  # replica, incarnation
-
-
 def identity(of: Member | Owner) -> Identity:
-    return of.replica, of.incarnation
+    return Identity(of.replica, of.incarnation)
 
 
 class _Peer:
@@ -244,13 +244,13 @@ class Links:
         self._spawn = spawn
         self._limits = limits or LinkLimits()
         self._peers: dict[Identity, _Peer] = {}
-        self._events: LinkEvents | None = None
+        self._listeners: list[LinkEvents] = []
         self._known: set[Identity] = set()
         self._closed = False
 
     def add_listener(self, events: LinkEvents) -> None:
-        """Names who is told of what happens to links; before the first `get`."""
-        self._events = events
+        """Has `events` called with what happens to links, until these are closed."""
+        self._listeners.append(events)
 
     def suspect(self, of: Member | Owner) -> bool:
         peer = self._peers.get(identity(of))
@@ -321,8 +321,8 @@ class Links:
         peer.dialing, peer.suspect = None, None
         peer.link = link
         self._spawn(self._carry(peer, link))
-        if self._events is not None:
-            self._events.reachable(peer.member)
+        for listener in self._listeners:
+            listener.reachable(peer.member)
         return link
 
     async def _carry(self, peer: _Peer, link: PeerLink) -> None:
@@ -336,8 +336,8 @@ class Links:
         if self._closed:
             return
         log.warning("link_down", replica=peer.member.replica, reason=str(down))
-        if self._events is not None:
-            self._events.link_down(link, down)
+        for listener in self._listeners:
+            listener.link_down(link, down)
         if down.reason == "keepalive":
             self._doubt(peer, down)
         else:
@@ -349,15 +349,14 @@ class Links:
         if first and not self._closed:
             log.warning("suspected", replica=peer.member.replica, reason=str(down))
             peer.task = self._spawn(self._redial(peer))
-            if self._events is not None:
-                self._events.suspected(peer.member)
+            for listener in self._listeners:
+                listener.suspected(peer.member)
 
     async def _redial(self, peer: _Peer) -> None:
         """Looks whether a suspect has come back, as long as the directory names it."""
-        pause = self._limits.redial_min_s
+        backoff = Backoff(self._limits.redial_min_s, self._limits.redial_max_s)
         while peer.suspect is not None and identity(peer.member) in self._known:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self._limits.redial_max_s)
+            await asyncio.sleep(backoff.next_s())
             try:
                 await self._answered(peer)
             except LinkDown as down:

@@ -45,11 +45,12 @@ class MemoryLane:
 
 
 class MemoryCarrier:
-    """One end. Made in pairs by `MemoryNetwork`."""
+    """One end of a connection; it makes the other end with it."""
 
-    def __init__(self, lane: MemoryLane, room_bytes: int) -> None:
-        self.other: MemoryCarrier
-        self._lane = lane  # on which this end sends
+    def __init__(self, lane: MemoryLane, back: MemoryLane, room_bytes: int, other: MemoryCarrier | None = None) -> None:
+        """`lane` is what this end sends on, `back` what it receives from."""
+        self.other = other or MemoryCarrier(back, lane, room_bytes, self)
+        self._lane = lane
         self._room_bytes = room_bytes
         self._under_way = 0  # bytes sent and not yet received by the other end's reader
         self._arrived: deque[bytes] = deque()
@@ -136,8 +137,8 @@ class MemoryNetwork:
         accept = self._listeners.get(target)
         if accept is None:
             raise LinkDown("refused", f"nobody listens at {target}")
-        near, far = MemoryCarrier(there, self._room_bytes), MemoryCarrier(back, self._room_bytes)
-        near.other, far.other = far, near
+        near = MemoryCarrier(there, back, self._room_bytes)
+        far = near.other
         for address in (source, target):
             self._carriers.setdefault(address, []).extend((near, far))
         task = asyncio.get_running_loop().create_task(self._serve(accept, far, source))

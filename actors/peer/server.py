@@ -25,6 +25,7 @@ from actors.peer import frames as pf
 from actors.peer.links import Carrier, LinkDown, LinkLimits
 from actors.peer.wire import Wire
 from sessions.model.errors import Internal, Overloaded, SessileError
+from sessions.model.request import request_of
 from sessions.model.types import Epoch, SessionKey
 from sessions.ports import Owner, Published
 
@@ -88,20 +89,20 @@ class PeerEndpoint:
         runtime: Runtime,
         *,
         fingerprint: str,
-        reception: HandoffReceiver | None = None,
+        handoffs: HandoffReceiver | None = None,
         drainer: Drainer | None = None,
-        surveyor: SurveyPort | None = None,
+        survey: SurveyPort | None = None,
         mover: SessionMover | None = None,
-        leftovers: DeletedKVCleaner | None = None,
+        kv_cleaner: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
         self.limits = limits or LinkLimits()
-        self.reception = reception
+        self.handoffs = handoffs
         self.drainer = drainer
-        self.surveyor = surveyor
+        self.survey = survey
         self.mover = mover
-        self.leftovers = leftovers
+        self.kv_cleaner = kv_cleaner
         self._fingerprint = fingerprint
         self._guests: dict[PeerSession, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
@@ -137,28 +138,27 @@ class PeerEndpoint:
         if refusal is not None:
             await wire.now(refusal)
             raise LinkDown("rejected", refusal.message)
-        runtime = self.runtime
-        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, runtime.replica, runtime.incarnation, self._fingerprint))
+        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, *self.runtime.identity, self._fingerprint))
         return f"{hello.kind} {hello.name}"
 
     def _objection(self, hello: pf.PeerHello) -> pf.PeerRefusal | None:
-        runtime = self.runtime
+        own = self.runtime.identity
         if hello.protocol != pf.PEER_PROTOCOL:
             return pf.PeerRefusal(
                 "protocol",
-                f"{runtime.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
+                f"{own.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
             )
         if hello.kind == "operator":
             return None
-        if (hello.replica, hello.incarnation) != (runtime.replica, runtime.incarnation):
+        if (hello.replica, hello.incarnation) != own:
             return pf.PeerRefusal(
                 "wrong_process",
-                f"this is {runtime.replica} {runtime.incarnation}, not {hello.replica} {hello.incarnation}",
+                f"this is {own.replica} {own.incarnation}, not {hello.replica} {hello.incarnation}",
             )
         if hello.fingerprint != self._fingerprint:
             return pf.PeerRefusal(
                 "fingerprint",
-                f"{runtime.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
+                f"{own.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
             )
         return None
 
@@ -185,7 +185,7 @@ class PeerSession:
         self._attachments: dict[int, Attachment] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
-        self._visit = host.reception.open_session(wire.post, self._spawn) if host.reception is not None else None
+        self._visit = host.handoffs.open_session(wire.post, self._spawn) if host.handoffs is not None else None
 
     @property
     def post(self) -> Post:
@@ -236,12 +236,12 @@ class PeerSession:
                     self._request(frame.id, self._holds(frame))
                 case pf.DrainRequest() if self.host.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.host.drainer))
-                case pf.Survey() if self.host.surveyor is not None:
-                    self.post(self.host.surveyor.answer(frame))
+                case pf.Survey() if self.host.survey is not None:
+                    self.post(self.host.survey.answer(frame))
                 case pf.Move() if self.host.mover is not None:
                     self._request(frame.id, self._move(frame, self.host.mover))
-                case pf.Deleted() if self.host.leftovers is not None:
-                    self._request(frame.id, self._look(frame.key, self.host.leftovers))
+                case pf.Deleted() if self.host.kv_cleaner is not None:
+                    self._request(frame.id, self._clean_kv(frame.key, self.host.kv_cleaner))
                 case pf.Heartbeat():
                     pass
                 case _:
@@ -268,11 +268,11 @@ class PeerSession:
 
     async def _execute(self, frame: pf.Execute) -> None:
         runtime = self.host.runtime
-        key = runtime.key_of(frame.principal, frame.command)
-        if not frame.activate and not runtime.present(key):
+        request = request_of(frame.principal, frame.command)
+        if not frame.activate and not runtime.present(request.key):
             raise Moved(None)
-        ok = await runtime.execute(frame.principal, frame.command, instead_of=frame.instead_of)
-        self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(key)))
+        ok = await runtime.execute(request, instead_of=frame.instead_of)
+        self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(request.key)))
 
     async def _take_over(self, frame: pf.TakeOver) -> None:
         owner = await self.host.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
@@ -294,8 +294,8 @@ class PeerSession:
     async def _move(self, frame: pf.Move, mover: SessionMover) -> None:
         self.post(pf.SessionTaken(frame.id, await mover.move(frame.key, frame.to)))
 
-    async def _look(self, key: SessionKey, leftovers: DeletedKVCleaner) -> None:
-        await leftovers.remove_if_deleted(key)
+    async def _clean_kv(self, key: SessionKey, cleaner: DeletedKVCleaner) -> None:
+        await cleaner.remove_if_deleted(key)
 
     def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
         self.post(pf.DrainProgress(number, handed_off, parked, left))

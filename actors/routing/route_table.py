@@ -21,6 +21,7 @@ import structlog
 from actors.cluster.placement import Placement
 from actors.hosting.ownership import last_replica
 from actors.peer.links import Links
+from actors.routing.limits import RouterLimits
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import ActivationId, ReplicaId, SessionKey
@@ -61,16 +62,15 @@ class RouteTable:
         journal: Journal,
         placement: Placement,
         links: Links,
-        lease_ttl_s: float,
-        owners_max: int,
+        limits: RouterLimits,
     ) -> None:
         self.view = View(0, ())
         self._directory = directory
         self._journal = journal
         self._placement = placement
         self._links = links
-        self._lease_ttl_s = lease_ttl_s
-        self._owners_max = owners_max
+        self._lease_ttl_s = limits.lease_ttl_s
+        self._owners_max = limits.owners_max
         self._owners: OrderedDict[SessionKey, Owner] = OrderedDict()
         self._asked: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
         self._avoid: dict[ReplicaId, float] = {}

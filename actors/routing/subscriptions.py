@@ -22,13 +22,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import msgspec
 import structlog
 
-from actors.hosting.ownership import Moved
+from actors.hosting.ownership import Identity, Moved
 from actors.hosting.recovery_gate import READ
-from actors.peer.links import Identity, LinkDown, Links, PeerLink, identity
+from actors.peer.links import LinkDown, Links, PeerLink, identity
+from actors.routing.limits import RouterLimits
 from actors.routing.route_table import RouteTable
+from sessions.backoff import Backoff
 from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Head
@@ -43,14 +44,6 @@ LOST: Final = 0  # priorities of what is to be done
 NEW: Final = 1
 LOOK: Final = 2
 ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner would tell, if it knew
-
-
-class SubscriptionLimits(msgspec.Struct, frozen=True):
-    workers: int = 32
-    takeovers: int = 256  # asked for at the same time
-    register_at_once: int = 1000
-    again_min_s: float = 0.05
-    again_max_s: float = 2.0
 
 
 class SessionSubscription:
@@ -72,7 +65,7 @@ class SessionSubscription:
         self.limbo: Identity | None = None  # the replica process that it waits to hear of
         self.recovering = False
         self.queued = False
-        self.again_s = 0.0
+        self.backoff: Backoff | None = None  # after failures in a row
         self.look_at = 0.0
         self._watches = watches
 
@@ -91,7 +84,7 @@ class SessionSubscription:
 
     def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
         self.owner = owner
-        self.again_s = 0.0
+        self.backoff = None
         self.check = False
         self._watches.attached(self)
         self.reaches(epoch, top)
@@ -128,22 +121,21 @@ class Subscriptions:
         gateway: str,
         directory: Directory,
         journal: Journal,
-        whereabouts: RouteTable,
+        routes: RouteTable,
         links: Links,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         rng: random.Random,
-        lease_ttl_s: float,
-        limits: SubscriptionLimits,
+        limits: RouterLimits,
     ) -> None:
         self._gateway = gateway
         self._directory = directory
         self._journal = journal
-        self._whereabouts = whereabouts
+        self._routes = routes
         self._links = links
         self._spawn = spawn
         self._rng = rng
-        self._ttl_s = lease_ttl_s
-        self._limits = limits
+        self._ttl_s = limits.lease_ttl_s
+        self._limits = limits.watches
         self._watches: dict[SessionKey, SessionSubscription] = {}
         self._on_link: dict[PeerLink, dict[SessionSubscription, None]] = {}
         self._limbo: dict[
@@ -155,7 +147,8 @@ class Subscriptions:
         self._numbers = 0
         self._work = asyncio.Semaphore(0)
         self._looks: list[tuple[float, int, SessionSubscription]] = []
-        self._takeovers = asyncio.Semaphore(limits.takeovers)
+        self._takeovers = asyncio.Semaphore(limits.watches.takeovers)
+        links.add_listener(self)
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -208,8 +201,9 @@ class Subscriptions:
 
     def later(self, watch: SessionSubscription) -> None:
         """The same after a pause that grows with each time in a row."""
-        pause_s = watch.again_s = min(max(watch.again_s * 2, self._limits.again_min_s), self._limits.again_max_s)
-        asyncio.get_running_loop().call_later(pause_s * (0.5 + self._rng.random()), self.todo, watch, LOST)
+        if watch.backoff is None:
+            watch.backoff = Backoff(self._limits.again_min_s, self._limits.again_max_s, self._rng)
+        asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.todo, watch, LOST)
 
     def _look_in(self, watch: SessionSubscription, seconds: float) -> None:
         watch.look_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
@@ -225,20 +219,27 @@ class Subscriptions:
         watch.link, watch.number, watch.owner = None, 0, None
 
     def attached(self, watch: SessionSubscription) -> None:
-        self._whereabouts.remember(watch.key, watch.owner)
+        self._routes.remember(watch.key, watch.owner)
         self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
 
     # -- what happens to links and sessions ---------------------------------------------------------------------------
 
-    def link_down(self, link: PeerLink) -> None:
-        """A link is gone: whether its replica is, shows in a moment (`look_again`)."""
+    def link_down(self, link: PeerLink, reason: LinkDown) -> None:
+        """A link has ended: whether its replica has, shows in a moment (`suspected`, `reachable`)."""
         for watch in list(self._on_link.pop(link, {})):
             watch.hint, watch.check = watch.owner, True
             watch.link, watch.number, watch.owner = None, 0, None
             self._enter_limbo(watch, identity(link.member))
 
-    def look_again(self, member: Member) -> None:
-        """A replica whose link broke has answered, or has not."""
+    def suspected(self, member: Member) -> None:
+        """A replica whose link broke does not answer: its sessions are looked for elsewhere."""
+        self._leave_all_limbo(member)
+
+    def reachable(self, member: Member) -> None:
+        """A replica whose link broke answers again."""
+        self._leave_all_limbo(member)
+
+    def _leave_all_limbo(self, member: Member) -> None:
         for watch in self._limbo.pop(identity(member), {}):
             watch.limbo = None
             self.todo(watch, LOST)
@@ -341,7 +342,7 @@ class Subscriptions:
         """Attaches a watch where its session is now, or finds that it is nowhere."""
         owner, watch.hint = watch.hint, None
         if owner is None:
-            owner = await self._whereabouts.owner(watch.key)
+            owner = await self._routes.owner(watch.key)
         if not watch.live:
             return
         if watch.link is not None:
@@ -356,10 +357,10 @@ class Subscriptions:
         if owner is None or owner == absent:  # or the directory is behind: what there is to read is in the journal
             await self._ownerless(watch, None)
             return
-        member = self._whereabouts.member(owner)
+        member = self._routes.member(owner)
         if member is None:
-            await self._whereabouts.refresh()
-            member = self._whereabouts.member(owner)
+            await self._routes.refresh()
+            member = self._routes.member(owner)
         if member is None:
             raise LinkDown("refused", f"{owner.replica} is not in the view")
         if self._links.suspect(member):
@@ -402,9 +403,9 @@ class Subscriptions:
         key = watch.key
         try:
             if lost is None:
-                member: Member | None = self._whereabouts.place(key, head, None)
+                member: Member | None = self._routes.place(key, head, None)
             else:
-                member = self._whereabouts.survivor(key, lost, head.model or None)
+                member = self._routes.survivor(key, lost, head.model or None)
             if member is not None:
                 link = await self._links.get(member)
                 watch.hint = await link.take_over(key, instead_of=lost, priority=READ)
@@ -416,7 +417,7 @@ class Subscriptions:
         except (SessileError, LinkDown) as error:
             log.info("not_taken_over", session=key.session, tenant=key.tenant, error=str(error))
             if lost is not None and isinstance(error, SessileError):
-                self._whereabouts.not_taken(key, lost)
+                self._routes.not_taken(key, lost)
         if watch.hint is None:
             watch.check = True
             self.later(watch)

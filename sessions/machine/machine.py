@@ -51,6 +51,7 @@ from sessions.model import events as ev
 from sessions.model.authorization import deleted, may_see, not_found
 from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
 from sessions.model.journal_types import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
+from sessions.model.request import answer_of
 from sessions.model.types import (
     CommandId,
     FunctionCallOutput,
@@ -171,7 +172,7 @@ class Machine(TurnCommands, Appeals):
         principal, command = input.principal, input.command
         known = self.known(principal, command.id)
         if known is not None:
-            self._out.answer = known.answer if known.digest == input.digest else idempotency_conflict()
+            self._out.answer = answer_of(known, input.digest)
             return
         try:
             if input.refused is not None:
@@ -452,7 +453,3 @@ def _freed(sampling: Sampling) -> Sampling:
     if sampling.tool_choice in (None, "none", "auto"):
         return sampling
     return msgspec.structs.replace(sampling, tool_choice=None)
-
-
-def idempotency_conflict() -> Conflict:
-    return Conflict("idempotency_conflict", "This command id was used for another command.", param="id")

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
@@ -20,9 +22,11 @@ from persistence.end_users import end_users_of
 from persistence.keys import MemoryKeyStore
 from persistence.memory.journal import MemoryDatabase, MemoryJournal
 from persistence.reviews import reviews_of
+from persistence.store_views import StoreViews
 from persistence.usage import usage_of
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
+from sessions.clock import Clock
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
 from sessions.ports import Engine, Member
@@ -32,7 +36,7 @@ from transport.auth.authenticator import Authenticator
 from transport.end_user_data import EndUserStores
 from transport.gateway import Gateway, GatewayLimits
 from transport.http.server import Server, ServerLimits
-from transport.limits_setup import LimitServices, admission_of, open_limits, share_function
+from transport.limits_setup import LimitServices, admission_of, open_limits, settlement_listener, share_function
 from transport.openai.model_catalog import card_of
 from transport.ops.metric_sources import register_engine_metrics, register_runtime_metrics
 from transport.ops.operator_api import local_operator_api
@@ -99,26 +103,20 @@ async def assembled(
         async with (
             open_limits(str(limits_file or ""), "", journal) as limited,
             Runtime(
-                replica=replica,
-                incarnation=incarnation,
+                Identity(replica, incarnation),
                 journal=journal,
                 directory=directory,
-                engine=simulated,
-                filters=KeywordFilterSet(),
+                inference=Inference(simulated, KeywordFilterSet()),
+                clock=Clock(now_ms, new_id),
                 limits=runtime_limits
                 or RuntimeLimits(
                     actor=ActorLimits(
                         share=share_function(limited), admission=admission_of(limited, simulated, measures or Metrics())
                     )
                 ),
-                now_ms=now_ms,
-                new_id=new_id,
-                measures=measures,
-                prices=prices,
+                accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
         ):
-            if limited is not None:
-                runtime.told = limited.settler.published
             ring: ApiKeyCache | None = None
             if admit is None:
                 access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time)
@@ -141,15 +139,8 @@ async def assembled(
             )
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
-            eraser = Eraser(
-                runtime,
-                personal=end_users_of(journal),
-                journal=journal,
-                directory=directory,
-                engine=simulated,
-                keys=MemoryKeyStore(),
-                now_ms=now_ms,
-            )
+            stores = Stores(StoreViews(journal), directory, MemoryKeyStore())
+            eraser = Eraser(runtime, stores, simulated, Clock(now_ms, new_id))
             people = EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
             gateway.people = people
             gateway.operator_api = local_operator_api(lambda: member, runtime, simulated)

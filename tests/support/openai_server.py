@@ -13,11 +13,14 @@ import msgspec
 import openai
 
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Inference
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
 from persistence.memory.journal import MemoryDatabase, MemoryJournal
 from persistence.reviews import reviews_of
+from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
@@ -165,15 +168,12 @@ async def serving(
     try:
         await directory.announce(member)
         async with Runtime(
-            replica=replica,
-            incarnation=incarnation,
+            Identity(replica, incarnation),
             journal=journal,
             directory=directory,
-            engine=engine,
-            filters=filters or KeywordFilterSet(output_phrases=output_phrases),
+            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases)),
+            clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),
-            now_ms=now_ms,
-            new_id=new_id,
         ) as runtime:
             gateway = Gateway(
                 sessions=runtime,
@@ -183,7 +183,7 @@ async def serving(
                 now_ms=now_ms,
                 new_id=new_id,
                 models=models,
-                measures=runtime.measures,
+                measures=runtime.metrics,
                 reviews=reviews_of(journal),
             )
             server = Server(gateway, host="127.0.0.1", port=0)

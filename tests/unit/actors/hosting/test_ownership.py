@@ -10,8 +10,9 @@ import pytest
 
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
-from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Moved, Ownership, owner_label
+from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Identity, Moved, Ownership, Peers, owner_label
 from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from sessions.clock import Clock
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.events import Record, SessionCreated, SessionInfo
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
@@ -72,13 +73,11 @@ class World:
             Member(replica=ReplicaId(name), incarnation="i", address=name, model="m", fingerprint="f")
         )
         return Ownership(
-            replica=ReplicaId(name),
-            incarnation="i",
+            Identity(ReplicaId(name), "i"),
             journal=journal,
             directory=directory,
-            now_ms=lambda: UnixMs(1),
-            new_id=self._new_id,
-            must_confirm=lambda: self.lapsed,
+            clock=Clock(lambda: UnixMs(1), self._new_id),
+            peers=Peers(must_confirm=lambda: self.lapsed),
         )
 
     def _new_id(self) -> str:
@@ -214,11 +213,11 @@ async def test_a_session_that_another_has_claimed_is_answered_for_only_with_the_
     world = World()
     first, second = await world.replica("r1"), await world.replica("r2")
     taken = await first.take(KEY, None)
-    assert first.certain(KEY)
+    assert first.is_confirmed(KEY)
     world.directory.claim(KEY, Owner(ReplicaId("r2"), "i", ActivationId("x")), instead_of=taken.owner, now=0.0)
     assert await first.reclaim(lambda key: True) == [KEY]
-    assert not first.certain(KEY)
-    assert await first.confirm(KEY, taken.head.fence) and first.certain(KEY)
+    assert not first.is_confirmed(KEY)
+    assert await first.confirm(KEY, taken.head.fence) and first.is_confirmed(KEY)
     assert second.owner(KEY) is None
 
 
@@ -229,15 +228,15 @@ async def test_standing_still_puts_everything_in_doubt_even_before_the_next_tick
     taken = await first.take(KEY, None)
     first.tick()
     await advance(TICK_S)
-    assert not first.tick() and first.certain(KEY)
+    assert not first.tick() and first.is_confirmed(KEY)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.clock.now += STOOD_STILL_S + 2 * TICK_S
-    assert not first.certain(KEY)
+    assert not first.is_confirmed(KEY)
     assert first.tick()
     first.doubt()
-    assert not first.certain(KEY)
-    assert await first.confirm(KEY, taken.head.fence) and first.certain(KEY)
+    assert not first.is_confirmed(KEY)
+    assert await first.confirm(KEY, taken.head.fence) and first.is_confirmed(KEY)
 
 
 @virtual
@@ -246,9 +245,9 @@ async def test_without_a_lease_every_answer_needs_the_journal() -> None:
     first = await world.replica("r1")
     taken = await first.take(KEY, None)
     world.lapsed = True
-    assert not first.certain(KEY)
+    assert not first.is_confirmed(KEY)
     assert await first.confirm(KEY, taken.head.fence)
-    assert not first.certain(KEY), "the next answer is another moment"
+    assert not first.is_confirmed(KEY), "the next answer is another moment"
     world.faults.before["head"] = [Unavailable("journal_unavailable", "away")]
     with pytest.raises(Unavailable):
         await first.confirm(KEY, taken.head.fence)
