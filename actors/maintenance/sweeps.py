@@ -163,9 +163,7 @@ class Sweeps:
         with isolate_errors("not_purged", key):
             await self._runtime.erase(key)
             if self._stores.keys is not None:
-                await self._stores.keys.destroy(
-                    key
-                )  # what was encrypted for it is unreadable now, in every copy
+                await self._stores.keys.destroy(key)  # what was encrypted for it is unreadable now, in every copy
             return True
         return False
 
