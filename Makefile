@@ -33,7 +33,7 @@ model: setup ## fetch the small chat model into .cache/models
 
 # `exec`, so that a signal reaches the server itself and not a shell in between.
 serve: setup model ## run the server: make serve PORT=9000 ARGS="--engine sim"
-	@exec $(PY) app.py serve --port $(PORT) $(ARGS)
+	@exec ./sessile serve --port $(PORT) $(ARGS)
 
 cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engine sim"
 	@$(PYTHON) deploy/setup_env.py base cluster
@@ -43,7 +43,7 @@ setup-safety: setup ## the models that moderation policies may ask: toxicity, in
 	@$(PYTHON) deploy/setup_env.py base safety
 
 chat: setup ## talk to a running server in the terminal
-	@exec $(PY) app.py chat $(ARGS)
+	@exec ./sessile chat $(ARGS)
 
 # -- testing ------------------------------------------------------------------------------------
 

@@ -1,9 +1,14 @@
 """Sessile's entry point: the only module that knows every package, and the only one that reads the environment.
 
-Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: `python app.py serve --help` lists them.
+Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: `./sessile serve --help` lists them.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":
+    from deploy.environment import enter_environment
+
+    enter_environment()  # whatever Python this is: what follows needs our packages
 
 import asyncio
 import contextlib
@@ -15,6 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +54,16 @@ from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, Journal, Member, Sessions
-from sessions.turn.generation_task import GenerationLimits
+from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.credentials import Credentials, open_credentials
-from transport.cli import audit, logs, users
-from transport.cli.arguments import check_role, parser, taken_sessions
-from transport.cli.audit import AuditAsked, taken_audit
-from transport.cli.cluster import directory_of, drain_replica, show_replicas, show_sessions, turns_at
-from transport.cli.keys import Asked, on_ring, on_server, printed, taken_keys
-from transport.cli.operator import Wanted
-from transport.cli.prices import PriceFile
+from transport.cli import audit, cluster, commands, keys, logs, users
+from transport.cli.commands import parse
+from transport.cli.config_files import PriceFile, RetentionFile
+from transport.cli.preflight import check_data_folder, check_ports
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.retention import RetentionFile
 from transport.cli.security import peer_security, tls_of
-from transport.cli.settings import BadSetting, Settings, read_keys, read_settings, secrets_in
-from transport.cli.users import UsersAsked, taken_users
+from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.end_user_data import EndUserStores
 from transport.gateway import Gateway, GatewayLimits
 from transport.gateway_store.open_store import open_gateway_stores
@@ -73,20 +74,20 @@ from transport.openai.model_catalog import ModelCatalog, Models, card_of
 from transport.ops.metric_sources import register_engine_metrics, register_router_metrics, register_runtime_metrics
 from transport.ops.metrics_server import exporting_traces, serving_metrics
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
+from transport.ops.operator_link import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.peer import GrpcDialer, PeerServer
 from transport.tasks import background_tasks
 
 if TYPE_CHECKING:
+    from actors.directory.valkey import ValkeyDirectory
     from transport.grpc_api import GrpcServer
 
 log = structlog.get_logger("sessile")
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 GOODBYE_MS = 250
-Administering = Asked | AuditAsked | UsersAsked
-TAKEN: dict[str, Callable[[Any], Administering]] = {"keys": taken_keys, "audit": taken_audit, "users": taken_users}
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
 
@@ -97,36 +98,16 @@ def main(arguments: Sequence[str]) -> int:
         from sessile_client import terminal
 
         return terminal.main(list(arguments[1:]))
-    given = vars(parser().parse_args(arguments))
-    role = given.pop("role")
-    config = given.pop("config", None)
     try:
-        wanted, as_json = taken_sessions(given) if role == "sessions" else (Wanted(), False)
-        asked = TAKEN[role](given) if role in TAKEN else None
-        as_json = given.pop("json", as_json)
-        tenant = given.pop("tenant", "")
-        given.pop("action", None)
-        target = given.pop("replica", "")
-        settings = read_settings(given, dict(os.environ), config)
+        parsed = parse(arguments, os.environ, VERSION)
+        if parsed is None:
+            return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
+        options, settings = parsed
+        if settings.model == MODEL_PATH:  # the one that `make model` fetches, from whatever folder this is started
+            settings = replace(settings, model=str(Path(__file__).parent / MODEL_PATH))
         logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            check_role(role, settings)
-            if asked is not None:
-                return runner.run(administer(settings, asked))
-            match role:
-                case "gateway":
-                    return runner.run(gateway_role(settings))
-                case "replica":
-                    return runner.run(replica_role(settings))
-                case "replicas":
-                    return runner.run(show_replicas(settings))
-                case "sessions":
-                    return runner.run(show_sessions(settings, wanted, as_json=as_json))
-                case "usage":
-                    return runner.run(reconcile_usage(settings, tenant, as_json=as_json))
-                case "drain":
-                    return runner.run(drain_replica(settings, target))
-            return runner.run(serve(settings))
+            return runner.run(run(options, settings))
     except (BadSetting, SessileError, BaseExceptionGroup) as error:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
@@ -135,6 +116,40 @@ def main(arguments: Sequence[str]) -> int:
             raise
         print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
         return 2
+
+
+async def run(options: msgspec.Struct, settings: Settings) -> int:
+    """Runs a command; returns the status to exit with. Raises BadSetting, SessileError."""
+    match options:
+        case commands.Serve():
+            check_ports(settings, ("port", "grpc_port", "metrics_port"))
+            check_data_folder(settings)
+            return await serve(settings)
+        case commands.RunGateway():
+            check_ports(settings, ("port", "grpc_port", "metrics_port"))
+            return await gateway_role(settings)
+        case commands.RunReplica():
+            check_ports(settings, ("peer_port", "metrics_port"))
+            check_data_folder(settings)
+            return await replica_role(settings)
+        case cluster.ListReplicas():
+            print(cluster.format_members(await list_members(directory_of(settings))))
+        case cluster.ListSessions():
+            page = await list_sessions(directory_of(settings), peer_security(settings), options.query)
+            print(cluster.sessions_as_json(page) if options.as_json else cluster.format_sessions(page))
+            return 1 if page.silent else 0
+        case cluster.DrainReplica(name):
+            last = await drain(directory_of(settings), peer_security(settings), name)
+            print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
+        case commands.ReconcileUsage():
+            return await reconcile_usage(settings, options)
+        case users.ExportUser() | users.EraseUser():
+            return await run_users_command(settings, options)
+        case audit.ListRows() | audit.VerifyChain():
+            return await run_audit_command(settings, options)
+        case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
+            return await run_keys_command(settings, options)
+    return 0
 
 
 # -- wiring --------------------------------------------------------------------------------------------------------
@@ -325,6 +340,22 @@ def relays(settings: Settings, journal: Journal, measures: Metrics) -> list[Coro
     return [UsageRelay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
 
 
+def directory_of(settings: Settings) -> ValkeyDirectory:
+    """The cluster's directory, not open yet. Imported here: a start on one machine need not wait for redis' client."""
+    from actors.directory.valkey import ValkeyDirectory
+
+    return ValkeyDirectory(settings.directory)
+
+
+def turns_at(settings: Settings) -> Any:
+    """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
+    if not settings.directory:
+        return None
+    from actors.directory.address import connect
+
+    return connect(settings.directory)
+
+
 # -- a cluster -----------------------------------------------------------------------------------------------------
 
 
@@ -447,36 +478,44 @@ async def gateway_role(settings: Settings) -> int:
     return 0
 
 
-async def reconcile_usage(settings: Settings, tenant: str, *, as_json: bool) -> int:
-    """Holds the usage rows against the logs and says what differs."""
+# -- commands on a journal that no server has open, or through a server ----------------------------------------------
+
+
+async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
+    """Compares the usage rows with the logs and prints what differs."""
     async with connect_journal(settings) as journal:
-        found = await reconcile(journal, usage_of(journal), tenant=TenantId(tenant) if tenant else None)
-    print(msgspec.json.encode(found).decode() if as_json else reconciled_text(found))
-    return 1 if found.num_differences else 0
+        result = await reconcile(
+            journal, usage_of(journal), tenant=TenantId(command.tenant) if command.tenant else None
+        )
+    print(msgspec.json.encode(result).decode() if command.as_json else reconciled_text(result))
+    return 1 if result.num_differences else 0
 
 
-async def administer(settings: Settings, asked: Administering) -> int:
-    """Keys, the audit log, end users: in a journal that nobody uses or through a server."""
-    if isinstance(asked, UsersAsked):
-        if asked.url:
-            return await asyncio.to_thread(users.on_server, asked, settings.api_key)
-        async with connect_journal(settings) as journal:
-            return await users.on_journal(people_of(journal), asked, now_ms, wait="://" in settings.journal)
-    if isinstance(asked, AuditAsked):
-        if asked.url:
-            rows = await audit.on_server(asked, settings.api_key)
-        else:
-            async with connect_journal(settings) as journal:
-                rows = await audit.on_log(audit_of(journal), asked)
-        print(audit.printed(asked, rows))
-        return 1 if audit.broken(asked, rows) else 0
-    if asked.url:
-        outcome = await on_server(asked, settings.api_key, now_ms())
+async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
+    if command.url:
+        return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
+    async with connect_journal(settings) as journal:
+        return await users.run_on_journal(people_of(journal), command, now_ms, shared="://" in settings.journal)
+
+
+async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> int:
+    if command.url:
+        results = await audit.run_on_server(command, settings.api_key)
     else:
         async with connect_journal(settings) as journal:
-            ring = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
-            outcome = await on_ring(ring, asked, now_ms())
-    print(printed(outcome, as_json=asked.as_json))
+            results = await audit.run_on_journal(audit_of(journal), command)
+    print(audit.format_audit(command, results))
+    return 1 if audit.is_broken(command, results) else 0
+
+
+async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
+    if command.url:
+        result = await keys.run_on_server(command, settings.api_key, now_ms())
+    else:
+        async with connect_journal(settings) as journal:
+            cache = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
+            result = await keys.run_on_journal(cache, command, now_ms())
+    print(keys.format_keys(result, as_json=command.as_json))
     return 0
 
 

@@ -18,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import percentile
 from persistence.audit import audit_of
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.journal import SqliteJournal
@@ -28,6 +27,7 @@ from sessions.model.journal_types import Append
 from sessions.model.types import UnixMs
 from sessions.model.verdicts import Finding
 from tests.support.journals import ACME, NOW, a_command, delta, grant, key, patch
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 
 SESSIONS = 16

@@ -21,8 +21,11 @@ from typing import Any
 
 import msgspec
 
-from bench.support import ROOT, Server, connected, filler, percentile, report
+from bench.support import filler, report
 from inference.llama.http import HttpClient
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT, ServerProcess
+from tests.support.wire_client import connected
 
 ADDRESS = "llama.address"
 GOES_ON = {"max_output_tokens": 800, "logit_bias": {"0": -100.0, "2": -100.0}}  # the small model's ends are never said
@@ -61,7 +64,7 @@ async def main(arguments: argparse.Namespace) -> None:
     freed: dict[str, list[float]] = {"decode": [], "prefill": []}
     over: list[float] = []
     answers: list[float] = []
-    with Server(
+    with ServerProcess(
         "--engine", "llama", "--threads", "1", "--slots", "2", program=("-m", "bench.cancel", "serve")
     ) as server:
         host, port = (Path(server.data) / ADDRESS).read_text().split()

@@ -28,10 +28,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import filler, percentile, report
+from bench.support import filler, report
 from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
-from tests.support.chaos.device import TERMINAL, Device, device
+from tests.support.chaos.device import Device, device
+from tests.support.percentiles import percentile
+from tests.support.wire_client import TERMINAL
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")

@@ -26,7 +26,7 @@ from pathlib import Path
 import structlog
 
 from actors.routing.router import Router
-from bench.support import filler, percentile, report
+from bench.support import filler, report
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.journal import SqliteJournal
 from sessions.model import commands as cm
@@ -35,6 +35,7 @@ from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine
 from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
+from tests.support.percentiles import percentile
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}
 ANSWER_TOKENS = 4000

@@ -15,10 +15,11 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.load import Load, load
 from tests.support.chaos.proxy import GOOD, Flow, Proxy
+from tests.support.percentiles import percentile
 
 Outage = Callable[[ChaosCluster, Load, float], Awaitable[None]]
 

@@ -17,10 +17,11 @@ import signal
 import time
 from urllib.parse import urlsplit
 
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device
 from tests.support.chaos.load import Load, load
+from tests.support.percentiles import percentile
 
 
 def errors(devices: list[Device], since: float) -> list[str]:

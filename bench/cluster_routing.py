@@ -25,12 +25,13 @@ import msgspec
 import structlog
 
 from actors.routing.router import Router
-from bench.support import percentile, report
+from bench.support import report
 from sessions.model import commands as cm
 from sessions.model.request import request_of
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import ALICE, create, new_id
+from tests.support.percentiles import percentile
 
 NOTES = "SESSILE_BENCH_NOTES"
 
@@ -45,12 +46,12 @@ def replica(arguments: list[str]) -> None:
     inside: Noted = {}
     execute = Runtime.execute
 
-    async def noted(self: Runtime, principal: Any, command: Any, *, instead_of: Any = None) -> Any:
+    async def noted(self: Runtime, request: Any, *, instead_of: Any = None) -> Any:
         began = time.perf_counter()
         try:
-            return await execute(self, principal, command, instead_of=instead_of)
+            return await execute(self, request, instead_of=instead_of)
         finally:
-            inside[command.id] = time.perf_counter() - began
+            inside[request.command.id] = time.perf_counter() - began
 
     Runtime.execute = noted  # type: ignore[method-assign]
     node.main(arguments)

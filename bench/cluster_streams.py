@@ -27,12 +27,13 @@ import uvloop
 
 from actors.routing.router import Router
 from bench.device import Device, Frame, Happened
-from bench.support import percentile, report
+from bench.support import report
 from sessions.model.events import OutputTextDelta
 from sessions.ports import Published
 from tests.support.chaos.cluster import chaos_cluster
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import create, say
+from tests.support.percentiles import percentile
 
 EVENTS_PER_TOKEN = 0.92  # of the simulated engine: its other tokens are beginnings of characters
 SPARE_S = 25.0  # answers go on for so long beyond what is measured

@@ -14,10 +14,11 @@ import asyncio
 import time
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
-from transport.cli.operator import Wanted, sessions_of
+from tests.support.percentiles import percentile
+from transport.ops.operator_link import SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 IDLE_S = 4.0
@@ -29,18 +30,19 @@ async def parked(cluster: ChaosCluster) -> None:
     left = 1
     while left:
         await asyncio.sleep(0.25)
-        left = (await sessions_of(ValkeyDirectory(cluster.valkey.url), security, Wanted(limit=1))).total
+        left = (await list_sessions(ValkeyDirectory(cluster.valkey.url), security, SessionQuery(limit=1))).total
 
 
 def seen_at(of: Device, session: str, offset: int) -> float:
     """When a device was told an event."""
-    return next(
+    at: float = next(
         frame.at
         for frame in reversed(of.frames)
         if frame.body["type"] == "event"
         and frame.body["session"] == session
         and frame.body.get("first_offset", frame.body["offset"]) <= offset <= frame.body["offset"]
     )
+    return at
 
 
 async def run(sessions: int) -> None:

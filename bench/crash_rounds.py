@@ -16,7 +16,9 @@ import random
 import time
 from typing import Any
 
-from bench.support import TERMINAL, Server, Wire, connected, new_ulid, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import TERMINAL, WireClient, connected, new_ulid
 
 
 class Reader:
@@ -44,7 +46,7 @@ class Reader:
 
 
 async def ask_until_killed(
-    server: Server, reader: Reader, session: str, ask: dict[str, Any], kill_after: float
+    server: ServerProcess, reader: Reader, session: str, ask: dict[str, Any], kill_after: float
 ) -> None:
     """Sends the command and reads until the server dies `kill_after` seconds later."""
     async with connected(server.url) as wire:
@@ -62,7 +64,7 @@ async def ask_until_killed(
             reader.apply(wire.events.get_nowait())
 
 
-async def subscribe(wire: Wire, session: str, reader: Reader) -> None:
+async def subscribe(wire: WireClient, session: str, reader: Reader) -> None:
     position = {"epoch": reader.epoch, "offset": reader.position} if reader.epoch else {"offset": 0}
     await wire.command("subscribe", session=session, **position)
     resumed = await wire.others.get()
@@ -70,12 +72,12 @@ async def subscribe(wire: Wire, session: str, reader: Reader) -> None:
         reader.faults.append(f"resumed by {resumed}")
 
 
-async def read(wire: Wire, reader: Reader) -> None:
+async def read(wire: WireClient, reader: Reader) -> None:
     while True:
         reader.apply(await wire.events.get())
 
 
-async def finish(server: Server, reader: Reader, session: str, ask: dict[str, Any]) -> None:
+async def finish(server: ServerProcess, reader: Reader, session: str, ask: dict[str, Any]) -> None:
     """Resumes, repeats the command by its id, and reads to the end of its response."""
     async with connected(server.url) as wire:
         await subscribe(wire, session, reader)
@@ -85,7 +87,7 @@ async def finish(server: Server, reader: Reader, session: str, ask: dict[str, An
                 reader.apply(await wire.events.get())
 
 
-async def compare(server: Server, reader: Reader, session: str) -> None:
+async def compare(server: ServerProcess, reader: Reader, session: str) -> None:
     """Another device reads the whole log: what the first one applied must be it, piece by piece."""
     fresh = Reader()
     async with connected(server.url) as wire:
@@ -120,7 +122,7 @@ async def rounds(arguments: argparse.Namespace) -> None:
     faults: list[str] = []
     continued = turns = 0
     restarts: list[float] = []
-    server = Server(*flags)
+    server = ServerProcess(*flags)
     server.start()
     try:
         async with connected(server.url) as wire:

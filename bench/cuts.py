@@ -19,13 +19,16 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.crash_rounds import Reader, compare
-from bench.support import TERMINAL, Server, connected, new_ulid, percentile, report
+from bench.support import report
+from tests.support.percentiles import percentile
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import TERMINAL, connected, new_ulid
 
 
 class Phone:
     """A device on a bad connection, with one session."""
 
-    def __init__(self, server: Server, chance: random.Random, session: str) -> None:
+    def __init__(self, server: ServerProcess, chance: random.Random, session: str) -> None:
         self.server, self.chance, self.session = server, chance, session
         self.reader = Reader()
         self.open = False
@@ -93,7 +96,7 @@ async def send(socket: ClientConnection, frame: dict[str, Any]) -> None:
 
 async def main(arguments: argparse.Namespace) -> None:
     chance = random.Random(arguments.seed)
-    with Server("--engine", "sim", "--sim-tokens-per-s", "50", "--slots", "64") as server:
+    with ServerProcess("--engine", "sim", "--sim-tokens-per-s", "50", "--slots", "64") as server:
         phones = []
         async with connected(server.url) as wire:
             for _ in range(arguments.clients):

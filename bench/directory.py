@@ -22,10 +22,11 @@ from typing import Any, Final
 from actors.cluster.membership import Membership
 from actors.directory.address import connect
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import lower_bound, percentile, report
+from bench.support import lower_bound, report
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.directories import running
+from tests.support.percentiles import percentile
 
 BARE: Final = "redis.call('HGET', KEYS[1], ARGV[1]) redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) return 1"
 SESSIONS: Final = 4096

@@ -19,12 +19,14 @@ import time
 
 import msgspec
 
-from bench.support import ROOT, percentile, report
+from bench.support import report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.http import HttpClient
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -15,11 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import ROOT, percentile, report
+from bench.support import report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import ROOT, lower_bound, percentile, report
+from bench.support import lower_bound, report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT
 
 MODEL: Path = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from bench.openai_overhead import ours
 from bench.pairs import compared
-from bench.support import Server, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
 
 POLICY = """
 [policies.default]
@@ -85,8 +86,8 @@ async def main(arguments: argparse.Namespace) -> None:
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams), "--context", "1024")
     with (
         tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder,
-        Server(*flags, *written(Path(folder))) as full,
-        Server(*flags) as plain,
+        ServerProcess(*flags, *written(Path(folder))) as full,
+        ServerProcess(*flags) as plain,
     ):
         watching = asyncio.create_task(scraped(full.port))
         sides = (partial(ours, full.port, arguments.model), partial(ours, plain.port, arguments.model))

@@ -19,13 +19,14 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from bench.engine_kv import MODEL
-from bench.support import percentile, report
+from bench.support import report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.errors import Overloaded
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
+from tests.support.percentiles import percentile
 from tests.support.virtual_time import run as run_virtual
 
 GPU = SimulatedOptions(

@@ -38,7 +38,7 @@ import uvloop
 
 from bench.engine_kv import MODEL
 from bench.pairs import ORDER
-from bench.support import lower_bound, percentile, report
+from bench.support import lower_bound, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
@@ -46,6 +46,7 @@ from inference.moderation.patterns import iban, luhn
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import InputFilter
+from tests.support.percentiles import percentile
 
 FOLDER = Path(__file__).parent / "filters_data"
 CODE_POINTS = 8_500
@@ -309,7 +310,7 @@ async def measure(rounds: int) -> bool:
 
     async def chain(each: InputFilter) -> dict[str, Any]:
         await timed(each, texts[:20], 1)
-        figures = {}
+        figures: dict[str, Any] = {}
         for name, at_once in (("alone", 1), ("eight at once", 8)):
             took = await timed(each, texts, at_once)
             figures |= {f"{name}, p50 ms": percentile(took, 0.5), f"{name}, p99 ms": percentile(took, 0.99)}

@@ -19,7 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import READY, ROOT, connected, report
+from bench.support import report
+from tests.support.server_process import READY, ROOT
+from tests.support.wire_client import connected
 
 
 def free_port() -> int:

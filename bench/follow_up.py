@@ -14,7 +14,10 @@ import asyncio
 import time
 
 from bench.peer import LlamaServer
-from bench.support import Server, connected, filler, percentile, report
+from bench.support import filler, report
+from tests.support.percentiles import percentile
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import connected
 
 ANSWER = 32
 
@@ -25,7 +28,7 @@ async def main(arguments: argparse.Namespace) -> None:
     mine: list[float] = []
     their: list[float] = []
     with (
-        Server("--engine", "llama", "--threads", "1", "--slots", "2") as server,
+        ServerProcess("--engine", "llama", "--threads", "1", "--slots", "2") as server,
         LlamaServer(slots=2, threads=1) as peer,
     ):
         async with connected(server.url) as wire:

@@ -31,7 +31,7 @@ from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Inference
 from bench.fairness import GPU as SHARED_GPU
-from bench.support import filler, percentile, report
+from bench.support import filler, report
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
@@ -51,8 +51,9 @@ from sessions.model.events import (
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.ports import Engine, Member, Published
-from sessions.turn.generation_task import GenerationLimits
 from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.output_accumulator import GenerationLimits
+from tests.support.percentiles import percentile
 from tests.support.virtual_time import run as run_virtual
 
 CAPACITY = 7.0  # turns a second, at which the engine below is busy all the time

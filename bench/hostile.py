@@ -25,7 +25,8 @@ from typing import Any
 import msgpack
 import psutil
 
-from bench.support import Server, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
 
 Outcome = collections.Counter[str]
 CLOSED_HOW = {1000, 1002, 1003, 1007, 1009, 4400, 4408, 4412}
@@ -320,9 +321,7 @@ async def half_open(port: int, rng: random.Random, count: int, outcome: Outcome)
 
     starts = (b"", b"G", b"GET /v1/ws HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y")
     for wave in waves(count):
-        await asyncio.gather(
-            *(make() for _ in range(wave) for make in (lambda: silent(rng.choice(starts)), mute, torn))
-        )
+        await asyncio.gather(*(call for _ in range(wave) for call in (silent(rng.choice(starts)), mute(), torn())))
     check(outcome, {"408", "hello in time or 4400", "torn"})
 
 
@@ -453,7 +452,7 @@ async def answers(port: int) -> None:
 Kind = Callable[[int, random.Random, int, Outcome], Awaitable[None]]
 
 
-async def play(server: Server, rng: random.Random, scale: float, frames: int) -> dict[str, Any]:
+async def play(server: ServerProcess, rng: random.Random, scale: float, frames: int) -> dict[str, Any]:
     kinds: tuple[tuple[Kind, int], ...] = (
         (generated, frames),
         (giants, 40),
@@ -480,7 +479,7 @@ async def main(arguments: argparse.Namespace) -> int:
     rng = random.Random(arguments.seed)
     # Sessions are data, not a leak: they go to the disk, and their actors soon leave memory.
     flags = ("--engine", "sim", "--journal", "sqlite", "--sim-answer-tokens", "2", "--actors", "100", "--idle-s", "1")
-    with Server(*flags) as server:
+    with ServerProcess(*flags) as server:
         process = psutil.Process(server.pid)
         print(f"seed {arguments.seed}; the small round:")
         await play(server, rng, 0.25, arguments.frames)

@@ -21,7 +21,9 @@ import time
 
 import psutil
 
-from bench.support import Server, connected, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import connected
 
 FILES_BESIDE = 200
 HANDSHAKE = (
@@ -115,7 +117,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"this needs {wanted} open files a process; the hard limit here is {hard} (ulimit -Hn)", file=sys.stderr)
         return 2
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    server = Server(*FLAGS)
+    server = ServerProcess(*FLAGS)
     server.start()
     try:
         names = asyncio.run(make_sessions(server.url, arguments.connections))

@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.support import percentile, report
+from bench.support import report
 from persistence.memory.journal import MemoryJournal
 from persistence.postgres.journal import PostgresJournal
 from persistence.sqlite.journal import SqliteJournal
@@ -46,6 +46,7 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.ops.process_tuning import tune_process
 

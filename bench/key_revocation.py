@@ -18,21 +18,31 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from bench.support import percentile, report
+from bench.support import report
 from persistence import api_keys_of
 from persistence.postgres.journal import PostgresJournal
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
+from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.auth.api_key_cache import POLL_S, ApiKeyCache
 from transport.auth.authenticator import Authenticator, wall_ms
 
 BAR_S = POLL_S + 0.1
+
+
+def _note_time(times: list[float], _: object) -> None:
+    times.append(time.perf_counter())
+
+
+def _set(event: asyncio.Event, _: object) -> None:
+    event.set()
 
 
 async def measure(rounds: int) -> dict[str, Any]:
@@ -45,7 +55,7 @@ async def measure(rounds: int) -> dict[str, Any]:
         for journal in journals:
             await journal.open()
             ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=lambda j=journal: j.incarnation
+                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=partial(getattr, journal, "incarnation")
             )
             await ring.refresh()
             rings.append(ring)
@@ -58,12 +68,12 @@ async def measure(rounds: int) -> dict[str, Any]:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(rng.random() * POLL_S)  # or every round would begin with a poll that has just been
                 ended = asyncio.Event()
-                told: list[float] = []
-                here.watch(key.principal, lambda _, told=told: told.append(time.perf_counter()))
-                there.watch(there.authenticate(written), lambda _, ended=ended: ended.set())
+                heard: list[float] = []
+                here.watch(key.principal, partial(_note_time, heard))
+                there.watch(there.authenticate(written), partial(_set, ended))
                 await rings[0].revoke(key.id, revoked_by="bench")
                 answered = time.perf_counter()
-                near_s.append(max(0.0, told[0] - answered) if told else float("inf"))
+                near_s.append(max(0.0, heard[0] - answered) if heard else float("inf"))
                 await ended.wait()
                 far_s.append(time.perf_counter() - answered)
                 assert not known(there, written) and not known(here, written)

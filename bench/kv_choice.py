@@ -25,7 +25,7 @@ from pathlib import Path
 
 import inference.kv.disk
 from bench.engine_kv import MODEL
-from bench.support import percentile, report
+from bench.support import report
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.cost import CostModel, RestoreChoice
 from inference.kv.envelope import SnapshotRefused
@@ -36,6 +36,7 @@ from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
+from tests.support.percentiles import percentile
 
 
 class Forced(CostModel):

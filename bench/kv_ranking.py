@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bench.support import percentile, report
+from bench.support import report
 from inference.kv.disk import DiskEntry
 from inference.kv.envelope import KvIdentity
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
 from inference.kv.index import SnapshotIndex, lowest_ranked
 from inference.kv.tiers import Tiers
 from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.percentiles import percentile
 
 T = TypeVar("T")
 FIT_EVERY = 256

@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 
 from bench.engine_kv import MODEL, Talk
-from bench.support import percentile, report
+from bench.support import report
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
+from tests.support.percentiles import percentile
 
 
 def engine_on(folder: Path, keys: MemoryKeyStore, context: int) -> LlamaEngine:

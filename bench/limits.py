@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from bench.support import percentile, report
+from bench.support import report
 from tests.support.chaos.cluster import chaos_cluster
+from tests.support.percentiles import percentile
 
 REQUESTS, TOKENS, TURNS = 400, 20_000, 24
 ANSWER = 48

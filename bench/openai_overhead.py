@@ -19,7 +19,8 @@ import msgspec
 from bench.overhead_ws import ANSWER, APART_S, theirs
 from bench.pairs import compared, speed
 from bench.peer import LlamaServer
-from bench.support import Server, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
 
 
 async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list[float]]:
@@ -70,7 +71,7 @@ async def streamed(port: int, model: str, question: str) -> Any:
 async def main(arguments: argparse.Namespace) -> None:
     streams = arguments.streams
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    with Server(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+    with ServerProcess(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
         mine = partial(ours, server.port, arguments.model)
         figures = await compared(arguments.pairs, streams, mine, partial(theirs, peer), later_ms=8)
     report("openai_overhead", figures)

@@ -11,84 +11,27 @@ of that session and cost what stands behind the fork, within `SPARE_TOKENS`. Exi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
-import random
 import sys
 import time
 from typing import Any
 
 import openai
-import structlog
 
-from bench.support import Server, report
-from inference.simulated import SimulatedOptions
-from tests.support.openai_server import SIMULATED, serving
+from bench.support import command_line, report
+from tests.support.rounds.openai_users import ResendingClient, interleaved
+from tests.support.server_process import ServerProcess
 
-OPTIONS = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
-USERS = ("ann", "bob")
-TURNS = 3
 LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")
 SPARE_TOKENS = 4  # what ends an answer and begins the next question's message
 
 
-class Client:
-    """Keeps a conversation as OpenAI's clients do, and the sessions that its answers came from."""
-
-    def __init__(self, client: openai.AsyncOpenAI, model: str, opening: str, **more: Any) -> None:
-        self._client = client
-        self._model = model
-        self._more = more
-        self.messages: list[Any] = [{"role": "user", "content": opening}]
-        self.sessions: list[str] = []
-        self.usage: list[Any] = []
-
-    async def turn(self, next_question: str) -> None:
-        raw = await self._client.chat.completions.with_raw_response.create(
-            model=self._model, messages=self.messages, **self._more
-        )
-        done = raw.parse()
-        self.sessions.append(raw.headers["x-session-id"])
-        self.usage.append(done.usage)
-        self.messages.append(done.choices[0].message.model_dump(exclude_none=True))
-        self.messages.append({"role": "user", "content": next_question})
-
-    def branch(self, turn: int, question: str | None) -> Client:
-        """A client with the conversation up to that turn's question, or to another one in its place."""
-        other = Client(self._client, self._model, "", **self._more)
-        other.messages = self.messages[: 2 * turn + 1]
-        if question is not None:
-            other.messages[-1] = {"role": "user", "content": question}
-        return other
-
-
-async def interleaved(rounds: int, seed: int) -> dict[str, Any]:
-    """Two users of one key, `rounds` times. `shared` counts rounds in which a session held turns of both."""
-    shared = moved = at_once = 0
-    async with serving(OPTIONS) as server, server.client() as client:
-        for number in range(rounds):
-            rng = random.Random(seed * 1_000_003 + number)
-            people = [Client(client, SIMULATED, f"round {number}", user=user, max_tokens=8) for user in USERS]
-            left = [TURNS] * len(people)
-            while any(left):
-                ready = [index for index in range(len(people)) if left[index]]
-                chosen = ready if rng.random() < 0.3 else [rng.choice(ready)]
-                at_once += len(chosen) > 1
-                await asyncio.gather(*(people[index].turn(f"turn {left[index]}") for index in chosen))
-                for index in chosen:
-                    left[index] -= 1
-            shared += bool(set(people[0].sessions) & set(people[1].sessions))
-            moved += any(len(set(person.sessions)) != 1 for person in people)
-    return {"rounds": rounds, "turns at the same moment": at_once, "shared": shared, "moved": moved}
-
-
 async def resending(turns: int) -> dict[str, Any]:
     """One client for `turns` turns on llama.cpp."""
-    with Server(*LLAMA) as server:
+    with ServerProcess(*LLAMA) as server:
         async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
             model = (await client.models.list()).data[0].id
-            one = Client(client, model, "Tell me about rivers.", max_tokens=48, temperature=0)
+            one = ResendingClient(client, model, "Tell me about rivers.", max_tokens=48, temperature=0)
             for number in range(turns):
                 await one.turn(f"And what about number {number} of the things that you have just named?")
             behind = {}
@@ -128,22 +71,18 @@ def missed(figures: dict[str, Any]) -> bool:
     )
 
 
-def main(arguments: argparse.Namespace) -> int:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+def main() -> int:
+    given = command_line(__doc__, rounds=1000, seed=1, turns=0)
     started = time.monotonic()
-    if arguments.turns:
-        figures = asyncio.run(resending(arguments.turns))
+    if given.turns:
+        figures = asyncio.run(resending(given.turns))
         wrong = missed(figures)
     else:
-        figures = asyncio.run(interleaved(arguments.rounds, arguments.seed))
+        figures = asyncio.run(interleaved(given.rounds, given.seed))
         wrong = bool(figures["shared"])
     report("openai_sessions", {**figures, "seconds": time.monotonic() - started})
     return int(wrong)
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=1000)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--turns", type=int, default=0)
-    sys.exit(main(options.parse_args()))
+    sys.exit(main())

@@ -17,18 +17,20 @@ from functools import partial
 
 from bench.pairs import compared, speed
 from bench.peer import LlamaServer
-from bench.support import Server, Wire, connected, report
+from bench.support import report
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import WireClient, connected
 
 ANSWER = 64
 APART_S = 0.1  # between the streams' beginnings: at once, the first step's room would decide the median
 
 
-async def ours(server: Server, questions: list[str]) -> tuple[float, list[float]]:
+async def ours(server: ServerProcess, questions: list[str]) -> tuple[float, list[float]]:
     """Tokens per second of all streams together, and each one's time to the first token in ms.
 
     Connections and sessions stand before the clock starts: they last, which is the point of having them."""
 
-    async def one(number: int, wire: Wire, session: str, question: str) -> tuple[int, float]:
+    async def one(number: int, wire: WireClient, session: str, question: str) -> tuple[int, float]:
         await asyncio.sleep(number * APART_S)
         started = time.monotonic()
         answer = await wire.command(
@@ -63,7 +65,7 @@ async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[f
 async def main(arguments: argparse.Namespace) -> None:
     streams = arguments.streams
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    with Server(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+    with ServerProcess(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
         figures = await compared(arguments.pairs, streams, partial(ours, server), partial(theirs, peer), later_ms=5)
     report("overhead_ws", figures)
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from string import ascii_letters
 
-from bench.support import filler, lower_bound, percentile
+from bench.support import filler, lower_bound
+from tests.support.percentiles import percentile
 
 ORDER = ("ours", "theirs", "theirs", "ours", "theirs", "ours", "ours", "theirs")
 

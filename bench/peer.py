@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.support import ROOT
+from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -60,7 +60,8 @@ class LlamaServer:
     async def chat(self, messages: list[dict[str, str]], max_tokens: int) -> tuple[float, int]:
         """Streams one answer; returns when its first text came (monotonic seconds) and how many tokens it had."""
         body = {"messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0.0}
-        first, last = 0.0, {}
+        first = 0.0
+        last: dict[str, Any] = {}
         async for event in self.stream("/v1/chat/completions", body):
             delta = event["choices"][0]["delta"].get("content") if event.get("choices") else None
             if delta and not first:

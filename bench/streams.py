@@ -27,7 +27,9 @@ import msgspec
 import psutil
 
 from bench.device import Device, Frame, Happened
-from bench.support import ROOT, Server, percentile, report
+from bench.support import report
+from tests.support.percentiles import percentile
+from tests.support.server_process import ROOT, ServerProcess
 
 PARTS = ("sessions", "actors", "persistence", "transport", "inference", "uvicorn", "websockets", "asyncio", "aiosqlite")
 
@@ -114,7 +116,7 @@ class Stream(Device):
 
 async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
     flags = ["--engine", "sim", "--sim-tokens-per-s", str(rate), "--sim-answer-tokens", "0", "--slots", str(count)]
-    server = Server(*flags, program=("-m", "bench.streams", "serve"))
+    server = ServerProcess(*flags, program=("-m", "bench.streams", "serve"))
     with server:
         process = psutil.Process(server.pid)
         streams = [Stream("127.0.0.1", server.port) for _ in range(count)]
@@ -168,7 +170,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
     }
 
 
-async def written(server: Server, notes: Path) -> Any:
+async def written(server: ServerProcess, notes: Path) -> Any:
     """Asks the server for its notes since the last time, and waits until they are on the disk."""
     notes.unlink(missing_ok=True)
     server.process.send_signal(signal.SIGUSR1)  # type: ignore[union-attr]

@@ -14,16 +14,18 @@ import asyncio
 
 import psutil
 
-from bench.support import Server, Wire, connected, filler, report
+from bench.support import filler, report
+from tests.support.server_process import ServerProcess
+from tests.support.wire_client import WireClient, connected
 
 
-async def grow(wire: Wire, session: str, tokens: int) -> None:
+async def grow(wire: WireClient, session: str, tokens: int) -> None:
     """Fills a session with a history of about `tokens` tokens in messages of about 100."""
     for number in range(tokens // 100):
         await wire.command("message.create", session=session, content=filler(100, number), respond=False)
 
 
-async def turns(wire: Wire, session: str, count: int) -> None:
+async def turns(wire: WireClient, session: str, count: int) -> None:
     for number in range(count):
         answer = await wire.command(
             "message.create", session=session, content=f"Question {number}?", max_output_tokens=32
@@ -34,7 +36,7 @@ async def turns(wire: Wire, session: str, count: int) -> None:
 async def main(arguments: argparse.Namespace) -> None:
     flags = ("--engine", "sim", "--sim-tokens-per-s", "200", "--sim-prefill-per-s", "1e9", "--sim-answer-tokens", "0")
     cost: dict[str, list[float]] = {"short": [], "long": []}
-    with Server(*flags, "--context", "65536") as server:
+    with ServerProcess(*flags, "--context", "65536") as server:
         process = psutil.Process(server.pid)
         async with connected(server.url) as wire:
             sessions = {"short": await wire.create(), "long": await wire.create()}

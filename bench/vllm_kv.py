@@ -35,11 +35,11 @@ import random
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from bench.support import lower_bound, percentile, report
+from bench.support import lower_bound, report
 from bench.vllm_support import (
     BLOCK,
     Turn,
@@ -60,6 +60,7 @@ from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.percentiles import percentile
 
 WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context takes
 
@@ -202,7 +203,9 @@ async def move(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
         conversation = words(chance, tokens)
         for number in range(pairs):
             said: list[int] = []
-            async with contextlib.aclosing(source.generate(request("s", conversation, 600, banned))) as written:
+            async with contextlib.aclosing(
+                cast(AsyncGenerator[Any], source.generate(request("s", conversation, 600, banned)))
+            ) as written:
                 await hear(written, said, 64)
                 ledger = as_tokens([*conversation, *said])
                 for side in ("moved", "computed") if number % 2 else ("computed", "moved"):

@@ -50,8 +50,8 @@ async def compare(folder: Path, pairs: int, streams: list[int], tokens: int) -> 
             return _rate(turns, time.perf_counter() - begun, tokens)
 
         for count in streams:
-            for side in (ours, theirs):
-                await side(count)  # every prompt is resident from here on
+            for run in (ours, theirs):
+                await run(count)  # every prompt is resident from here on
             sides = {"ours": ours, "theirs": theirs}
             ratios: list[float] = []
             rates: list[dict[str, float]] = []

@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc.aio
 import httpx
@@ -37,7 +37,7 @@ import structlog
 from google.protobuf.json_format import MessageToJson
 from websockets.asyncio.client import connect
 
-from bench.support import new_ulid, report
+from bench.support import report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
 from sessions.machine.state import replay
@@ -45,7 +45,8 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, SessionKey, TenantId, unpack_tokens
 from tests.support.openai_server import ScriptedEngine, Serving, serving
-from tests.unit.inference.moderation.test_output_filter import AROUND, SPANS
+from tests.support.secret_spans import AROUND, SPANS
+from tests.support.wire_client import SUBPROTOCOL, new_ulid
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
@@ -123,7 +124,7 @@ def make_plans(count: int, seed: int) -> list[Plan]:
     """Every kind × every boundary of it, as often as it takes, over policies, places and doors drawn at random."""
     rng = random.Random(seed)
     boundaries = [(kind, at) for kind, span in SPANS.items() for at in range(1, len(span))]
-    plans = []
+    plans: list[Plan] = []
     while len(plans) < count:
         rng.shuffle(boundaries)
         for kind, at in boundaries[: count - len(plans)]:
@@ -165,7 +166,7 @@ def over(frame: str) -> bool:
 
 async def websocket(client: Client, plan: Plan) -> str:
     session, seen = f"s{plan.number}", []
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         for message in (
             {"type": "hello", "auth": plan.key},
             {"type": "session.create", "id": new_ulid(), "session": session, "tools": [TOOL] if plan.tools else []},
@@ -208,7 +209,7 @@ async def over_grpc(client: Client, plan: Plan) -> str:
     create = pb.SessionCreate(id=new_ulid(), session=session)
     if plan.tools:
         tool = create.tools.add(name="save")
-        tool.parameters.update(TOOL["parameters"])
+        tool.parameters.update(cast(Any, TOOL["parameters"]))
     await client.stub.Create(create, metadata=metadata)
     call = client.stub.Converse(metadata=metadata)
     await call.write(pb.ConverseRequest(open=pb.Open(session=session, position=pb.Position(offset=0))))
@@ -310,7 +311,7 @@ async def check_retracted(client: Client, plan: Plan, session: str, found: Verdi
     """Whoever comes later: replay, snapshot and export of the session have none of it."""
     headers = {"authorization": f"Bearer {plan.key}"}
     views = {}
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         await socket.send(json.dumps({"type": "hello", "auth": plan.key}))
         for name, at in (("replay", {"offset": 0}), ("snapshot", {})):
             await socket.send(json.dumps({"type": "subscribe", "id": new_ulid(), "session": session, **at}))
@@ -334,7 +335,7 @@ async def check_retracted(client: Client, plan: Plan, session: str, found: Verdi
 async def check_next_turn(serving_: Serving, engine: Planned, client: Client, plan: Plan, found: Verdicts) -> None:
     """The prompt of the turn behind: opening, question, exactly the released tokens, the next question."""
     text, tokens, tail, session = released_text(serving_, plan)
-    async with connect(f"{client.ws}/v1/ws", subprotocols=["sessile.v1+json"], compression=None) as socket:
+    async with connect(f"{client.ws}/v1/ws", subprotocols=[SUBPROTOCOL], compression=None) as socket:
         for message in (
             {"type": "hello", "auth": plan.key},
             {"type": "subscribe", "id": new_ulid(), "session": session},

@@ -96,7 +96,7 @@ def main(arguments: argparse.Namespace) -> None:
         for number in range(1, arguments.gateways + 1):
             port = arguments.port + number - 1 if arguments.port else 0
             start_member(stack, "gateway", f"gateway-{number}", [*shared, "--port", str(port)])
-        print(f"look: {sys.executable} app.py sessions --directory {directory} --peer-token {token}", flush=True)
+        print(f"look: ./sessile sessions --directory {directory} --peer-token {token}", flush=True)
         print("The cluster is ready. Ctrl-C stops it.", flush=True)
         signal.pause()
 

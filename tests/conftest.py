@@ -41,10 +41,10 @@ def smaller_model_path(model_path: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def chromium_path() -> Path:
-    """A Chromium: SESSILE_CHROMIUM, or the one on PATH."""
-    found = os.environ.get("SESSILE_CHROMIUM") or shutil.which("chromium")
+    """A Chromium: SESSILE_TEST_CHROMIUM, or the one on PATH."""
+    found = os.environ.get("SESSILE_TEST_CHROMIUM") or shutil.which("chromium")
     if found is None:
-        pytest.fail("no Chromium: run `make browser`, or set SESSILE_CHROMIUM to its path")
+        pytest.fail("no Chromium: run `make browser`, or set SESSILE_TEST_CHROMIUM to its path")
     return Path(found)
 
 

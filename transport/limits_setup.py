@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from actors.limits.fallback import FallbackLimiter
@@ -19,7 +18,7 @@ from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import TPOT_TARGET_S, TTFT_TARGET_S, Metrics
 from sessions.model.types import Principal
 from sessions.ports import Engine, Published
-from transport.cli.limits import LimitsFile
+from transport.cli.config_files import limits_file
 from transport.quotas import Quotas
 from transport.tasks import background_tasks
 
@@ -36,7 +35,7 @@ async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncItera
     if not file:
         yield None
         return
-    limits = LimitsFile(Path(file))
+    limits = limits_file(file)
     async with contextlib.AsyncExitStack() as stack:
         limiter: Limiter = MemoryLimiter(_clock_ms)
         if directory:
@@ -47,7 +46,7 @@ async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncItera
             limiter = FallbackLimiter(store, limits.now, _clock_ms)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
-        async with background_tasks(limits.file.run(), settler.run()):
+        async with background_tasks(limits.run(), settler.run()):
             yield LimitServices(limits.now, quotas, settler)
 
 

@@ -22,9 +22,8 @@ import msgspec
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.llama.slots import Slot, SlotTable
 from sessions.model.errors import Overloaded, SessileError
-from sessions.model.generation import GenerationRequest
+from sessions.model.generation import GenerationRequest, continuation_seed
 from sessions.model.types import SessionKey, Tokens
-from sessions.turn.generation_task import continuation_seed
 
 
 class EngineRun:

@@ -38,8 +38,10 @@ from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
+from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
+from sessions.turn.output_accumulator import OutputAccumulator
 from sessions.turn.run_timing import count_ended
 
 log = structlog.get_logger(__name__)
@@ -72,7 +74,7 @@ class Actor:
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
-        self._engine_lane: deque[GenerationTask | inputs_effects.Input] = deque()
+        self._engine_lane: deque[OutputAccumulator | inputs_effects.Input] = deque()
         self._turns: dict[ResponseId, GenerationTask] = {}
         self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
@@ -215,8 +217,8 @@ class Actor:
 
     # -- what turns say ------------------------------------------------------------------------------------------
 
-    def ready(self, turn: GenerationTask) -> None:
-        self._engine_lane.append(turn)
+    def ready(self, output: OutputAccumulator) -> None:
+        self._engine_lane.append(output)
         self._wake()
 
     def post(self, input: inputs_effects.Input) -> None:
@@ -278,9 +280,9 @@ class Actor:
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
-            said = item.take() if isinstance(item, GenerationTask) else item
-            if said is not None:
-                step.then(observed_step(said, self._machine, self._world, self._log, now))
+            input = item.take() if isinstance(item, OutputAccumulator) else item
+            if input is not None:
+                step.then(observed_step(input, self._machine, self._world, self._log, now))
         await self._commit(step)
 
     async def _command(self, envelope: Envelope) -> None:
@@ -308,7 +310,7 @@ class Actor:
         input = inputs_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
-            if not machine.goes_on(command):
+            if not machine.continues_turn(command):
                 input = admitted(self._world.limits.admission, self.key, input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
 
@@ -389,19 +391,21 @@ class Actor:
         open_ = self._machine.state.open.get(start.response_id)
         if open_ is None or self.phase is not Phase.WARM:
             return
-        turn = GenerationTask(
-            open_,
-            start.generation,
+        run = GenerationRun(
             key=self.key,
-            principal=open_.principal,
-            ledger=self._ledger,
+            open_=open_,
+            generation=start.generation,
+            model=self._machine.other_model(open_),
+            share=self._world.limits.share(open_.principal),
+        )
+        turn = GenerationTask(
+            run,
+            self._ledger,
             engine=self._world.engine,
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
-            model=self._machine.other_model(open_),
-            share=self._world.limits.share(open_.principal),
-            measures=self._world.measures,
+            metrics=self._world.measures,
         )
         self._turns[open_.id] = turn
         task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())

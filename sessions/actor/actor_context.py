@@ -13,7 +13,7 @@ from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, SessionKey, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published
-from sessions.turn.generation_task import GenerationLimits
+from sessions.turn.output_accumulator import GenerationLimits
 
 
 class ActorLimits(msgspec.Struct, frozen=True):

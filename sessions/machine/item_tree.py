@@ -1,4 +1,4 @@
-"""Questions about the item tree: what blocks a branch, what stands last in its queue, what an answer answers.
+"""Reads the item tree: what blocks a branch, what stands last in its queue, what an answer answers.
 
 Pure functions of a `State`; none changes it.
 """
@@ -7,8 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import UNSET, UnsetType
+
 from sessions.machine.state import State
+from sessions.model.errors import Conflict, NotFound
 from sessions.model.types import Item, ItemId, ResponseId
+
+_BUSY = {
+    "response_in_progress": "A response on this branch is in progress; wait for its end, or send `queue: true`.",
+    "tools_pending": "A turn on this branch waits for tool outputs; send them, or send `queue: true`.",
+}
+
+
+def busy_conflict(code: str) -> Conflict:
+    return Conflict(code, _BUSY[code], retryable=True, retry_after_ms=250)
+
+
+def parent_of(state: State, parent_id: ItemId | None | UnsetType) -> ItemId | None:
+    """The item that a command names as its parent; the newest where it names none. Raises NotFound."""
+    if parent_id is UNSET:
+        return state.newest
+    if parent_id is not None and parent_id not in state.items:
+        raise NotFound("item_not_found", f"There is no item {parent_id!r} in this session.", param="parent_id")
+    return parent_id
 
 
 def branch(state: State, leaf: ItemId | None) -> list[Item]:

@@ -1,20 +1,20 @@
-"""The life of responses in the session machine: how each begins, is written, ends, and lets the next one begin.
+"""The life of a response: how it begins, is written, ends, and lets the next one begin.
 
-The lower half of `sessions.machine.machine`: everything here follows from what engines said or from the log.
-Invariants: a response ends in exactly one terminal event; a run that is not the response's present one writes
-nothing; ending a response starts the first of those that waited for it, in the same step.
+Functions over a `StepBuilder`; what engines report and what the log left unfinished comes here. Invariants: a response
+ends in exactly one terminal event; a run that is not the response's present one writes nothing; ending a response
+starts the first of those that waited for it, in the same step.
 """
 
 from __future__ import annotations
 
 import hashlib
 from base64 import b32encode
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.billing.prices import PriceBook
 from sessions.machine import event_writer, item_tree
 from sessions.machine.inputs_effects import (
     Activated,
@@ -25,32 +25,30 @@ from sessions.machine.inputs_effects import (
     Output,
     Prepared,
     Start,
-    Step,
     Stop,
 )
-from sessions.machine.state import Awaiting, Open, Queued, State, apply
+from sessions.machine.state import Awaiting, Open, Queued, State
+from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import EngineLost, SessileError
+from sessions.model.errors import EngineLost, NotFound, SessileError
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
     FunctionCallOutput,
     IncompleteReason,
-    Item,
     ItemId,
     Json,
     Principal,
     ResponseId,
     Sampling,
     SessionKey,
-    UnixMs,
     Usage,
 )
 from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
-_STAYS = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
+_KEPT_SERVICE = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
@@ -58,6 +56,9 @@ _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | 
     "incomplete": ev.ResponseIncomplete,
     "failed": ev.ResponseFailed,
 }
+
+
+# -- names --------------------------------------------------------------------------------------------------------
 
 
 def derive(prefix: str, *parts: str) -> str:
@@ -86,344 +87,352 @@ def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand)
             return ()
 
 
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
 def quarantined_error() -> SessileError:
     return SessileError(
         "quarantined", "This response was given up: its server ended several times while working on it."
     )
 
 
-class Responses:
-    """The state of a session, the step being made, and what is done to responses in it."""
+def response_not_found(response_id: ResponseId, *, param: str = "response_id") -> NotFound:
+    return NotFound("response_not_found", f"There is no response {response_id!r} here.", param=param)
 
-    def __init__(
-        self, state: State, *, fingerprint: str, smaller_model: str = "", prices: PriceBook | None = None
-    ) -> None:
-        self.state = state
-        self._price_book = prices
-        self._smaller_model = smaller_model  # the only other model than the session's that writes here; "": none does
-        self._fingerprint = fingerprint  # of the tokenizer whose ids `Output` carries
-        self._generations: dict[ResponseId, int] = {}  # the present run of each response that has one
-        self._paused: frozenset[ResponseId] = frozenset()  # for nobody reads them
-        self._runs = 0  # begun by this activation; numbers them
-        self._runs_lost = 0  # those begun when the engine last ended under one
-        self._prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
-        self._now = UnixMs(0)
-        self._out: Step  # of the step that is being taken, and only then
-        self._service: dict[str, Json] | None = None  # of the response that the present command begins
-        self._model = ""  # likewise, where it is not the session's
-        self._replica = ""  # where it is active
+
+# -- beginning ----------------------------------------------------------------------------------------------------
+
+
+class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is to begin. `model` and `service` are what admission chose when it let the turn in."""
+
+    id: ResponseId
+    parent: ItemId | None
+    principal: Principal
+    sampling: Sampling
+    model: str = ""
+    service: dict[str, Json] | None = None
+    sequence: int = 0
+    after: ResponseId | None = None
+    metadata: dict[str, Json] | None = None
+    request: dict[str, Json] | UnsetType = UNSET
+
+
+def begin(build: StepBuilder, new: NewResponse) -> None:
+    """Creates a response and requests its first generation. Draws the seed where the client gave none."""
+    sampling = new.sampling
+    if sampling.seed is None:
+        seed = int.from_bytes(hashlib.blake2b(new.id.encode(), digest_size=4).digest(), "big")
+        sampling = msgspec.structs.replace(sampling, seed=seed)
+    body = new_body(build, new, "in_progress")
+    if new.metadata or new.request is not UNSET:
+        body = msgspec.structs.replace(body, metadata=new.metadata or {}, request=new.request)
+    build.put(
+        ev.ResponseCreated(response_id=new.id, sequence_number=new.sequence, response=body),
+        ev.Private(sampling=sampling, principal=new.principal, after=new.after),
+    )
+    build.put(ev.ResponseInProgress(response_id=new.id, sequence_number=new.sequence + 1))
+    _start(build, build.state.open[new.id])
+
+
+def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in_progress"]) -> ev.ResponseBody:
+    """`service` names a smaller model; one that this replica has not (any more) does not write."""
+    info = build.state.info
+    assert info is not None
+    service, model = dict(new.service or {}), new.model
+    if model and model == build.config.smaller_model and model != info.model:
+        service["smaller_model"] = model
+    else:
+        model = info.model
+    return ev.ResponseBody(
+        service=service or UNSET,
+        id=new.id,
+        created_at=build.now,
+        status=status,
+        model=model,
+        parent_id=new.parent,
+    )
+
+
+def _start(build: StepBuilder, open_: Open) -> None:
+    runs = build.runs
+    runs.num_begun += 1
+    runs.current[open_.id] = runs.num_begun
+    runs.paused.discard(open_.id)
+    build.out.effects.append(Start(open_.id, runs.num_begun))
+
+
+def pause_all(build: StepBuilder) -> None:
+    """Stops every run; the responses stay open."""
+    build.runs.paused = set(build.state.open)
+    for response_id in build.state.open:
+        build.runs.current.pop(response_id, None)
+        build.out.effects.append(Stop(response_id))
+
+
+def start_all(build: StepBuilder) -> None:
+    """Starts a run for every open response that has none."""
+    for open_ in build.state.open.values():
+        if open_.id not in build.runs.current:
+            _start(build, open_)
+
+
+def other_model(state: State, open_: Open) -> str:
+    """The model that writes a response; "" where it is the session's own."""
+    assert state.info is not None
+    return "" if open_.body.model == state.info.model else open_.body.model
+
+
+# -- ending -------------------------------------------------------------------------------------------------------
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a response ends: with a reason it is incomplete, with an error it failed."""
+
+    usage: Usage
+    reason: IncompleteReason | None = None
+    error: SessileError | None = None
+    recomputed: int = 0
+    withheld: int = 0
+    findings: tuple[Finding, ...] = ()
 
     @property
-    def at_work(self) -> bool:
-        """Some turn is open, and not only because all its answers are paused."""
-        state = self.state
-        paused = state.open and self._paused.issuperset(state.open)
-        return state.busy and (bool(state.awaiting) or not paused)
+    def status(self) -> Literal["completed", "incomplete", "failed"]:
+        if self.error is not None:
+            return "failed"
+        return "completed" if self.reason is None else "incomplete"
 
-    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
-        """Notes what a response's prompt is made of, for the usage of one that is cut short."""
-        self._prompts[response_id] = Usage(input_tokens, 0, cached_tokens)
 
-    def other_model(self, open_: Open) -> str:
-        """The model that writes a response; "" where it is the session's own."""
-        assert self.state.info is not None
-        return "" if open_.body.model == self.state.info.model else open_.body.model
+def end_incomplete(build: StepBuilder, open_: Open, reason: IncompleteReason, *, go_on: bool = True) -> None:
+    """Ends an open response with what was released; its generation, if one runs, is aborted."""
+    build.out.effects.append(Stop(open_.id))
+    end(build, open_, Ending(_used(build, open_), reason), go_on=go_on)
 
-    def _put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
-        record = ev.Record(self.state.top + 1, self._now, event, private)
-        apply(self.state, record)
-        self._out.records.append(record)
 
-    def _item(self, item: Item, prepared: Prepared | None) -> None:
-        private = ev.Private(tokens=prepared.tokens, fingerprint=prepared.fingerprint) if prepared else None
-        self._put(ev.ItemCreated(item=item), private)
+def _used(build: StepBuilder, open_: Open) -> Usage:
+    """The usage of a response that did not end by itself."""
+    prompt = build.runs.prompts.get(open_.id, Usage(0, 0))
+    return msgspec.structs.replace(prompt, output_tokens=len(open_.tokens) // 4)
 
-    def _begin(
-        self,
-        response_id: ResponseId,
-        parent: ItemId | None,
-        principal: Principal,
-        sampling: Sampling,
-        *,
-        sequence: int = 0,
-        after: ResponseId | None = None,
-        metadata: dict[str, Json] | None = None,
-        request: dict[str, Json] | UnsetType = UNSET,
-        model: str | None = None,
-        service: dict[str, Json] | None = None,
-    ) -> None:
-        """Creates a response and asks for its first generation. The seed is drawn here if nobody gave one. `model` and
-        `service` are of one that was let in earlier; else they are the present command's."""
-        if sampling.seed is None:
-            seed = int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
-            sampling = msgspec.structs.replace(sampling, seed=seed)
-        if model is None:
-            model, service = self._model, self._service
-        body = self._body(response_id, parent, "in_progress", model, service)
-        if metadata or request is not UNSET:
-            body = msgspec.structs.replace(body, metadata=metadata or {}, request=request)
-        self._put(
-            ev.ResponseCreated(response_id=response_id, sequence_number=sequence, response=body),
-            ev.Private(sampling=sampling, principal=principal, after=after),
-        )
-        self._put(ev.ResponseInProgress(response_id=response_id, sequence_number=sequence + 1))
-        self._start(self.state.open[response_id])
 
-    def _body(
-        self,
-        response_id: ResponseId,
-        parent: ItemId | None,
-        status: Literal["queued", "in_progress"],
-        model: str,
-        service: dict[str, Json] | None,
-    ) -> ev.ResponseBody:
-        """A smaller model is told in `service`; one that this replica has not (any more) does not write."""
-        assert self.state.info is not None
-        told = dict(service or {})
-        if model and model == self._smaller_model and model != self.state.info.model:
-            told["smaller_model"] = model
-        else:
-            model = self.state.info.model
-        return ev.ResponseBody(
-            service=told or UNSET,
-            id=response_id,
-            created_at=self._now,
-            status=status,
-            model=model,
-            parent_id=parent,
-        )
+def end_queued(build: StepBuilder, waiting: Queued, reason: IncompleteReason) -> None:
+    body = msgspec.structs.replace(
+        waiting.body, status="incomplete", incomplete_details={"reason": reason}, usage=Usage(0, 0).public()
+    )
+    for other in build.state.queue:
+        if other.after == waiting.body.id:
+            other.after = waiting.after
+    build.put(ev.ResponseIncomplete(response_id=body.id, sequence_number=waiting.sequence, response=body))
 
-    def _start(self, open_: Open) -> None:
-        self._runs += 1
-        self._generations[open_.id] = self._runs
-        self._paused -= {open_.id}
-        self._out.effects.append(Start(open_.id, self._runs))
 
-    def _start_all(self) -> None:
-        for open_ in self.state.open.values():
-            if open_.id not in self._generations:
-                self._start(open_)
-
-    def _current(self, response_id: ResponseId, generation: int) -> Open | None:
-        """The response, if it is open and this generation is its present one; what others say is too late."""
-        if self._generations.get(response_id) != generation:
-            return None
-        return self.state.open.get(response_id)
-
-    def _end_incomplete(self, open_: Open, reason: IncompleteReason, *, go_on: bool = True) -> None:
-        """Ends an open response with what was released; its generation, if one runs, is aborted."""
-        self._out.effects.append(Stop(open_.id))
-        self._end(open_, "incomplete", self._used(open_), incomplete=reason, go_on=go_on)
-
-    def _used(self, open_: Open) -> Usage:
-        """The usage of a response that did not end by itself."""
-        prompt = self._prompts.get(open_.id, Usage(0, 0))
-        return msgspec.structs.replace(prompt, output_tokens=len(open_.tokens) // 4)
-
-    def _end_queued(self, waiting: Queued, reason: IncompleteReason) -> None:
-        body = msgspec.structs.replace(
-            waiting.body, status="incomplete", incomplete_details={"reason": reason}, usage=Usage(0, 0).public()
-        )
-        for other in self.state.queue:
-            if other.after == waiting.body.id:
-                other.after = waiting.after
-        self._put(ev.ResponseIncomplete(response_id=body.id, sequence_number=waiting.sequence, response=body))
-
-    def _end(
-        self,
-        open_: Open,
-        status: Literal["completed", "incomplete", "failed"],
-        usage: Usage,
-        *,
-        incomplete: IncompleteReason | None = None,
-        error: SessileError | None = None,
-        recomputed: int = 0,
-        withheld: int = 0,
-        findings: tuple[Finding, ...] = (),
-        go_on: bool = True,
-    ) -> None:
-        """Writes the endings of the drafts and the one terminal event, with its usage; lets the next one begin."""
-        state = self.state
-        for event in event_writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
-            self._put(event)
-        cost = self._price_book.cost(open_.body.model, usage, self._now) if self._price_book is not None else None
-        body = msgspec.structs.replace(
-            open_.body,
-            status=status,
-            output=tuple(draft.item for draft in open_.drafts),
-            usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},
-            incomplete_details={"reason": incomplete} if incomplete is not None else None,
-            error={"code": error.code, "message": error.public_message} if error is not None else None,
-        )
-        fingerprint = open_.fingerprint or self._fingerprint
-        private = ev.Private(
-            tokens=bytes(open_.tokens), tail=open_.tail, fingerprint=fingerprint, findings=without_text(findings)
-        )
-        self._put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
-        self._generations.pop(open_.id, None)
-        self._prompts.pop(open_.id, None)
-        self._out.usage.append(
-            UsageRow(
-                response_id=open_.id,
-                principal=open_.principal,
-                model=body.model,
-                usage=usage,
-                status=status,
-                recomputed_tokens=recomputed,
-                withheld_tokens=withheld,
-                at=self._now,
-                price_version=cost.version if cost is not None else "",
-                currency=cost.currency if cost is not None else "",
-                cost=cost.picos if cost is not None else 0,
-            )
-        )
-        if open_.id in state.awaiting:
-            self._out.effects.append(ArmToolDeadline(open_.id, self._now))
-        elif go_on:
-            self._next_in_line(open_.id, open_.last_item)
-
-    def _next_in_line(self, ended: ResponseId, last: ItemId | None) -> None:
-        """Starts what waited for `ended`, on the branch as it is now; what waited beside it waits on."""
-        followers = [waiting for waiting in self.state.queue if waiting.after == ended]
-        if not followers:
-            return
-        first = followers[0]
-        if first.item is not None:
-            item = msgspec.structs.replace(first.item, parent_id=last, status="completed", created_at=self._now)
-            self._item(item, Prepared(first.tokens, first.fingerprint) if first.fingerprint else None)
-            last = item.id
-        else:
-            last = item_tree.question(self.state, last) if last is not None else None
-        body, told = first.body, first.body.service or {}
-        self._begin(
-            body.id,
-            last,
-            first.principal,
-            first.sampling,
-            sequence=first.sequence,
+def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) -> None:
+    """Writes the endings of the drafts and the one terminal event, with its usage; lets the next one begin."""
+    status, usage, config = ending.status, ending.usage, build.config
+    for event in event_writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
+        build.put(event)
+    cost = config.prices.cost(open_.body.model, usage, build.now) if config.prices is not None else None
+    error = ending.error
+    body = msgspec.structs.replace(
+        open_.body,
+        status=status,
+        output=tuple(draft.item for draft in open_.drafts),
+        usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},
+        incomplete_details={"reason": ending.reason} if ending.reason is not None else None,
+        error={"code": error.code, "message": error.public_message} if error is not None else None,
+    )
+    private = ev.Private(
+        tokens=bytes(open_.tokens),
+        tail=open_.tail,
+        fingerprint=open_.fingerprint or config.fingerprint,
+        findings=without_text(ending.findings),
+    )
+    build.put(_TERMINAL[status](response_id=open_.id, sequence_number=open_.sequence, response=body), private)
+    build.runs.current.pop(open_.id, None)
+    build.runs.prompts.pop(open_.id, None)
+    build.out.usage.append(
+        UsageRow(
+            response_id=open_.id,
+            principal=open_.principal,
             model=body.model,
-            service={name: told[name] for name in told if name in _STAYS},
+            usage=usage,
+            status=status,
+            recomputed_tokens=ending.recomputed,
+            withheld_tokens=ending.withheld,
+            at=build.now,
+            price_version=cost.version if cost is not None else "",
+            currency=cost.currency if cost is not None else "",
+            cost=cost.picos if cost is not None else 0,
+        )
+    )
+    if open_.id in build.state.awaiting:
+        build.out.effects.append(ArmToolDeadline(open_.id, build.now))
+    elif go_on:
+        next_in_line(build, open_.id, open_.last_item)
+
+
+def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> None:
+    """Starts what waited for `ended`, on the branch as it is now; what waited beside it waits on."""
+    first = next((waiting for waiting in build.state.queue if waiting.after == ended), None)
+    if first is None:
+        return
+    if first.item is not None:
+        item = msgspec.structs.replace(first.item, parent_id=last, status="completed", created_at=build.now)
+        build.put_item(item, Prepared(first.tokens, first.fingerprint) if first.fingerprint else None)
+        last = item.id
+    else:
+        last = item_tree.question(build.state, last) if last is not None else None
+    service = first.body.service or {}
+    begin(
+        build,
+        NewResponse(
+            id=first.body.id,
+            parent=last,
+            principal=first.principal,
+            sampling=first.sampling,
+            sequence=first.sequence,
+            model=first.body.model,
+            service={name: service[name] for name in service if name in _KEPT_SERVICE},
+        ),
+    )
+
+
+def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str) -> None:
+    """Ends a turn whose tools did not answer: each missing output is an error that says why."""
+    for call_id in list(waiting.missing):
+        build.put_item(
+            FunctionCallOutput(
+                id=ItemId(derive("fco", build.state.key.session, waiting.response_id, call_id)),
+                parent_id=waiting.last,
+                call_id=call_id,
+                output=why,
+                is_error=True,
+                status="incomplete",
+                created_at=build.now,
+            ),
+            None,
+        )
+    next_in_line(build, waiting.response_id, waiting.last)
+
+
+# -- what engines report ------------------------------------------------------------------------------------------
+
+
+def current(build: StepBuilder, response_id: ResponseId, generation: int) -> Open | None:
+    """The response, if it is open and this generation is its present one; what other runs report is too late."""
+    if build.runs.current.get(response_id) != generation:
+        return None
+    return build.state.open.get(response_id)
+
+
+def write_output(build: StepBuilder, input: Output) -> None:
+    """Writes what a generation released."""
+    open_cases(build, input)
+    open_ = current(build, input.response_id, input.generation)
+    if open_ is None:
+        return
+    fingerprint = build.config.fingerprint if input.tokens and not open_.tokens else ""
+    findings = without_text(input.findings)
+    private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
+    for index, piece in enumerate(input.pieces, 1):
+        for event in event_writer.write(open_, piece, build.now):
+            last = index == len(input.pieces) and event_writer.carries(piece, event)
+            build.put(event, private if last else None)
+    if input.retracted is not None and open_.drafts:
+        build.put(
+            ev.ContentRetracted(
+                response_id=open_.id,
+                item_id=open_.drafts[-1].item.id,
+                content_index=0,
+                start=input.retracted.start,
+                end=input.retracted.end,
+                replacement=input.retracted.replacement,
+                category=input.retracted.category,
+            ),
+            ev.Private(findings=findings) if findings and not input.pieces else None,
         )
 
-    def _tools_missing(self, waiting: Awaiting, why: str) -> None:
-        """Ends a turn whose tools did not answer: each missing output is an error that says why."""
-        for call_id in list(waiting.missing):
-            self._item(
-                FunctionCallOutput(
-                    id=ItemId(derive("fco", self.state.key.session, waiting.response_id, call_id)),
-                    parent_id=waiting.last,
-                    call_id=call_id,
-                    output=why,
-                    is_error=True,
-                    status="incomplete",
-                    created_at=self._now,
-                ),
-                None,
-            )
-        self._next_in_line(waiting.response_id, waiting.last)
 
-    def _output(self, input: Output) -> None:
-        self._review(input)
-        open_ = self._current(input.response_id, input.generation)
-        if open_ is None:
-            return
-        fingerprint = self._fingerprint if input.tokens and not open_.tokens else ""
-        findings = without_text(input.findings)
-        private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
-        for index, piece in enumerate(input.pieces, 1):
-            for event in event_writer.write(open_, piece, self._now):
-                last = index == len(input.pieces) and event_writer.carries(piece, event)
-                self._put(event, private if last else None)
-        if input.retracted is not None and open_.drafts:
-            self._put(
-                ev.ContentRetracted(
-                    response_id=open_.id,
-                    item_id=open_.drafts[-1].item.id,
-                    content_index=0,
-                    start=input.retracted.start,
-                    end=input.retracted.end,
-                    replacement=input.retracted.replacement,
-                    category=input.retracted.category,
-                ),
-                ev.Private(findings=findings) if findings and not input.pieces else None,
-            )
+def open_cases(build: StepBuilder, input: Output | GenerationFinished | GenerationFailed | GenerationStopped) -> None:
+    """Opens the review cases that findings of an answer require, whether or not its run is still the present one."""
+    if not input.findings or not any(each.review for each in input.findings):
+        return
+    state, name = build.state, input.response_id
+    of = state.open.get(name) or state.answers.get(name)
+    if of is None:
+        return
+    answer = Subject(
+        key=state.key,
+        name=name,
+        direction="output",
+        user=state.user,
+        offset=state.top,
+        now=build.now,
+        response_id=name,
+    )
+    build.out.reviews += cases_to_open(input.findings, answer, known=of.findings)
 
-    def _review(self, input: Output | GenerationFinished | GenerationFailed | GenerationStopped) -> None:
-        """Opens the cases that findings of an answer ask for, whether or not its run is still the present one."""
-        if not any(each.review for each in input.findings):
-            return
-        state, name = self.state, input.response_id
-        of = state.open.get(name) or state.answers.get(name)
-        if of is None:
-            return
-        answer = Subject(
-            key=state.key,
-            name=name,
-            direction="output",
-            user=state.user,
-            offset=state.top,
-            now=self._now,
-            response_id=name,
-        )
-        self._out.reviews += cases_to_open(input.findings, answer, known=of.findings)
 
-    def _finished(self, input: GenerationFinished) -> None:
-        self._review(input)
-        open_ = self._current(input.response_id, input.generation)
-        if open_ is None:
-            return
-        if input.refusal is not None:
-            for event in event_writer.write(open_, event_writer.RefusalText(input.refusal), self._now):
-                self._put(event)
-        reason: IncompleteReason | None = None if input.reason == "stop" else input.reason
-        self._end(
-            open_,
-            "completed" if reason is None else "incomplete",
-            input.usage,
-            incomplete=reason,
-            recomputed=input.recomputed_tokens,
-            withheld=input.withheld_tokens,
-            findings=input.findings,
-        )
+def finish(build: StepBuilder, input: GenerationFinished) -> None:
+    """Ends a response whose generation ended by itself."""
+    open_cases(build, input)
+    open_ = current(build, input.response_id, input.generation)
+    if open_ is None:
+        return
+    if input.refusal is not None:
+        for event in event_writer.write(open_, event_writer.RefusalText(input.refusal), build.now):
+            build.put(event)
+    ending = Ending(
+        input.usage,
+        None if input.reason == "stop" else input.reason,
+        recomputed=input.recomputed_tokens,
+        withheld=input.withheld_tokens,
+        findings=input.findings,
+    )
+    end(build, open_, ending)
 
-    def _broke(self, input: GenerationFailed) -> None:
-        self._review(input)
-        open_ = self._current(input.response_id, input.generation)
-        if open_ is None:
-            return
-        if not isinstance(input.error, EngineLost):
-            self._end(open_, "failed", input.usage, error=input.error, findings=input.findings)
-        elif input.generation > self._runs_lost and self.state.recoveries >= RECOVERIES_MAX:
-            others = [each for each in self.state.open.values() if each is not open_]
-            self._end(open_, "failed", input.usage, error=quarantined_error(), findings=input.findings)
-            self._out.effects += [Stop(each.id) for each in others]
-            self._give_up(others)
-        else:
-            if input.generation > self._runs_lost:  # one death, however many runs it ended
-                self._runs_lost = self._runs
-                self._put(ev.SessionMigrated(replica=self._replica, cause="restart"))
-            self._start(open_)
 
-    def _give_up(self, all_open: list[Open]) -> None:
-        """One of them keeps ending whoever works on it."""
-        for open_ in all_open:
-            self._end(open_, "failed", self._used(open_), error=quarantined_error())
+def fail(build: StepBuilder, input: GenerationFailed) -> None:
+    """Ends a response whose generation cannot go on; where the engine was lost, starts another run, within limits."""
+    open_cases(build, input)
+    open_ = current(build, input.response_id, input.generation)
+    if open_ is None:
+        return
+    runs = build.runs
+    if not isinstance(input.error, EngineLost):
+        end(build, open_, Ending(input.usage, error=input.error, findings=input.findings))
+    elif input.generation > runs.num_lost and build.state.recoveries >= RECOVERIES_MAX:
+        rest = [each for each in build.state.open.values() if each is not open_]
+        end(build, open_, Ending(input.usage, error=quarantined_error(), findings=input.findings))
+        build.out.effects += [Stop(each.id) for each in rest]
+        _quarantine(build, rest)
+    else:
+        if input.generation > runs.num_lost:  # one death, however many runs it ended
+            runs.num_lost = runs.num_begun
+            build.put(ev.SessionMigrated(replica=runs.replica, cause="restart"))
+        _start(build, open_)
 
-    def _activated(self, input: Activated) -> None:
-        """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is put away."""
-        state, self._replica = self.state, input.replica
-        if state.info is None or state.deleted:
-            return
-        if state.open:
-            if state.recoveries >= RECOVERIES_MAX:
-                self._give_up(list(state.open.values()))
-            else:
-                cause = "restart" if input.cause == "activation" else input.cause
-                self._put(ev.SessionMigrated(replica=input.replica, cause=cause))
-                for open_ in list(state.open.values()):
-                    foreign = open_.fingerprint and open_.fingerprint != self._fingerprint
-                    if foreign or self.other_model(open_) not in ("", self._smaller_model):
-                        self._end_incomplete(open_, "recovery_incompatible")
-        self._start_all()
-        for waiting in state.awaiting.values():
-            self._out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))
+
+def _quarantine(build: StepBuilder, all_open: Iterable[Open]) -> None:
+    """One of them keeps ending whoever works on it."""
+    for open_ in all_open:
+        end(build, open_, Ending(_used(build, open_), error=quarantined_error()))
+
+
+def activate(build: StepBuilder, input: Activated) -> None:
+    """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is quarantined."""
+    state, config = build.state, build.config
+    build.runs.replica = input.replica
+    if state.info is None or state.deleted:
+        return
+    if state.open and state.recoveries >= RECOVERIES_MAX:
+        _quarantine(build, list(state.open.values()))
+    elif state.open:
+        cause = "restart" if input.cause == "activation" else input.cause
+        build.put(ev.SessionMigrated(replica=input.replica, cause=cause))
+        for open_ in list(state.open.values()):
+            foreign = open_.fingerprint and open_.fingerprint != config.fingerprint
+            if foreign or other_model(state, open_) not in ("", config.smaller_model):
+                end_incomplete(build, open_, "recovery_incompatible")
+    start_all(build)
+    for waiting in state.awaiting.values():
+        build.out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple
@@ -43,6 +44,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0  # of its tenant's share among tenants of the priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
     model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
+
+
+def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
+    """The seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
+    if emitted == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}\0{response_id}\0{emitted}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """What the browser tests stand on: Node 20 with the development packages of the TypeScript client, and a Chromium.
 
 The tests themselves are JavaScript (`*.test.mjs`): the browser is driven from there; `harness.mjs` starts, kills
-and restarts the real server. Set SESSILE_CHROMIUM for a browser in an unusual place.
+and restarts the real server. Set SESSILE_TEST_CHROMIUM for a browser in an unusual place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def packages() -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    named = os.environ.get("SESSILE_CHROMIUM")
+    named = os.environ.get("SESSILE_TEST_CHROMIUM")
     found = named or next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("no Chromium here: apt-get install chromium")
@@ -46,7 +46,7 @@ def run_node(packages: Path) -> Callable[..., None]:
         result = subprocess.run(
             [WITH_NODE, "node", "--test", "--test-reporter=spec", str(test)],
             cwd=ROOT,
-            env={**os.environ, "SESSILE_PYTHON": sys.executable, **environment},
+            env={**os.environ, "SESSILE_TEST_PYTHON": sys.executable, **environment},
             capture_output=True,
             text=True,
             timeout=timeout_s,

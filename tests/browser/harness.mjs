@@ -19,8 +19,8 @@ const require = createRequire(new URL("../../clients/typescript/package.json", i
 const { chromium } = require("playwright-core");
 export const axePath = require.resolve("axe-core/axe.min.js");
 
-const PYTHON = process.env.SESSILE_PYTHON ?? join(ROOT, ".venv/bin/python");
-const CHROMIUM = process.env.SESSILE_CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
+const PYTHON = process.env.SESSILE_TEST_PYTHON ?? join(ROOT, ".venv/bin/python");
+const CHROMIUM = process.env.SESSILE_TEST_CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 
 export function temporaryFolder() {
   return mkdtempSync(join(tmpdir(), "sessile-browser-"));
@@ -79,7 +79,7 @@ export class Server {
 /** One browser for a file of tests; `page()` gives a fresh context with what went wrong in it collected. */
 export class Browser {
   async start() {
-    if (CHROMIUM === undefined) throw new Error("no Chromium here: apt-get install chromium, or name it in SESSILE_CHROMIUM");
+    if (CHROMIUM === undefined) throw new Error("no Chromium here: apt-get install chromium, or name it in SESSILE_TEST_CHROMIUM");
     this.browser = await chromium.launch({
       executablePath: CHROMIUM,
       args: [

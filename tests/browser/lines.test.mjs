@@ -1,7 +1,7 @@
 /**
  * The TypeScript SDK, as built for the page, over bad lines and through killed servers: the text shown equals the log every time.
  *
- * Rounds are few by default; SESSILE_LINE_ROUNDS=1000 and SESSILE_KILL_ROUNDS=30 are the figures in docs/benchmarks.md.
+ * Rounds are few by default; SESSILE_TEST_LINE_ROUNDS=1000 and SESSILE_TEST_KILL_ROUNDS=30 are the figures in docs/benchmarks.md.
  */
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -11,8 +11,8 @@ import { FaultProxy, seeded } from "./fault_proxy.mjs";
 import { Server } from "./harness.mjs";
 
 const WebSocket = createRequire(new URL("../../clients/typescript/package.json", import.meta.url))("ws");
-const LINE_ROUNDS = Number(process.env.SESSILE_LINE_ROUNDS ?? 60);
-const KILL_ROUNDS = Number(process.env.SESSILE_KILL_ROUNDS ?? 3);
+const LINE_ROUNDS = Number(process.env.SESSILE_TEST_LINE_ROUNDS ?? 60);
+const KILL_ROUNDS = Number(process.env.SESSILE_TEST_KILL_ROUNDS ?? 3);
 const AT_ONCE = 6;
 /** The client's clock runs so much faster, so that 35 s of silence take one. */
 const HASTE = 35;
@@ -81,7 +81,7 @@ function within(promise, ms, what) {
 
 test(`${LINE_ROUNDS} conversations over lines that cut, delay and go silent`, async () => {
   const server = await new Server(["--sim-tokens-per-s", "400", "--sim-answer-tokens", "60"]).start();
-  const random = seeded(Number(process.env.SESSILE_SEED ?? 1));
+  const random = seeded(Number(process.env.SESSILE_TEST_SEED ?? 1));
   const proxy = await new FaultProxy(() => server.port, random).start();
   let next = 0;
   try {
@@ -107,7 +107,7 @@ test(`${LINE_ROUNDS} conversations over lines that cut, delay and go silent`, as
 
 test(`${KILL_ROUNDS} times the server is killed in mid-answer, and the answer goes on`, async () => {
   const server = await new Server(["--sim-tokens-per-s", "120", "--sim-answer-tokens", "80"]).start();
-  const random = seeded(Number(process.env.SESSILE_SEED ?? 2));
+  const random = seeded(Number(process.env.SESSILE_TEST_SEED ?? 2));
   try {
     for (let round = 0; round < KILL_ROUNDS; round++) {
       const content = `kill ${round}`;

@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 
 import { Browser, Server, axePath } from "./harness.mjs";
 
-const SHOTS = process.env.SESSILE_SHOTS;
+const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 0.15\noutput = 0.6\n';
 let server, browser;
 

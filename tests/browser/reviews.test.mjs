@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 
 import { Browser, Server, axePath } from "./harness.mjs";
 
-const SHOTS = process.env.SESSILE_SHOTS;
+const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const POLICY = `
 [policies.default.input]
 phrases = { deny = ["nightjar"], action = "flag" }

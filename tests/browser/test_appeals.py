@@ -14,4 +14,4 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_asking_for_a_review(run_node: Callable[..., None], chromium: str) -> None:
-    run_node(HERE / "appeals.test.mjs", SESSILE_CHROMIUM=chromium)
+    run_node(HERE / "appeals.test.mjs", SESSILE_TEST_CHROMIUM=chromium)

@@ -14,4 +14,4 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_operator_page(run_node: Callable[..., None], chromium: str) -> None:
-    run_node(HERE / "operator.test.mjs", SESSILE_CHROMIUM=chromium)
+    run_node(HERE / "operator.test.mjs", SESSILE_TEST_CHROMIUM=chromium)

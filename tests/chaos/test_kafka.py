@@ -1,5 +1,5 @@
 """A server whose usage goes to Kafka, and whose broker is not there, dies, and is another one: turns go on, and every
-row arrives. The broker is librdkafka's mock cluster (`bench.kafka_broker`), not Apache Kafka.
+row arrives. The broker is librdkafka's mock cluster (`tests.support.kafka_broker`), not Apache Kafka.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.kafka_broker import Broker, Consumer
-from bench.support import Server
 from tests.support.chaos.proxy import Proxy
 from tests.support.directories import free_port
+from tests.support.kafka_broker import KafkaBroker, KafkaConsumer
+from tests.support.server_process import ServerProcess
 
 PATIENCE_S = 60.0
 
@@ -43,9 +43,9 @@ async def rows_of(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     return rows
 
 
-async def consumed(broker: Broker, count: int) -> Consumer:
+async def consumed(broker: KafkaBroker, count: int) -> KafkaConsumer:
     """What the broker has, once it has that many rows."""
-    consumer = Consumer(broker.address, "bills")
+    consumer = KafkaConsumer(broker.address, "bills")
     reading = asyncio.create_task(consumer.run())
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -61,11 +61,11 @@ async def consumed(broker: Broker, count: int) -> Consumer:
 @pytest.mark.slow
 async def test_a_server_goes_on_while_the_broker_is_dead_and_every_row_arrives(tmp_path: Path) -> None:
     """The proxy is the address that people configure; behind it a broker is killed, and another starts with nothing."""
-    first, second = Broker("bills"), Broker("bills")
+    first, second = KafkaBroker("bills"), KafkaBroker("bills")
     front = ("127.0.0.1", free_port())
     flags = ["--engine", "sim", "--sim-tokens-per-s", "1000", "--usage-stream", f"kafka://127.0.0.1:{front[1]}/bills"]
     try:
-        with Server(*flags, data=str(tmp_path)) as server:
+        with ServerProcess(*flags, data=str(tmp_path)) as server:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:
                 await ask(http)  # before there is a broker
                 first.start()

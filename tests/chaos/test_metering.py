@@ -1,10 +1,10 @@
-"""A small version of `bench.metering`: kill -9, then the bill against the logs and against what the stream has."""
+"""A few rounds of metering: kill -9, then the bill against the logs and against what the stream has."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.metering import rounds
+from tests.support.rounds.metering import rounds
 
 
 @pytest.mark.slow

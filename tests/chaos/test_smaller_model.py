@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.support import ROOT, Server, Wire, connected
+from tests.support.server_process import ROOT, ServerProcess
+from tests.support.wire_client import WireClient, connected
 
 pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -27,7 +28,7 @@ STORY = "Tell me a long story about a bird that could not fly, and about the riv
 class Flood:
     """Clients that ask all the time, each question in a session of its own, and come back when they are told to."""
 
-    def __init__(self, server: Server, clients: int) -> None:
+    def __init__(self, server: ServerProcess, clients: int) -> None:
         self._http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60)
         self._clients = clients
         self._numbers = itertools.count()
@@ -56,12 +57,12 @@ class Flood:
 
 
 @pytest.fixture
-def server(model_path: Path, smaller_model_path: Path, tmp_path: Path) -> Iterator[Server]:
+def server(model_path: Path, smaller_model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     main = tmp_path / "main.gguf"
     main.symlink_to(model_path)
     limits = tmp_path / "limits.toml"
     limits.write_text(LIMITS)
-    made = Server(
+    made = ServerProcess(
         *("--model", str(main), "--brownout-model", str(smaller_model_path), "--limits", str(limits)),
         *("--slots", "1", "--threads", "1", "--context", "1024"),
         data=str(tmp_path / "data"),
@@ -70,7 +71,7 @@ def server(model_path: Path, smaller_model_path: Path, tmp_path: Path) -> Iterat
         yield made
 
 
-async def metrics(server: Server) -> dict[str, float]:
+async def metrics(server: ServerProcess) -> dict[str, float]:
     async with httpx.AsyncClient() as http:
         lines = (await http.get(f"http://127.0.0.1:{server.port}/metrics")).text.splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] not in ("#", ""))}
@@ -79,7 +80,7 @@ async def metrics(server: Server) -> dict[str, float]:
 class Talk:
     """One session, as its client reads it."""
 
-    def __init__(self, wire: Wire, session: str) -> None:
+    def __init__(self, wire: WireClient, session: str) -> None:
         self.wire = wire
         self.session = session
 
@@ -115,12 +116,12 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(server: Server) -> AsyncIterator[Talk]:
+async def talking(server: ServerProcess) -> AsyncIterator[Talk]:
     async with connected(server.url) as wire:
         yield Talk(wire, await wire.create())
 
 
-async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(server: Server) -> None:
+async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(server: ServerProcess) -> None:
     async with connected(server.url) as wire:
         talks = [Talk(wire, await wire.create()) for _ in range(12)]
         firsts = []
@@ -152,7 +153,7 @@ async def test_a_flood_brings_the_smaller_model_and_calm_the_model_with_its_kv(s
         assert told['sessile_smaller_model_events_total{event="decoded_tokens"}'] >= 30
 
 
-async def test_killed_in_mid_answer_the_smaller_model_goes_on_with_it(server: Server) -> None:
+async def test_killed_in_mid_answer_the_smaller_model_goes_on_with_it(server: ServerProcess) -> None:
     async with talking(server) as talk:
         async with Flood(server, 20):
             begun = await talk.ask_smaller(STORY, 150)

@@ -21,7 +21,10 @@ def events() -> list[dict[str, Any]]:
     def of(kind: str, number: int, **fields: Any) -> dict[str, Any]:
         return {"type": f"response.{kind}", "response_id": ANSWER, "sequence_number": number, **fields}
 
-    made = [{"type": "session.created"}, {"type": "item.created", "item": {"id": ITEM, "content": "Count."}}]
+    made: list[dict[str, Any]] = [
+        {"type": "session.created"},
+        {"type": "item.created", "item": {"id": ITEM, "content": "Count."}},
+    ]
     made.append(of("created", 0))
     made += [of("output_text.delta", number, item_id="msg_1", delta=word) for number, word in enumerate(WORDS, 1)]
     made.append(of("output_text.done", 5, item_id="msg_1", text="".join(WORDS)))

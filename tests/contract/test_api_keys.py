@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -19,10 +20,10 @@ Store = ak.ApiKeyStore
 
 @pytest.fixture
 def store(journal: Journal) -> Store:
-    return api_keys_of(journal)
+    return api_keys_of(cast(Any, journal))
 
 
-def many(count: int, **fields: object) -> list[ApiKey]:
+def many(count: int, **fields: Any) -> list[ApiKey]:
     return [a_key_of(bytes([n]) * 40, **fields) for n in range(1, count + 1)]
 
 
@@ -84,12 +85,12 @@ async def test_changes_at_the_same_time_get_places_of_their_own(store: Store) ->
 
 
 async def test_keys_outlive_the_process(bed: Bed, journal: Journal) -> None:
-    key = await api_keys_of(journal).add(many(1)[0])
-    await api_keys_of(journal).revoke(key.id, at=NOW)
+    key = await api_keys_of(cast(Any, journal)).add(many(1)[0])
+    await api_keys_of(cast(Any, journal)).revoke(key.id, at=NOW)
     await journal.close()
     again = await bed.open()
     try:
-        (found,) = await api_keys_of(again).changes(after=0, limit=10)
+        (found,) = await api_keys_of(cast(Any, again)).changes(after=0, limit=10)
         assert found.revoked_at == NOW and found.digest == key.digest
     finally:
         await again.close()

@@ -5,7 +5,7 @@ change of what is stored is found.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -148,7 +148,7 @@ def _changed(row: AuditRow) -> list[AuditRow]:
         stored: bytes = getattr(row, name)
         for place in range(len(stored)):
             bytes_ = stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :]
-            changed.append(row._replace(**{name: bytes_}))
+            changed.append(row._replace(**cast(Any, {name: bytes_})))
     return changed
 
 

@@ -82,7 +82,7 @@ class Processes:
                 )
             case "withdraw":
                 (process,) = rest
-                return await (await self._of(process)).withdraw(ReplicaId(process[0]), process[1])
+                await (await self._of(process)).withdraw(ReplicaId(process[0]), process[1])
             case "view":
                 return await (await self._of(rest[0])).view()
             case "claim":
@@ -91,14 +91,15 @@ class Processes:
                 return await handle.claim(key, owner, instead_of=instead_of)
             case "release":
                 key, owner = rest
-                return await (await self._of((owner.replica, owner.incarnation))).release(key, owner)
+                await (await self._of((owner.replica, owner.incarnation))).release(key, owner)
             case "advance":
-                return self._world.advance(*rest)
+                self._world.advance(*rest)
             case "empty":
-                return self._world.empty()
+                self._world.empty()
             case _:
                 call: Callable[..., Awaitable[object]] = getattr(first, name)
                 return await call(*rest)
+        return None
 
 
 async def answers(world: World, history: list[Operation]) -> list[object]:

@@ -43,7 +43,7 @@ async def start(model_path: Path, tmp_path: Path) -> AsyncIterator[Start]:
     engines: list[LlamaEngine] = []
 
     async def make(**options: Any) -> LlamaEngine:
-        defaults = {
+        defaults: dict[str, Any] = {
             "model_path": model_path,
             "slots": SLOTS,
             "context_window": WINDOW,
@@ -254,7 +254,7 @@ async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(
                 if isinstance(index_chunk, Chunk) and cut == 0:
                     break
                 cut -= 1
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         elif fate == 1:
             task = asyncio.create_task(ask(engine, key(name), prompts[name], max_tokens=12))
             for _ in range(chance.randrange(60)):

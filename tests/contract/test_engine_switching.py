@@ -186,8 +186,9 @@ async def test_of_a_session_that_left_memory_only_the_model_keeps_something(star
     assert engine.smaller.place(a).tokens
     await engine.park(a)
     assert not engine.smaller.place(a).tokens and engine.place(a).tokens == held
-    if isinstance(engine, HoldsKV) and isinstance(engine.smaller, HoldsKV):
-        assert engine.smaller.holdings.bytes_of(a.tenant) == 0
+    smaller = engine.smaller
+    if isinstance(engine, HoldsKV) and isinstance(smaller, HoldsKV):
+        assert smaller.holdings.bytes_of(a.tenant) == 0
 
 
 async def test_a_forecast_counts_what_only_the_other_one_holds() -> None:

@@ -6,7 +6,8 @@ Time passes without waiting: the memory's clock is moved on, and on the server e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ class World:
                     if at is not None:
                         client.hset(key, field, float(at) - ms)
             elif kind == b"zset":
-                for member, score in client.zrange(key, 0, -1, withscores=True):
+                scores: Any = client.zrange(key, 0, -1, withscores=True)
+                for member, score in scores:
                     client.zadd(key, {member: score - ms})
             if left > 0:
                 client.pexpire(key, left - ms) if left > ms else client.delete(key)
@@ -80,10 +82,10 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def valkey() -> AsyncIterator[Server]:
+def valkey() -> Iterator[Server]:
     server = Server()
     server.start()
-    yield server  # type: ignore[misc]
+    yield server
     server.stop()
 
 

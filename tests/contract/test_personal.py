@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import msgspec
 import pytest
 
@@ -89,7 +91,7 @@ async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: En
     other = a_usage("r3")
     other = msgspec.structs.replace(other, principal=msgspec.structs.replace(other.principal, user="x"))
     await a_log(journal, "s", 1, usage=(a_usage("r1"), own, other))
-    keys = api_keys_of(journal)
+    keys = api_keys_of(cast(Any, journal))
     names = {"tenant": "acme", "name": "the phone of ü"}
     made = [
         await keys.add(make_api_key(ApiKeyRequest(**names, user=user), bytes([n]) * 40, now=NOW)[0])  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ async def test_a_prompt_that_nobody_wants_any_more_is_computed_no_further(engine
     piece = piece_tokens(engine.options)
     assert len(prompt) > 6 * piece
     sent = Sent(engine)
-    shared = {"shared_prefix": len(prompt) - 8} if opening else {}
+    shared: dict[str, Any] = {"shared_prefix": len(prompt) - 8} if opening else {}
 
     async def generate() -> None:
         async for _ in engine.generate(request(key("a"), prompt, **shared)):

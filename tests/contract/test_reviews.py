@@ -103,8 +103,8 @@ async def test_what_is_found_again_opens_nothing(journal: Journal, books: Review
     case = await books.find(first.id)
     assert case is not None and case.opened_at == NOW and case.state == "claimed"
     answer = Subject(key=first.key, name="resp_1", direction="output", user=None, offset=9, now=NOW)
-    again = cases_to_open([FLAG, FLAG, BLOCK], answer, known=(FLAG,))
-    assert [case.category for case in again] == ["pii/email"]
+    opened = cases_to_open([FLAG, FLAG, BLOCK], answer, known=(FLAG,))
+    assert [case.category for case in opened] == ["pii/email"]
 
 
 async def test_a_claim_is_one_persons_until_it_lapses(journal: Journal, books: ReviewStore) -> None:

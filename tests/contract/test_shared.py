@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -80,7 +81,8 @@ class World:
         for client in self.clients():
             for key in list(client.scan_iter("*")):
                 if client.type(key) == b"zset":
-                    for member, score in client.zrange(key, 0, -1, withscores=True):
+                    scores: Any = client.zrange(key, 0, -1, withscores=True)
+                    for member, score in scores:
                         client.zadd(key, {member: score - ms * 1000})
                 left = client.pttl(key)
                 client.pexpire(key, left - ms) if left > ms else client.delete(key)

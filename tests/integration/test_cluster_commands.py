@@ -23,16 +23,16 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import Wire, connected, text_of
 from persistence import open_journal
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from transport.cli.operator import Found, Wanted, sessions_of
+from tests.support.wire_client import WireClient, connected, text_of
+from transport.ops.operator_link import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a token for the tests alone"
 NOWHERE = "postgresql://127.0.0.1:1/nothing"
-STRANGER = """
+OTHER_MODEL = """
 import sys, app
 from inference.simulated import SimulatedEngine
 info = SimulatedEngine.info.fget
@@ -100,7 +100,7 @@ def cluster(folder: str) -> Iterator[Cluster]:
         process.wait(timeout=60)
 
 
-async def subscribed(wire: Wire, session: str) -> None:
+async def subscribed(wire: WireClient, session: str) -> None:
     await wire.command("subscribe", session=session, offset=0)
 
 
@@ -110,8 +110,8 @@ def app(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-async def sessions(cluster: Cluster, **wanted: Any) -> Found:
-    return await sessions_of(ValkeyDirectory(cluster.directory), PeerSecurity(token=TOKEN), Wanted(**wanted))
+async def sessions(cluster: Cluster, **wanted: Any) -> SessionPage:
+    return await list_sessions(ValkeyDirectory(cluster.directory), PeerSecurity(token=TOKEN), SessionQuery(**wanted))
 
 
 async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
@@ -208,7 +208,7 @@ def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, 
     """The same name for a model with another window is fine; with other weights it is not."""
     flags = ("--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN)
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, "replica", "--name", "stranger", *flags, "--engine", "sim"],
+        [sys.executable, "-c", OTHER_MODEL, "replica", "--name", "stranger", *flags, "--engine", "sim"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -227,7 +227,7 @@ def test_a_certificate_that_is_not_there_is_said_by_name(cluster: Cluster) -> No
 
 async def test_an_operator_with_another_token_is_told(cluster: Cluster) -> None:
     stranger = PeerSecurity(token="not the token of these")
-    found = await sessions_of(ValkeyDirectory(cluster.directory), stranger, Wanted())
+    found = await list_sessions(ValkeyDirectory(cluster.directory), stranger, SessionQuery())
     assert not found.residents and "the cluster's token is missing or wrong" in found.silent["replica-1"]
 
 
@@ -236,7 +236,7 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
         session = await writer.create()
         await subscribed(reader, session)
         answer = await writer.command("message.create", session=session, content="Hello", max_output_tokens=60)
-        seen = []
+        seen: list[Any] = []
         async with asyncio.timeout(60):
             while sum(frame["event"]["type"] == "response.output_text.delta" for frame in seen) < 5:
                 seen.append(await reader.events.get())

@@ -17,7 +17,7 @@ from sessions.model.journal_types import Append, Head
 from sessions.model.types import FunctionCall, Message, SessionKey
 from sessions.ports import Owner
 from tests.simulation.oracle import Expected, expected, message_tokens, whole_branch
-from tests.simulation.rules import Broken, Response, Rules, need
+from tests.simulation.rules import TERMINALS, Broken, Response, Rules, need
 from tests.simulation.world import World
 
 # Faults after which no replica may take another for dead that is not.
@@ -131,7 +131,7 @@ class Books:
             need(again is None or same, f"the command {command.command_id} is applied twice")
             account.applied[name] = command
             account.applied_at[name] = rules.top
-        ended = [record.event.response_id for record in append.records if hasattr(record.event, "response")]
+        ended = [event.response_id for record in append.records if isinstance(event := record.event, TERMINALS)]
         for row in append.usage:
             need(row.response_id not in account.billed, f"{row.response_id} is billed twice")
             need(row.response_id in ended, f"{row.response_id} is billed without an end")

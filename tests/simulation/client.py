@@ -17,7 +17,7 @@ from sessions.model.events import ArgumentsDelta, OutputTextDelta
 from sessions.model.types import SessionId, SessionKey
 from tests.simulation import answers
 from tests.simulation.books import Account
-from tests.simulation.nodes import ALICE, GatewayNode
+from tests.simulation.nodes import ALICE, MALLORY, GatewayNode
 from tests.simulation.rules import Rules, shown_to_client
 from tests.simulation.sockets import Wire
 
@@ -63,7 +63,7 @@ class Client:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name
-        self.principal = ALICE if key == "alice" else answers.MALLORY
+        self.principal = ALICE if key == "alice" else MALLORY
         self.views: dict[str, View] = {}
         self.asks: dict[str, Ask] = {}
         self.closed = False
@@ -268,9 +268,9 @@ class Client:
                 view.asking = ""
         ask = self.asks.get(id_)
         if ask is not None:
-            view = self.views.get(ask.body.get("session", ""))
-            steady = view is not None and view.attached and ask.resumed == self.resumes and ask.key is not None
-            answers.judge(self, ask, message, view.position if steady and view is not None else None)
+            own = self.views.get(ask.body.get("session", ""))
+            steady = own is not None and own.attached and ask.resumed == self.resumes and ask.key is not None
+            answers.judge(self, ask, message, own.position if steady and own is not None else None)
 
     def owes(self) -> list[str]:
         return list(self._pending)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -59,6 +59,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     engine: SimulatedOptions
 
 
+OrphanPolicy = Literal["continue", "pause", "cancel"]
+ORPHAN_POLICIES: Final[tuple[OrphanPolicy, ...]] = (*("continue",) * 6, "cancel", "pause")
+
+
 def configured(rng: Random) -> Config:
     """Small limits in many seeds, so that what happens at a limit happens often."""
     links = LinkLimits(
@@ -70,7 +74,7 @@ def configured(rng: Random) -> Config:
         recoveries_max=rng.choice([1, 8]),
         recovery_patience_s=3.0,
         idle_s=idle_s,
-        orphan_policy=rng.choice(["continue"] * 6 + ["cancel", "pause"]),
+        orphan_policy=rng.choice(ORPHAN_POLICIES),
         orphan_after_s=1.0,
         actor=ActorLimits(
             tool_deadline_s=4.0,
@@ -381,7 +385,7 @@ class Cluster:
             world.check(
                 gate._free == self.config.replica.runtime.recoveries_max, f"{node.name} has {gate._free} recovery slots"
             )
-            world.check(not node.replica.handoff_target.arriving, f"{node.name} expects hand-offs")  # type: ignore[union-attr]
+            world.check(not node.replica.handoff_target.arriving, f"{node.name} expects hand-offs")
             world.check(not node.replica.handoff._leaving, f"{node.name} hands off")
         for each in (*self.gateways.values(), *self.replicas.values()):
             await each.end()

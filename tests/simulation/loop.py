@@ -259,7 +259,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                         work = task.get_coro()
                         for _ in range(16):  # each `await` in a `finally` refuses once
                             with contextlib.suppress(BaseException):
-                                work.close()  # type: ignore[union-attr]
+                                work.close()
                                 break
                     self.ready.clear()
         finally:

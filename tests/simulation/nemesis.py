@@ -57,7 +57,8 @@ class Nemesis:
         for lane in cluster.network.lanes():
             lane.slow_s = 0.0
             lane.release()
-        for node in (*cluster.replicas.values(), *cluster.gateways.values()):
+        nodes: list[ReplicaNode | GatewayNode] = [*cluster.replicas.values(), *cluster.gateways.values()]
+        for node in nodes:
             self._wake(node)
         cluster.books.traps.clear()
         cluster.books.on_seal = None

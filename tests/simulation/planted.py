@@ -22,8 +22,9 @@ import persistence.memory.journal
 import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
-import sessions.turn.generation_task
+import sessions.machine.state
 import sessions.turn.ledger
+import sessions.turn.output_accumulator
 import transport.reading.feeds
 import transport.reading.log_reader
 import transport.reading.reader_set
@@ -193,7 +194,7 @@ def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> 
 
 @planted(40)
 def queued_turns_are_forgotten_on_recovery(patch: pytest.MonkeyPatch) -> None:
-    right = actors.hosting.ownership.replay
+    right = sessions.machine.state.replay
 
     def replay(loaded: Any) -> Any:
         state = right(loaded)
@@ -218,7 +219,7 @@ def a_continuation_forgets_its_last_token(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40)
 def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
-    take = sessions.turn.generation_task.GenerationTask.take
+    take = sessions.turn.output_accumulator.OutputAccumulator.take
 
     def lose(self: Any) -> Any:
         output = take(self)
@@ -227,7 +228,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output
 
-    patch.setattr(sessions.turn.generation_task.GenerationTask, "take", lose)
+    patch.setattr(sessions.turn.output_accumulator.OutputAccumulator, "take", lose)
 
 
 @planted(60, "kill_replica", "cut_clients")
@@ -240,13 +241,13 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
 
 @planted(40, "kill_replica")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.machine.responses.Responses._activated
+    right = sessions.machine.responses.activate
 
-    def activated(self: Any, input: Activated) -> None:
+    def activate(build: Any, input: Activated) -> None:
         if input.cause != "handoff":
-            right(self, input)
+            right(build, input)
 
-    patch.setattr(sessions.machine.responses.Responses, "_activated", activated)
+    patch.setattr(sessions.machine.responses, "activate", activate)
 
 
 @planted(20, "directory_flushed")
@@ -282,7 +283,7 @@ def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.Mon
 
 @planted(60, "hand_off", "kill_replica")
 def a_snapshot_leaves_out_what_waits(patch: pytest.MonkeyPatch) -> None:
-    right = sessions.actor.snapshots.pack_state
+    right = sessions.machine.state.pack_state
 
     def pack_state(state: Any) -> bytes:
         return right(msgspec.structs.replace(state, awaiting={}, item_tokens={}))

@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from sessions.model import events as ev
-from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Message, OutputText, Principal, Sampling
+from sessions.model.types import (
+    CallId,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    OutputText,
+    Principal,
+    Sampling,
+)
 
 TERMINALS = (ev.ResponseCompleted, ev.ResponseIncomplete, ev.ResponseFailed)
 STATUS = {ev.ResponseCompleted: "completed", ev.ResponseIncomplete: "incomplete", ev.ResponseFailed: "failed"}
@@ -75,7 +85,7 @@ class Rules:
         self.newest: str | None = None
         self.responses: dict[str, Response] = {}
         self.queue: list[Response] = []
-        self.awaiting: dict[str, tuple[list[str], str]] = {}  # response -> (missing calls, last item)
+        self.awaiting: dict[str, tuple[list[CallId], ItemId]] = {}  # response -> (missing calls, last item)
         self.item_tokens: dict[str, bytes] = {}
         self.unanswered: dict[str, str] = {}  # question -> the cut of a response that said nothing to it
         self.moved_by: list[str] = []  # causes
@@ -193,7 +203,7 @@ class Rules:
             case ev.ResponseInProgress():
                 need(response.open and response.sequence <= 3 and not response.parts, "in_progress follows created")
             case _ if isinstance(event, TERMINALS):
-                self._ended(response, event, private, offset)  # type: ignore[arg-type]
+                self._ended(response, event, private, offset)
             case _:
                 need(response.open, f"{response.id} is not being written")
                 self._output(response, event, private)
@@ -343,7 +353,7 @@ def shown_to_client(state: dict[str, Any]) -> dict[str, Any]:
     def words(item: dict[str, Any]) -> str:
         if item["type"] == "message":
             return "".join(part.get("text", "") for part in item["content"])
-        return item["arguments"] if item["type"] == "function_call" else item["output"]
+        return str(item["arguments"] if item["type"] == "function_call" else item["output"])
 
     return {
         "items": [(item["id"], item["parent_id"], item["status"], words(item)) for item in state["items"]],

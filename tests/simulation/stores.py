@@ -202,7 +202,7 @@ class Way:
     async def _pass(self, seconds: float) -> None:
         """The time on the wire passes for a process that stands still, too; it goes on when it wakes."""
         passed: asyncio.Future[None] = self._world.loop.create_future()
-        self._world.loop.in_world(seconds, lambda: passed.done() or passed.set_result(None))
+        self._world.loop.in_world(seconds, lambda: None if passed.done() else passed.set_result(None))
         await passed
 
 

@@ -23,7 +23,7 @@ class Violation(AssertionError):
 class World:
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.seed = seed
-        self.loop = SimLoop()
+        self.loop = SimLoop()  # type: ignore[abstract]  # it has what asyncio calls here
         self.loop.on_error = self._uncaught
         self.bent_on: tuple[str, ...] = ()  # what the nemesis does in this run; nothing: what the seed says
         self.faultless = True  # nothing was broken so far, so nothing may be late or fail

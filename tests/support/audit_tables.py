@@ -17,9 +17,8 @@ BOSS = Principal(tenant=ACME, key_id="boss", role="service", scopes=("admin",))
 
 
 def a_row(number: int = 0, *, user: str | None = None, **fields: Any) -> Audited:
-    return Audited(
-        **{"action": "key.created", "at": UnixMs(NOW + number), "by": BOSS, "detail": {"n": number}} | fields, user=user
-    )
+    usual: dict[str, Any] = {"action": "key.created", "at": UnixMs(NOW + number), "by": BOSS, "detail": {"n": number}}
+    return Audited(**usual | fields, user=user)
 
 
 async def bodies(audit: AuditLog, tenant: TenantId = ACME) -> list[dict[str, Any]]:

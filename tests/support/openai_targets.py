@@ -1,7 +1,8 @@
 """Servers for the suites that pass anywhere: simulated in this process, or real ones as their commands start them.
 
-SESSILE_OPENAI_BASE_URL (with `/v1`, and SESSILE_OPENAI_KEY where the server wants one) adds a server that runs already,
-for example a gateway of a cluster; SESSILE_OPENAI_BLOCK says in blocks of how many tokens it reuses KV (vLLM: 32).
+SESSILE_TEST_OPENAI_BASE_URL (with `/v1`, and SESSILE_TEST_OPENAI_KEY where the server needs one) adds a server that
+runs already, for example a gateway of a cluster; SESSILE_TEST_OPENAI_BLOCK is the size in tokens of the blocks in which
+it reuses KV (vLLM: 32).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ READY = "Sessile is ready: "
 PATIENCE_S = 60.0
 # The template that is built in, because the small model's own does not render tools.
 LLAMA = ("--engine", "llama", "--chat-template", "chatml", "--threads", "1", "--slots", "2", "--context", "2048")
-ELSEWHERE = os.environ.get("SESSILE_OPENAI_BASE_URL")
-BLOCK = int(os.environ.get("SESSILE_OPENAI_BLOCK", "1"))
+ELSEWHERE = os.environ.get("SESSILE_TEST_OPENAI_BASE_URL")
+BLOCK = int(os.environ.get("SESSILE_TEST_OPENAI_BLOCK", "1"))
 
 
 class Target(NamedTuple):
@@ -65,7 +66,7 @@ async def target(name: str) -> AsyncIterator[Target]:
     async with AsyncExitStack() as stack:
         if name == "elsewhere":
             assert ELSEWHERE is not None
-            yield Target(ELSEWHERE, os.environ.get("SESSILE_OPENAI_KEY", "none"))
+            yield Target(ELSEWHERE, os.environ.get("SESSILE_TEST_OPENAI_KEY", "none"))
             return
         if name == "simulated":
             # Only its limit ends an answer: one that is to be cancelled is surely still written.

@@ -33,6 +33,7 @@ from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import OutcomeUnknown, Unavailable
+from sessions.model.journal_types import Head, Loaded
 from sessions.model.request import request_of
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -45,7 +46,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from sessions.ports import FilterSet, Head, Keys, Loaded, Member, Published
+from sessions.ports import FilterSet, Keys, Member, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.virtual_time import passed
 

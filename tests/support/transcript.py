@@ -24,11 +24,15 @@ from sessions.model import events as ev
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
+    CallId,
+    CommandId,
     FunctionCall,
     FunctionCallOutput,
     Item,
+    ItemId,
     Message,
     Refusal,
+    ResponseId,
     Tool,
     Usage,
 )
@@ -86,11 +90,11 @@ class Player:
     def do_create(self, name: str, **more: Any) -> list[str]:
         if "tool" in more:
             more["tools"] = (Tool(name=more.pop("tool")),)
-        return self._send(cm.SessionCreate(id=name, session=SESSION, **more))
+        return self._send(cm.SessionCreate(id=CommandId(name), session=SESSION, **more))
 
     def do_message(self, name: str, text: str, *flags: str, parent: str = "", seed: str = "") -> list[str]:
         command = cm.MessageCreate(
-            id=name,
+            id=CommandId(name),
             session=SESSION,
             content=text,
             parent_id=self._parent(parent),
@@ -101,30 +105,40 @@ class Player:
         return self._send(command)
 
     def do_edit(self, name: str, item: str, text: str, *flags: str) -> list[str]:
-        item_id = self.names.full(item)
+        item_id = ItemId(self.names.full(item))
         respond = "silent" not in flags
-        return self._send(cm.MessageEdit(id=name, session=SESSION, item_id=item_id, content=text, respond=respond))
+        return self._send(
+            cm.MessageEdit(id=CommandId(name), session=SESSION, item_id=item_id, content=text, respond=respond)
+        )
 
     def do_respond(self, name: str, *flags: str, parent: str = "") -> list[str]:
         return self._send(
-            cm.ResponseCreate(id=name, session=SESSION, parent_id=self._parent(parent), queue="queue" in flags)
+            cm.ResponseCreate(
+                id=CommandId(name), session=SESSION, parent_id=self._parent(parent), queue="queue" in flags
+            )
         )
 
     def do_cancel(self, name: str, response: str) -> list[str]:
-        return self._send(cm.ResponseCancel(id=name, session=SESSION, response_id=self.names.full(response)))
+        return self._send(
+            cm.ResponseCancel(id=CommandId(name), session=SESSION, response_id=ResponseId(self.names.full(response)))
+        )
 
     def do_output(self, name: str, call: str, output: str, *flags: str) -> list[str]:
         return self._send(
             cm.ToolOutput(
-                id=name, session=SESSION, call_id=self.names.full(call), output=output, is_error="error" in flags
+                id=CommandId(name),
+                session=SESSION,
+                call_id=CallId(self.names.full(call)),
+                output=output,
+                is_error="error" in flags,
             )
         )
 
     def do_update(self, name: str, **changes: Any) -> list[str]:
-        return self._send(cm.SessionUpdate(id=name, session=SESSION, **changes))
+        return self._send(cm.SessionUpdate(id=CommandId(name), session=SESSION, **changes))
 
     def do_delete(self, name: str) -> list[str]:
-        return self._send(cm.SessionDelete(id=name, session=SESSION))
+        return self._send(cm.SessionDelete(id=CommandId(name), session=SESSION))
 
     def do_again(self, name: str) -> list[str]:
         """The same command once more."""
@@ -227,7 +241,7 @@ class Player:
 
     def event(self, record: ev.Record) -> str:
         event, private, short = record.event, record.private, self.names.short
-        words = [event.__struct_config__.tag]
+        words = [str(event.__struct_config__.tag)]
         if isinstance(event, ev.ResponseEvent):
             words.append(f"{short(event.response_id)} #{event.sequence_number}")
         match event:

@@ -87,7 +87,7 @@ class FakeSessions:
                 key, expected_fence=None, owner="fake", new_epoch=Epoch(f"ep_{session}"), now_ms=UnixMs(1)
             )
         records = tuple(
-            ev.Record(head.top + index, 1_000 + head.top + index, event, private_of(event))
+            ev.Record(head.top + index, UnixMs(1_000 + head.top + index), event, private_of(event))
             for index, event in enumerate(events, start=1)
         )
         patch = HeadPatch(

@@ -66,7 +66,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.clock = _Clock()
         self._tasks_made = 0
         super().__init__(self.clock)
-        self.set_task_factory(self._make_task)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # the stub knows no subclass of Task
 
     def time(self) -> float:
         return self.clock.now

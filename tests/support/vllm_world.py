@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
+from inference.vllm.offload import KvOffload
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
 from tests.support.engines import SLOTS, WINDOW, AlwaysRestores, World
@@ -128,6 +129,12 @@ async def start(world: VllmWorld, **options: Any) -> VllmEngine:
     world._engines.append(engine)
     await engine.start()
     return engine
+
+
+def spill_of(engine: VllmEngine) -> KvOffload:
+    """What keeps an engine's KV; it has one while vLLM runs."""
+    assert engine._spill is not None
+    return engine._spill
 
 
 async def settled(engine: VllmEngine) -> None:

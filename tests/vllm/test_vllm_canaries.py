@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from inference.vllm.engine import VllmEngine
 from sessions.model.types import Sampling
 from tests.support.engines import Answer, ask, key, prompt_of, request, until
-from tests.support.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, start
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, spill_of, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -87,7 +88,7 @@ async def test_sessions_never_see_each_other_under_eviction_preemption_aborts_an
     assert counters["restores"] > 20
     refused = {name: count for name, count in counters.items() if name.startswith("refused_") and count}
     assert set(refused) <= {"refused_unreadable"}  # deleted between its plan and its load
-    tiers = engine._spill.tiers
+    tiers = spill_of(engine).tiers
     assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers.host)  # nothing leaked
 
 
@@ -95,7 +96,7 @@ async def test_preempted_answers_are_what_they_would_have_been(world: VllmWorld)
     """Two answers begin side by side and grow until the device cannot hold both: one makes room and comes back."""
     engine = await start(world, device_blocks=FEW)
     prompts = [await long_prompt(engine, word, HALF - 8) for word in ("stone", "fern")]
-    more = {"max_tokens": 30, "sampling": endless(engine)}
+    more: dict[str, Any] = {"max_tokens": 30, "sampling": endless(engine)}
     alone = [await ask(engine, key(f"{n}-alone"), prompt, **more) for n, prompt in enumerate(prompts)]
     assert all(len(answer.tokens) == 30 for answer in alone)
     order: list[int] = []

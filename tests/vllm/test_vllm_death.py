@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 
 async def killed(engine: VllmEngine) -> None:
+    assert engine._core._llm is not None
     (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
     os.kill(process.pid, signal.SIGKILL)
 
@@ -42,7 +43,7 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
     await killed(engine)
     with pytest.raises(EngineLost):
         await stream.drain()
-    assert "started again" in engine.stats().away
+    assert "started again" in (engine.stats().away or "")
     waiting = asyncio.create_task(ask(engine, key("b"), first, max_tokens=4))  # that asks again, as its session does
     await until(lambda: engine._spill is None)
     await engine.release(key("z"))  # deleted while nothing stands between it and the disk

@@ -18,7 +18,7 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk
 from sessions.model.types import OPENINGS, Sampling, TextOptions
 from tests.support.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
-from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, start
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, spill_of, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -80,7 +80,7 @@ async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) 
     prompt = await prompt_of(engine, STORY)
     stream = await open_stream(engine, key("a"), prompt, max_tokens=500)
     blocks = len(prompt) // BLOCK_TOKENS
-    size = engine._spill.block_bytes
+    size = spill_of(engine).block_bytes
     await until(lambda: any(path.stat().st_size >= blocks * size for path in payloads(world)))
     assert engine.stats().running == 1  # it is not over yet
     decoded = len(stream.first.tokens)
@@ -92,7 +92,7 @@ async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) 
     await until(lambda: any(path.stat().st_size >= (blocks + 2) * size for path in payloads(world)))
     await stream.abort()
     await settled(engine)
-    assert engine._spill.tiers.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
+    assert spill_of(engine).tiers.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
 
 
 async def said(stream: Opened, tokens: list[int], enough: int) -> None:
@@ -116,7 +116,9 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     await said(stream, tokens, 2 * BLOCK_TOKENS)
     (turn,) = source._turns.values()
     blocks = (len(prompt) + len(tokens) - 1) // BLOCK_TOKENS
-    await until(lambda: turn.plan.written[0] >= blocks)
+    plan = turn.plan
+    assert plan is not None
+    await until(lambda: plan.written[0] >= blocks)
     ledger = as_tokens((*prompt, *tokens))
     export = await source.export_kv(key("a"), ledger)
     assert export is not None and export.ledger == ledger[: blocks * BLOCK_TOKENS]
@@ -129,7 +131,7 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     assert list(moved.tokens) == tokens[len(ledger) - len(prompt) :][:20]
     await stream.abort()
     await settled(source)
-    (snapshot,) = source._spill.tiers.host.of(key("a"))
+    (snapshot,) = spill_of(source).tiers.host.of(key("a"))
     assert snapshot.tokens[: len(export.ledger)] == export.ledger and len(snapshot.tokens) >= len(export.ledger)
 
 
@@ -168,7 +170,7 @@ async def test_a_deleted_session_is_gone_from_every_tier_at_once(world: VllmWorl
     prompt = await prompt_of(engine, STORY)
     await ask(engine, key("a"), prompt, max_tokens=4)
     await settled(engine)
-    stored = [path for path in (world.folder / "kv").rglob("*") if path.stat().st_size > engine._spill.block_bytes]
+    stored = [path for path in (world.folder / "kv").rglob("*") if path.stat().st_size > spill_of(engine).block_bytes]
     assert payloads(world) and stored
     await engine.release(key("a"))
     assert payloads(world) == [] and not any(path.exists() for path in stored)
@@ -187,7 +189,7 @@ async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWo
     await settled(engine)
     small = key("", "small").tenant
     held = engine.holdings.bytes_of(small)
-    assert held == 2 * world.whole(len(prompt) + 3) // BLOCK_TOKENS * engine._spill.block_bytes
+    assert held == 2 * world.whole(len(prompt) + 3) // BLOCK_TOKENS * spill_of(engine).block_bytes
     engine.holdings.ceiling = {small: held}.get
     await ask(engine, key("s2", "small"), prompt, max_tokens=4)
     await settled(engine)
@@ -266,7 +268,7 @@ async def test_fifty_damaged_payloads_are_recomputed_with_the_right_output(world
     expected = await ask(engine, key("a"), prompt, max_tokens=6)
     await ask(engine, key("b"), elsewhere, max_tokens=6)
     await settled(engine)
-    tiers = engine._spill.tiers
+    tiers = spill_of(engine).tiers
     other = tiers.host.of(key("b"))[0].path.read_bytes()
     for round_ in range(50):
         (snapshot,) = tiers.host.of(key("a"))

@@ -122,7 +122,7 @@ def test_a_kernel_without_huge_pages_moves_them_all_the_same(
         def madvise(self, *_: Any) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(mover_module.mmap, "mmap", Plain)
+    monkeypatch.setattr(mmap, "mmap", Plain)
     held = caches("bf16", "cpu", 1)
     saved(start(held), tmp_path / "payload", [3, 4])
     assert (tmp_path / "payload").read_bytes() == block(held, 3) + block(held, 4)

@@ -1,4 +1,4 @@
-"""How commands ask a running server: JSON over its HTTP API, with a key that never goes over an open line."""
+"""Calls a running server's HTTP API for commands with `--url`: JSON, with a key that never goes over an open line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transport.cli.settings import BadSetting
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
-Told = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def base_of(server: str, credential: str) -> str:
@@ -28,17 +28,21 @@ def base_of(server: str, credential: str) -> str:
     return server.rstrip("/")
 
 
-def call(method: str, url: str, credential: str, body: Told | None = None, *, timeout_s: float = 30) -> Told:
+def call(
+    method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
+) -> JsonObject:
     """One request. Blocking. Raises the SessileError that is its answer, Unavailable where there is none."""
-    with opened(method, url, credential, body, timeout_s=timeout_s) as answer:
+    with open_response(method, url, credential, body, timeout_s=timeout_s) as response:
         try:
-            told: Told = msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
-            return told
+            body_of: JsonObject = msgspec.json.decode(response.read(ANSWER_BYTES_MAX))
+            return body_of
         except (OSError, msgspec.DecodeError) as error:
-            raise Unavailable("keys_unavailable", f"{url} cannot be asked: {error}") from error
+            raise Unavailable("keys_unavailable", f"{url} does not answer: {error}") from error
 
 
-def opened(method: str, url: str, credential: str, body: Told | None = None, *, timeout_s: float = 30) -> Any:
+def open_response(
+    method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
+) -> Any:
     """The answer, to be read and closed."""
     headers = {"content-type": "application/json"}
     if credential:
@@ -50,12 +54,12 @@ def opened(method: str, url: str, credential: str, body: Told | None = None, *, 
     except urllib.error.HTTPError as error:
         raise _refused(error) from error
     except OSError as error:
-        raise Unavailable("keys_unavailable", f"{url} cannot be asked: {error}") from error
+        raise Unavailable("keys_unavailable", f"{url} does not answer: {error}") from error
 
 
 def _refused(error: urllib.error.HTTPError) -> SessileError:
     try:
-        said = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
-        return SessileError(str(said["code"]), str(said["message"]))
+        details = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
+        return SessileError(str(details["code"]), str(details["message"]))
     except (OSError, msgspec.DecodeError, KeyError, TypeError):
         return SessileError("internal_error", f"The server answered {error.code}.")

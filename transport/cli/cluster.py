@@ -1,49 +1,91 @@
-"""`python app.py replicas|sessions|drain`: what operators ask of a running cluster, printed."""
+"""The commands that look at a running cluster or drain a replica of it: their options, and how results are printed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Final
 
-from transport.cli.operator import Wanted, described, drained, in_json, members_of, sessions_of, tabled
-from transport.cli.security import peer_security
-from transport.cli.settings import Settings
+import msgspec
 
-if TYPE_CHECKING:
-    from actors.directory.valkey import ValkeyDirectory
+from actors.maintenance.introspection import PAGE_MAX, STATES
+from actors.peer.frames import ResidentSession
+from sessions.ports import View
+from transport.cli.options import Json, Tenant, table, text
+from transport.cli.settings import BadSetting
+from transport.ops.operator_link import SessionPage, SessionQuery
 
-
-def directory_of(settings: Settings) -> ValkeyDirectory:
-    """Imported when it is wanted: a start on one machine has no half second to spare for redis' client."""
-    from actors.directory.valkey import ValkeyDirectory
-
-    return ValkeyDirectory(settings.directory)
+TITLES: Final = ("SESSION", "OWNER", "FENCE", "STATE", "KV", "OPEN TURN", "TOP", "READERS", "WHY HERE")
 
 
-def turns_at(settings: Settings) -> Any:
-    """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
-    if not settings.directory:
-        return None
-    from actors.directory.address import connect
-
-    return connect(settings.directory)
+class ListReplicas(msgspec.Struct, frozen=True, kw_only=True):
+    """Shows the replicas of a cluster."""
 
 
-async def show_replicas(settings: Settings) -> int:
-    """Prints the cluster's members."""
-    print(described(await members_of(directory_of(settings))))
-    return 0
+class ListSessions(msgspec.Struct, frozen=True, kw_only=True):
+    """Shows the sessions that are in a replica's memory: who owns them, and why.
+
+    Under which fence, in which state, where their KV is, which answers are open, and why they are there: new, woken,
+    handed off or taken over, and which choice of placement's hash the replica is. A parked session is in no memory;
+    the next command to it wakes it.
+    """
+
+    replica: Annotated[str, text("REPLICA", "only those that this one has")] = ""
+    tenant: Tenant = ""
+    session: Annotated[str, text("SESSION", "only this one")] = ""
+    state: Annotated[str, text("STATE", "only those in this state", choices=STATES)] = ""
+    limit: Annotated[int, text("N", f"sessions of a page, at most {PAGE_MAX} [default: 50]")] = 50
+    after: Annotated[str, text("TENANT/SESSION", "the page behind this one")] = ""
+    as_json: Json = False
+
+    def __post_init__(self) -> None:
+        """Raises BadSetting."""
+        if not 1 <= self.limit <= PAGE_MAX:
+            raise BadSetting(f"limit = {self.limit}: at least 1, at most {PAGE_MAX}")
+
+    @property
+    def query(self) -> SessionQuery:
+        return SessionQuery(**{name: getattr(self, name) for name in SessionQuery.__struct_fields__})
 
 
-async def show_sessions(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
-    """Prints a page of who has which session, and why."""
-    security = peer_security(settings)
-    found = await sessions_of(directory_of(settings), security, wanted)
-    print(in_json(found) if as_json else tabled(found))
-    return 1 if found.silent else 0
+class DrainReplica(msgspec.Struct, frozen=True):
+    """Moves every session off a replica, and waits until it is empty."""
+
+    replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
 
 
-async def drain_replica(settings: Settings, name: str) -> int:
-    """Tells a replica to hand everything off, and waits until it has."""
-    last = await drained(directory_of(settings), peer_security(settings), name)
-    print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
-    return 0
+def format_members(view: View) -> str:
+    """A line for the view and one for each member."""
+    lines = [f"view {view.version}, {len(view.members)} replicas"]
+    for member in view.members:
+        state = "draining" if member.draining else "serving"
+        lines.append(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}")
+    return "\n".join(lines)
+
+
+def format_sessions(page: SessionPage) -> str:
+    """The page for people: a table, which replicas were silent, and where the next page begins."""
+    lines = [table([TITLES, *map(_row, page.residents)])]
+    lines += [f"{replica} does not answer: {why}" for replica, why in page.silent.items()]
+    lines.append(f"{len(page.residents)} of {page.total} sessions in memory; parked ones belong to nobody")
+    if page.has_more:
+        lines.append(f"next page: --after {'/'.join(page.residents[-1].key)}")
+    return "\n".join(lines)
+
+
+def _row(each: ResidentSession) -> tuple[str, ...]:
+    state = f"{each.state} {each.idle_s:.0f} s" if each.state == "idle" else each.state
+    kv = f"{each.kv_tier} {each.kv_tokens}" if each.kv_tokens else each.kv_tier
+    return (
+        *("/".join(each.key), each.replica, str(each.fence), state, kv, " ".join(each.open) or "-"),
+        *(str(each.top), str(each.readers), each.reason),
+    )
+
+
+def sessions_as_json(page: SessionPage) -> str:
+    """The page for machines: one object."""
+    sessions = [
+        {name: getattr(each, name) for name in each.__struct_fields__ if name != "key"}
+        | {"tenant": each.key.tenant, "session": each.key.session}
+        for each in page.residents
+    ]
+    rest = {"total": page.total, "has_more": page.has_more, "silent": page.silent}
+    return msgspec.json.encode({"sessions": sessions, **rest}).decode()

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-GONE: Final = "[redacted]"
+REDACTED: Final = "[redacted]"
 
 _SECRETS: Final = re.compile(
     r"(?P<key>sk-[A-Za-z0-9_]+-[a-z2-7]{12}-)[a-z2-7]{8,}"
@@ -42,7 +42,7 @@ class Redaction:
 
     def __call__(self, _: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name, value in line.items():
-            line[name] = GONE if _NAMES.search(name) and value is not None else self.cleaned(value)
+            line[name] = REDACTED if _NAMES.search(name) and value is not None else self.cleaned(value)
         return line
 
     def cleaned(self, value: Any) -> Any:
@@ -54,7 +54,7 @@ class Redaction:
                 return value
             case dict():
                 return {
-                    self.text(str(name)): GONE if _NAMES.search(str(name)) else self.cleaned(each)
+                    self.text(str(name)): REDACTED if _NAMES.search(str(name)) else self.cleaned(each)
                     for name, each in value.items()
                 }
             case list() | tuple() | set() | frozenset():
@@ -66,27 +66,33 @@ class Redaction:
 
     def text(self, text: str) -> str:
         if self._values is not None:
-            text = self._values.sub(GONE, text)
+            text = self._values.sub(REDACTED, text)
         return _SECRETS.sub(_replaced, text)
 
 
-def _replaced(found: re.Match[str]) -> str:
-    return next((part for part in found.groups() if part is not None), "") + GONE
+def _replaced(match: re.Match[str]) -> str:
+    return next((part for part in match.groups() if part is not None), "") + REDACTED
 
 
 def configure(level: str, style: str, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
-    """`style` is json or console."""
-    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+    """Sets up this process's logs. `style` is json, console (text for people), or auto: text where `stream`, else
+    stderr, is a terminal."""
+    to = stream or sys.stderr
+    as_text = style == "console" or (style == "auto" and to.isatty())
+    renderer: Any = structlog.processors.JSONRenderer()
+    if as_text:
+        plain = structlog.dev.plain_traceback  # tracebacks are text by then, so that `Redaction` sees them
+        renderer = structlog.dev.ConsoleRenderer(colors=to.isatty(), exception_formatter=plain)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S" if as_text else "iso", utc=not as_text),
             structlog.processors.format_exc_info,
             Redaction(secrets),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(to),
         cache_logger_on_first_use=stream is None,
     )

@@ -1,19 +1,19 @@
-"""`python app.py users export|erase`: everything of one end user, in a journal that nobody has open or by a server.
+"""Exports or erases everything of an end user.
 
-What is erased without a server is written down, and done by whoever runs on that journal: at its next start, or, in a
-cluster, by its replicas at once. Does not open journals: `app.py` hands one over.
+Without --url it works on the journal of the settings (with SQLite the server must not be running; an erasure is carried
+out by whoever runs on that journal: at its next start, or, in a cluster, by its replicas at once), with --url on a
+running server, with the key in SESSILE_API_KEY.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -21,121 +21,113 @@ import msgspec
 from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
-from transport.cli.api_client import Told, base_of, call, opened
+from transport.cli.api_client import JsonObject, base_of, call, open_response
+from transport.cli.options import Json, ServerUrl, text
 from transport.cli.settings import BadSetting
 from transport.end_user_data import EndUserStores
 
-ABOUT = """\
-Tells everything of one end user as JSON lines (sessions, items, usage, rows of the audit log), or erases it for good:
-sessions are deleted and purged at once, their keys destroyed, their KV erased, usage kept without the name. Without
---url it works on the journal of the settings (with SQLite the server must not be running; what it is to erase it erases
-at its next start), with --url on a running server, with the key in SESSILE_API_KEY."""
+POLL_S: Final = 0.5
 
-ASK_EVERY_S: Final = 0.5
+UserTenant = Annotated[str, text("TENANT", "whose user; with --url the key's, where none is named")]
 
 
-class UsersAsked(msgspec.Struct, frozen=True, kw_only=True):
-    action: Literal["export", "erase"]
-    user: str
-    tenant: str = ""
-    out: str = ""
-    wait_s: float = 60.0
-    url: str = ""
-    as_json: bool = False
+class _EndUser(msgspec.Struct, frozen=True):
+    user: Annotated[str, text("USER", "as the tenant calls them")]
 
 
-def add_users(role: argparse.ArgumentParser, add_settings: Callable[[argparse.ArgumentParser], None]) -> None:
-    actions = role.add_subparsers(dest="action", required=True)
-    export = actions.add_parser("export", help="tell everything of an end user")
-    export.add_argument("--out", default="", metavar="FILE", help="where to; else to the terminal")
-    erase = actions.add_parser("erase", help="erase everything of an end user, for good")
-    erase.add_argument("--wait", type=float, default=60.0, metavar="S", help="for it to be done (60)")
-    erase.add_argument("--json", action="store_true", help="JSON instead of text")
-    for each in actions.choices.values():
-        each.add_argument("user", metavar="USER", help="as the tenant calls them")
-        each.add_argument("--tenant", default="", help="whose user; with --url that of the key, where none is named")
-        each.add_argument("--url", default="", help="of a running server: http://127.0.0.1:8080")
-        add_settings(each)
+class _UserOptions(_EndUser, frozen=True, kw_only=True):
+    tenant: UserTenant = ""
+    url: ServerUrl = ""
+
+    def __post_init__(self) -> None:
+        """Raises BadSetting."""
+        if not self.tenant and not self.url:
+            raise BadSetting("tenant: name whose user it is (--tenant acme)")
 
 
-def taken_users(given: dict[str, Any]) -> UsersAsked:
-    """What `users` is asked for, taken out of the flags. Raises BadSetting."""
-    asked = UsersAsked(
-        action=given.pop("action"),
-        user=given.pop("user"),
-        tenant=given.pop("tenant"),
-        out=given.pop("out", ""),
-        wait_s=given.pop("wait", 60.0),
-        url=given.pop("url"),
-        as_json=given.pop("json", False),
-    )
-    if not asked.tenant and not asked.url:
-        raise BadSetting("tenant: say whose user it is (--tenant acme)")
-    return asked
+class ExportUser(_UserOptions, frozen=True, kw_only=True):
+    """Exports everything of an end user as JSON lines: sessions, items, usage, rows of the audit log."""
+
+    out: Annotated[str, text("FILE", "where to; else to the terminal")] = ""
 
 
-async def on_journal(people: EndUserStores, asked: UsersAsked, now_ms: Callable[[], UnixMs], *, wait: bool) -> int:
-    """Does it on a journal that is open here; returns the status to end with. `wait`: others may have it open too, and
-    carry an erasure out. Raises Unavailable."""
-    tenant = TenantId(asked.tenant)
+class EraseUser(_UserOptions, frozen=True, kw_only=True):
+    """Erases everything of an end user, for good.
+
+    Sessions are deleted and purged at once, their keys destroyed, their KV erased, usage kept without the name. Ends
+    with status 3 while the erasure is under way.
+    """
+
+    wait: Annotated[float, text("SECONDS", "for it to be done [default: 60]")] = 60.0
+    as_json: Json = False
+
+
+UserCommand = ExportUser | EraseUser
+
+
+async def run_on_journal(
+    stores: EndUserStores, command: UserCommand, now_ms: Callable[[], UnixMs], *, shared: bool
+) -> int:
+    """Runs the command on a journal that is open here; returns the exit status. `shared`: other processes may have it
+    open too, and carry an erasure out. Raises Unavailable."""
+    tenant = TenantId(command.tenant)
     at = now_ms()
-    if asked.action == "export":
-        await people.audit.record(tenant, [Audited(action="user.exported", at=at, user=asked.user)])
-        out = await asyncio.to_thread(open, asked.out, "wb") if asked.out else sys.stdout.buffer
+    if isinstance(command, ExportUser):
+        await stores.audit.record(tenant, [Audited(action="user.exported", at=at, user=command.user)])
+        out = await asyncio.to_thread(open, command.out, "wb") if command.out else sys.stdout.buffer
         try:
             async for each in export_user_data(
                 tenant,
-                asked.user,
-                personal=people.personal,
-                journal=people.journal,
-                usage=people.usage,
-                audit=people.audit,
+                command.user,
+                personal=stores.personal,
+                journal=stores.journal,
+                usage=stores.usage,
+                audit=stores.audit,
                 at=at,
             ):
                 out.write(msgspec.json.encode(each) + b"\n")
         finally:
-            if asked.out:
+            if command.out:
                 out.close()
         return 0
-    row = Audited(action="user.erasure_asked", at=at, user=asked.user)
-    erasure = await people.personal.request_erasure(
-        Erasure(tenant=tenant, user=asked.user, asked_at=at, asked_by=""), row
+    row = Audited(action="user.erasure_asked", at=at, user=command.user)
+    erasure = await stores.personal.request_erasure(
+        Erasure(tenant=tenant, user=command.user, asked_at=at, asked_by=""), row
     )
-    until = time.monotonic() + (asked.wait_s if wait else 0)
+    until = time.monotonic() + (command.wait if shared else 0)
     while erasure.done_at is None and time.monotonic() < until:
-        await asyncio.sleep(ASK_EVERY_S)
-        erasure = await people.personal.find(tenant, asked.user) or erasure
-    return _say(status(erasure, asked.user), asked)
+        await asyncio.sleep(POLL_S)
+        erasure = await stores.personal.find(tenant, command.user) or erasure
+    return _report(status(erasure, command.user), command)
 
 
-def on_server(asked: UsersAsked, credential: str) -> int:
-    """The same, asked of a running server. Blocking. Raises BadSetting, SessileError."""
-    query = f"?{urlencode({'tenant': asked.tenant})}" if asked.tenant else ""
-    base = f"{base_of(asked.url, credential)}/v1/users/{quote(asked.user, safe='')}"
-    if asked.action == "export":
-        with opened("GET", f"{base}/export{query}", credential, timeout_s=600) as answer:
-            if asked.out:
-                with Path(asked.out).open("wb") as out:
+def run_on_server(command: UserCommand, credential: str) -> int:
+    """Runs the command through a server's `/v1/users`; returns the exit status. Blocking. Raises BadSetting,
+    SessileError."""
+    query = f"?{urlencode({'tenant': command.tenant})}" if command.tenant else ""
+    base = f"{base_of(command.url, credential)}/v1/users/{quote(command.user, safe='')}"
+    if isinstance(command, ExportUser):
+        with open_response("GET", f"{base}/export{query}", credential, timeout_s=600) as answer:
+            if command.out:
+                with Path(command.out).open("wb") as out:
                     shutil.copyfileobj(answer, out)
             else:
                 shutil.copyfileobj(answer, sys.stdout.buffer)
         return 0
-    told = call("POST", f"{base}/erase{query}", credential, timeout_s=600)
-    until = time.monotonic() + asked.wait_s
-    while told["status"] != "done" and time.monotonic() < until:
-        time.sleep(ASK_EVERY_S)
-        told = call("GET", f"{base}/erase{query}", credential)
-    return _say(told, asked)
+    erasure = call("POST", f"{base}/erase{query}", credential, timeout_s=600)
+    until = time.monotonic() + command.wait
+    while erasure["status"] != "done" and time.monotonic() < until:
+        time.sleep(POLL_S)
+        erasure = call("GET", f"{base}/erase{query}", credential)
+    return _report(erasure, command)
 
 
-def _say(told: Told, asked: UsersAsked) -> int:
-    done = told["status"] == "done"
-    if asked.as_json:
-        print(msgspec.json.encode(told).decode())
+def _report(erasure: JsonObject, command: EraseUser) -> int:
+    done = erasure["status"] == "done"
+    if command.as_json:
+        print(msgspec.json.encode(erasure).decode())
     elif done:
-        print(f"Everything of {asked.user} is erased.")
+        print(f"Everything of {command.user} is erased.")
     else:
-        print(
-            f"The erasure of {asked.user} is under way: it is written down, and ends when a server has done its part."
-        )
+        print(f"The erasure of {command.user} is under way: it is recorded, and ends when a server has done its part.")
     return 0 if done else 3

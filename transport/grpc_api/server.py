@@ -94,7 +94,7 @@ class GrpcServer:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),  # clients may keep alive, too
             ),
         )
-        made.add_SessionsServicer_to_server(SessionsService(self.gateway, self._leaving), server)  # type: ignore[no-untyped-call]
+        made.add_SessionsServicer_to_server(SessionsService(self.gateway, self._leaving), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:

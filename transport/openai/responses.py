@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 
-from sessions.machine.turn_command import ERASED
+from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.types import ResponseId

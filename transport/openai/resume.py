@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sessions.machine.turn_command import ERASED
+from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, NotFound
 from sessions.model.types import Principal, ResponseId

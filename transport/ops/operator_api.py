@@ -20,7 +20,14 @@ from actors.peer.links import LinkDown, unreachable
 from sessions.model.errors import Conflict, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine, Member, View
-from transport.cli.operator import Found, Wanted, found_of, key_of, linked, named
+from transport.ops.operator_link import (
+    SessionPage,
+    SessionQuery,
+    find_member,
+    merge_pages,
+    open_link,
+    parse_session_key,
+)
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
 
@@ -34,7 +41,7 @@ class OperatorApi(Protocol):
         """Raises Unavailable."""
         ...
 
-    async def sessions(self, wanted: Wanted) -> Found:
+    async def sessions(self, query: SessionQuery) -> SessionPage:
         """A page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
         ...
 
@@ -101,15 +108,15 @@ class LocalOperatorApi:
         load = (stats.running + stats.waiting) / max(1, stats.slots)
         return [{**member_shown(self._member()), "load": round(load, 3), "slots": stats.slots}]
 
-    async def sessions(self, wanted: Wanted) -> Found:
-        return found_of(wanted, self._surveyed(wanted))
+    async def sessions(self, query: SessionQuery) -> SessionPage:
+        return merge_pages(query, self._surveyed(query))
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
-        return held_kv(self._surveyed(Wanted(tenant=tenant, limit=1)))
+        return held_kv(self._surveyed(SessionQuery(tenant=tenant, limit=1)))
 
-    def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
-        after = key_of(wanted.after) if wanted.after else None
-        asked = Survey(0, after, wanted.limit, wanted.tenant, wanted.session, wanted.state)
+    def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
+        after = parse_session_key(query.after) if query.after else None
+        asked = Survey(0, after, query.limit, query.tenant, query.session, query.state)
         return {str(self._member().replica): self._surveyor.answer(asked)}
 
     async def drain(self, replica: str) -> None:
@@ -131,26 +138,26 @@ class ClusterOperatorApi:
     async def replicas(self) -> list[dict[str, Any]]:
         return [member_shown(member) for member in self._view().members]
 
-    async def sessions(self, wanted: Wanted) -> Found:
-        return found_of(wanted, await self._surveyed(wanted))
+    async def sessions(self, query: SessionQuery) -> SessionPage:
+        return merge_pages(query, await self._surveyed(query))
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
-        return held_kv(await self._surveyed(Wanted(tenant=tenant, limit=1)))
+        return held_kv(await self._surveyed(SessionQuery(tenant=tenant, limit=1)))
 
-    async def _surveyed(self, wanted: Wanted) -> dict[str, Surveyed | LinkDown]:
+    async def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
         view = self._view()
-        members = [named(view, wanted.replica)] if wanted.replica else list(view.members)
-        after = key_of(wanted.after) if wanted.after else None
+        members = [find_member(view, query.replica)] if query.replica else list(view.members)
+        after = parse_session_key(query.after) if query.after else None
 
         async def survey(member: Member) -> Surveyed | LinkDown:
             try:
-                async with asyncio.timeout(ANSWER_S), linked(self._security, member, "desk") as link:
+                async with asyncio.timeout(ANSWER_S), open_link(self._security, member, "desk") as link:
                     return await link.survey(
                         after=after,
-                        limit=wanted.limit,
-                        tenant=wanted.tenant,
-                        session=wanted.session,
-                        state=wanted.state,
+                        limit=query.limit,
+                        tenant=query.tenant,
+                        session=query.session,
+                        state=query.state,
                     )
             except LinkDown as down:
                 return down
@@ -161,14 +168,14 @@ class ClusterOperatorApi:
         return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
 
     async def drain(self, replica: str) -> None:
-        member = named(self._view(), replica)
+        member = find_member(self._view(), replica)
         if replica not in self._draining:
             self._draining.add(replica)
             self._tasks.start(self._drain(member))
 
     async def _drain(self, member: Member) -> None:
         try:
-            async with linked(self._security, member, "desk") as link:
+            async with open_link(self._security, member, "desk") as link:
                 await link.drain(asyncio.Queue())
             log.info("drained", replica=member.replica)
         except (LinkDown, SessileError) as error:
@@ -177,9 +184,9 @@ class ClusterOperatorApi:
             self._draining.discard(str(member.replica))
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
-        member = named(self._view(), replica)
+        member = find_member(self._view(), replica)
         try:
-            async with linked(self._security, member, "desk") as link:
+            async with open_link(self._security, member, "desk") as link:
                 return str((await link.move(key, to)).replica)
         except LinkDown as down:
             raise unreachable(member.replica, down) from down

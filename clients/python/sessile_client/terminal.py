@@ -1,4 +1,4 @@
-"""A chat in the terminal: ``python app.py chat``, or ``sessile-chat``.
+"""A chat in the terminal: ``./sessile chat``, or ``sessile-chat``.
 
 Answers go to standard output, notes (connection, errors, help) to standard error, so a pipe gets the words alone:
 ``echo "Hello" | sessile-chat`` prints the answer and ends. What is shown is drawn from the session's log: messages
@@ -29,6 +29,7 @@ from .errors import SessileError
 from .response import Response
 from .session import Session
 
+_EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
 _HELP = """\
 /new [TITLE]     begin a new session          /regenerate   answer the last question again
 /list            list the sessions            /edit TEXT    say the last message differently
@@ -312,7 +313,9 @@ async def read_lines(source: TextIO) -> AsyncIterator[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="chat", description="Talk to a Sessile server in the terminal.", epilog=_HELP)
+    top = argparse.ArgumentParser(
+        prog="chat", description="Talk to a Sessile server in the terminal.", epilog=_EXAMPLE + _HELP
+    )
     top.formatter_class = argparse.RawDescriptionHelpFormatter
     top.add_argument("--url", default=Options.url, help="address of the server (default: %(default)s)")
     top.add_argument("--session", metavar="ID", help="open this session")

@@ -10,7 +10,7 @@ import { nodeWebSocket } from "sessile/node";
 
 const client = new SessileClient({
   url: process.argv[2] ?? "http://127.0.0.1:8080",
-  auth: process.env["SESSILE_KEY"],
+  auth: process.env["SESSILE_API_KEY"],
   encoding: "msgpack",
   device: "phone-example",
   WebSocket: nodeWebSocket(WebSocket),

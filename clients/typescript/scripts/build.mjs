@@ -1,15 +1,15 @@
 /**
- * Builds dist/ (what npm publishes) and ../../transport/web/sessile.js (what the server's page loads); with the argument
- * `dist`, only that.
- * `bundle()` is also what the check compares the page's copy with, so the two cannot drift apart.
+ * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK, and
+ * markdown-it.js, the Markdown parser; with the argument `dist`, only that.
+ * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
-import { rmSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 export const root = fileURLToPath(new URL("..", import.meta.url));
-export const pageBundle = fileURLToPath(new URL("../../../transport/web/sessile.js", import.meta.url));
+const web = (name) => fileURLToPath(new URL(`../../../transport/web/${name}`, import.meta.url));
 
 const common = { absWorkingDir: root, bundle: true, format: "esm", target: "es2022", platform: "neutral", write: false };
 
@@ -20,6 +20,23 @@ export async function bundle() {
   return result.outputFiles[0].text;
 }
 
+/** The page's Markdown parser as one minified ES module, with its licence's line. */
+async function markdown() {
+  const { version } = JSON.parse(readFileSync(`${root}/node_modules/markdown-it/package.json`, "utf8"));
+  const banner = { js: `/* markdown-it ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */` };
+  const stdin = { contents: 'export { default } from "markdown-it"', resolveDir: root };
+  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner });
+  return result.outputFiles[0].text;
+}
+
+/** What the page loads of this build: file beside the page -> text. */
+export async function pageBundles() {
+  return new Map([
+    [web("sessile.js"), await bundle()],
+    [web("markdown-it.js"), await markdown()],
+  ]);
+}
+
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   rmSync(`${root}/dist`, { recursive: true, force: true });
   await build({ ...common, entryPoints: ["src/index.ts", "src/react.ts", "src/node.ts"], external: ["react"], outdir: "dist", write: true });
@@ -27,5 +44,5 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     cwd: root,
     stdio: "inherit",
   });
-  if (process.argv[2] !== "dist") writeFileSync(pageBundle, await bundle());
+  if (process.argv[2] !== "dist") for (const [file, text] of await pageBundles()) writeFileSync(file, text);
 }

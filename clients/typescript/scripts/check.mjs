@@ -2,9 +2,10 @@
  * What the compiler does not look at: the size of the bundle, that the page's copy of it is fresh, that the
  * library names nothing of the DOM or of Node, and a few habits of the house.
  */
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { basename } from "node:path";
 import { gzipSync } from "node:zlib";
-import { bundle, pageBundle, root } from "./build.mjs";
+import { bundle, pageBundles, root } from "./build.mjs";
 
 const GZIPPED_BYTES_MAX = 15 * 1024;
 const LINE_MAX = 140;
@@ -28,13 +29,10 @@ for (const name of readdirSync(`${root}/src`)) {
 const fresh = await bundle();
 const gzipped = gzipSync(fresh, { level: 9 }).length;
 if (gzipped > GZIPPED_BYTES_MAX) problems.push(`the bundle has ${gzipped} bytes gzipped, more than ${GZIPPED_BYTES_MAX}`);
-let copy = "";
-try {
-  copy = readFileSync(pageBundle, "utf8");
-} catch (error) {
-  if (error.code !== "ENOENT") throw error;
+for (const [file, text] of await pageBundles()) {
+  const copy = existsSync(file) ? readFileSync(file, "utf8") : "";
+  if (copy !== text) problems.push(`transport/web/${basename(file)} is not what this source builds: npm run build`);
 }
-if (copy !== fresh) problems.push("transport/web/sessile.js is not what this source builds: npm run build");
 
 for (const problem of problems) console.error(problem);
 console.log(`bundle: ${fresh.length} bytes, ${gzipped} gzipped (at most ${GZIPPED_BYTES_MAX})`);

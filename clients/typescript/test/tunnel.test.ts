@@ -9,7 +9,7 @@ import { seeded } from "./seeded.js";
 import { TestSocket, VirtualClock, settled } from "./virtual.js";
 import { SessileClient, View, type Encoding, type EventFrame, type Piece, type Session } from "./surface.js";
 
-const ROUNDS = Number(process.env["SESSILE_TUNNEL_ROUNDS"] ?? 1000);
+const ROUNDS = Number(process.env["SESSILE_TEST_TUNNEL_ROUNDS"] ?? 1000);
 
 class Tunnel {
   readonly clock = new VirtualClock();

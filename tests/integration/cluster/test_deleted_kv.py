@@ -6,8 +6,8 @@ from sessions.model import commands as cm
 from sessions.model.journal_types import Due
 from sessions.model.request import request_of
 from sessions.model.types import INTEGER_MAX, NEVER, SessionKey, UnixMs
-from tests.integration.cluster.test_handoff import member, other
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
+from tests.support.cluster.steps import member, other
 from tests.support.virtual_time import virtual
 
 

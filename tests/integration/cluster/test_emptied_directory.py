@@ -11,8 +11,8 @@ from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey
-from tests.integration.cluster.test_failover import migrations
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
+from tests.support.cluster.steps import migrations
 from tests.support.virtual_time import outcome, virtual
 
 

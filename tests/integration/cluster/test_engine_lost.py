@@ -6,9 +6,8 @@ from sessions.model import commands as cm
 from sessions.model.errors import EngineLost
 from sessions.model.events import ResponseFailed
 from sessions.model.request import request_of
-from tests.integration.cluster.test_failover import answering, migrations, now, text_of
-from tests.integration.cluster.test_handoff import simulated
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
+from tests.support.cluster.steps import answering, migrations, now, simulated, text_of
 from tests.support.virtual_time import virtual
 
 DIED = EngineLost("engine_lost", "The model's engine has died.")

@@ -8,36 +8,10 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model.errors import Unavailable
-from sessions.model.events import OutputTextDelta, SessionMigrated
 from sessions.model.types import SessionKey
-from tests.support.cluster.harness import Cluster, Reader, advance, cluster, until, with_runtime
+from tests.support.cluster.harness import Cluster, advance, cluster, until, with_runtime
+from tests.support.cluster.steps import answering, migrations, now, text_of
 from tests.support.virtual_time import outcome, virtual
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def migrations(made: Cluster, key: SessionKey) -> list[str]:
-    page = made.store.read(key, 0, 100_000, 1 << 40)
-    assert page is not None
-    return [record.event.cause for record in page.records if isinstance(record.event, SessionMigrated)]
-
-
-def text_of(made: Cluster, key: SessionKey) -> str:
-    page = made.store.read(key, 0, 100_000, 1 << 40)
-    assert page is not None
-    return "".join(record.event.delta for record in page.records if isinstance(record.event, OutputTextDelta))
-
-
-async def answering(made: Cluster, reader_at: str = "g1", *, tokens: int = 150) -> tuple[SessionKey, Reader]:
-    """A session in mid-answer, with a reader."""
-    gateway = made.gateways["g1"]
-    key = await gateway.create("one")
-    reader = made.gateways[reader_at].read(key)
-    await gateway.say(key, tokens=tokens)
-    await made.writes(key, 5)
-    return key, reader
 
 
 @virtual

@@ -10,35 +10,19 @@ import msgspec
 import pytest
 
 from actors.handoff.source import HandoffAbandoned
-from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.events import ResponseCreated, SessionMigrated
 from sessions.model.generation import KVExport
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey
-from sessions.ports import Member
-from tests.integration.cluster.test_failover import answering, migrations, now, text_of
 from tests.support.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
+from tests.support.cluster.steps import answering, member, migrations, now, other, simulated, text_of
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import outcome, virtual
 
 LONG = "word " * 1000
-
-
-def member(node: ReplicaNode) -> Member:
-    found = node.replica.membership.member
-    assert found is not None
-    return found
-
-
-def other(made: Cluster, name: str) -> ReplicaNode:
-    return next(node for each, node in made.replicas.items() if each != name)
-
-
-def simulated(node: ReplicaNode) -> SimulatedEngine:
-    assert isinstance(node.engine, SimulatedEngine)
-    return node.engine
 
 
 @virtual

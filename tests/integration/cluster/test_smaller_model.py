@@ -18,9 +18,8 @@ from sessions.model.errors import BadInput
 from sessions.model.events import ResponseCompleted, ResponseCreated, ResponseIncomplete
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ResponseId, SessionKey, TenantId
-from tests.integration.cluster.test_failover import answering, migrations, text_of
-from tests.integration.cluster.test_handoff import member, other
 from tests.support.cluster.harness import FAST, Cluster, cluster, with_runtime
+from tests.support.cluster.steps import answering, member, migrations, other, text_of
 from tests.support.virtual_time import virtual
 from transport.ops.operator_api import member_shown
 

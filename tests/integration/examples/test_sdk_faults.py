@@ -1,8 +1,8 @@
-"""The Python client through a network that cuts, delays and goes silent: a short run of `bench.sdk_faults`."""
+"""The Python client through a network that cuts, delays and goes silent: a few rounds."""
 
 from __future__ import annotations
 
-from bench.sdk_faults import Logged, Shown, faults_of, rounds
+from tests.support.rounds.sdk_faults import Logged, Shown, faults_of, rounds
 
 
 async def test_the_text_shown_is_the_log_whatever_the_network_does() -> None:

@@ -17,7 +17,7 @@ from tests.support.assembly import Assembly, assembled
 from tests.support.grpc_door import error_of
 from tests.support.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import key_digest
-from transport.cli.limits import LimitsFile
+from transport.cli.config_files import limits_file
 from transport.cli.settings import BadSetting
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
@@ -234,13 +234,10 @@ async def test_connections_beyond_the_pace_are_told_when_to_come(limits: Callabl
 
 async def test_a_file_that_changes_holds_from_then_on(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nrequests_per_minute = 3\n")
-    told: list[int] = []
-    file = LimitsFile(path, changed=lambda now: told.append(now.default.requests_per_minute or 0))
-    await file.file.look()
-    assert told == []
+    file = limits_file(path)
+    assert not await file.watcher.look()
     path.write_text("[default]\nrequests_per_minute = 40\n[tenants.acme]\nuser.sessions = 7\n")
-    await file.file.look()
-    assert told == [40]
+    assert await file.watcher.look()
     assert file.now().of(TenantId("acme")).user.sessions == 7
     assert file.now().of(TenantId("other")).requests_per_minute == 40
 
@@ -262,13 +259,13 @@ async def test_a_malformed_file_is_refused_and_the_old_one_stays(
     limits: Callable[[str], Path], text: str, says: str
 ) -> None:
     path = limits("[default]\nrequests_per_minute = 3\n")
-    file = LimitsFile(path)
+    file = limits_file(path)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    await file.file.look()
+    await file.watcher.look()
     assert file.now().default.requests_per_minute == 3
     with pytest.raises(BadSetting, match="limits = ") as caught:
-        LimitsFile(path)
+        limits_file(path)
     assert says in str(caught.value)
     path.unlink()
-    await file.file.look()
+    await file.watcher.look()
     assert file.now().default.requests_per_minute == 3

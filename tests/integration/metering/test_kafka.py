@@ -1,4 +1,4 @@
-"""Usage rows on Kafka: a broker as a process of its own (librdkafka's mock cluster, `bench.kafka_broker`: the protocol
+"""Usage rows on Kafka: a broker as a process (librdkafka's mock cluster, `tests.support.kafka_broker`: the protocol
 is real, Apache Kafka it is not), a consumer, and brokers that are away, silent, dead or without the topic.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio as redis
 
-from bench.kafka_broker import Broker, Consumer
 from persistence.memory.journal import MemoryJournal
 from persistence.usage import usage_of
 from persistence.usage_stream.kafka import KafkaSink
@@ -23,6 +22,7 @@ from sessions.model.types import UnixMs
 from tests.support.directories import Server as Valkey
 from tests.support.directories import free_port
 from tests.support.journals import NOW, billed, key
+from tests.support.kafka_broker import KafkaBroker, KafkaConsumer
 
 NAMES = [f"r{number}" for number in range(9)]
 PATIENCE_S = 60.0
@@ -35,16 +35,16 @@ async def journal() -> AsyncIterator[MemoryJournal]:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    running = Broker("bills")
+def broker() -> Iterator[KafkaBroker]:
+    running = KafkaBroker("bills")
     running.start()
     yield running
     running.kill()
 
 
 @pytest.fixture
-async def consumer(broker: Broker) -> AsyncIterator[Consumer]:
-    reading = Consumer(broker.address, "bills")
+async def consumer(broker: KafkaBroker) -> AsyncIterator[KafkaConsumer]:
+    reading = KafkaConsumer(broker.address, "bills")
     task = asyncio.create_task(reading.run())
     yield reading
     reading.stop()
@@ -67,7 +67,7 @@ async def waiting(journal: MemoryJournal) -> list[str]:
 
 
 async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
-    journal: MemoryJournal, broker: Broker, consumer: Consumer
+    journal: MemoryJournal, broker: KafkaBroker, consumer: KafkaConsumer
 ) -> None:
     sink = kafka(broker.address)
     passing = relay(journal, sink)
@@ -97,7 +97,7 @@ async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
     assert consumer.faults == []
 
 
-async def test_a_topic_that_is_not_there_is_said_and_not_made(journal: MemoryJournal, broker: Broker) -> None:
+async def test_a_topic_that_is_not_there_is_said_and_not_made(journal: MemoryJournal, broker: KafkaBroker) -> None:
     sink = kafka(broker.address, "bils")
     try:
         for _ in range(2):
@@ -122,7 +122,9 @@ async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(journal: Memor
     assert await waiting(journal) == NAMES
 
 
-async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(journal: MemoryJournal, broker: Broker) -> None:
+async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(
+    journal: MemoryJournal, broker: KafkaBroker
+) -> None:
     sink = kafka(broker.address)
     await relay(journal, sink).relay_batch()
     broker.pause()
@@ -140,7 +142,7 @@ async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(journal: M
 
 
 @pytest.mark.cluster
-async def test_relays_of_a_cluster_take_turns_in_its_directory(journal: MemoryJournal, broker: Broker) -> None:
+async def test_relays_of_a_cluster_take_turns_in_its_directory(journal: MemoryJournal, broker: KafkaBroker) -> None:
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any, cast
 
 import grpc.aio
 import pytest
 from sessile_client import Client, Conflict, ServerError
 
-from tests.integration.moderation.test_reviews import SECRET, running
 from tests.support.grpc_door import error_of, events
+from tests.support.review_door import SECRET, running
 from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
@@ -32,7 +34,7 @@ async def test_an_answer_that_was_withheld_is_appealed_once_and_its_outcome_is_s
             with pytest.raises(Conflict, match="appeal"):
                 await session.appeal(withheld.id)
             assert (await door.decide(review, "overturned"))[0] == 200
-            async with asyncio.timeout(10), contextlib.aclosing(session.events()) as events_:
+            async with asyncio.timeout(10), contextlib.aclosing(cast(AsyncGenerator[Any], session.events())) as events_:
                 async for _ in events_:
                     if session.view.reviews[review].outcome is not None:
                         break
@@ -45,6 +47,7 @@ async def test_an_answer_that_was_withheld_is_appealed_once_and_its_outcome_is_s
         async with Client(f"{door.server.server.url.replace('http', 'ws')}/v1/ws") as other:  # it gets a snapshot
             seen = await other.session(session.id)
             assert seen.view.reviews[review].standing == "overturned"
+            assert withheld.id is not None and harmless.id is not None
             assert seen.view.responses[withheld.id].incomplete_reason == "content_filter"
             assert seen.view.responses[withheld.id].status == "incomplete"
             assert seen.view.responses[harmless.id].incomplete_reason is None

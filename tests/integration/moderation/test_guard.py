@@ -101,8 +101,8 @@ async def test_the_score_is_the_odds_of_the_two_words_and_the_kind_what_is_behin
     kinds = {"S4": "minors", "S9": "weapons"}
     async with asked(scripted, kinds=kinds, key_file=str(tmp_path / "key"), model="lg") as (client, outcomes):
         scripted.answers = lambda text: UNSAFE if "bomb" in text else SAFE
-        assert await client.classify("a bomb", 20) == (pytest.approx(7 / 9), "minors")
-        assert await client.classify("a cake", 20) == (pytest.approx(0.1), "")
+        assert tuple(await client.classify("a bomb", 20)) == (pytest.approx(7 / 9), "minors")
+        assert tuple(await client.classify("a cake", 20)) == (pytest.approx(0.1), "")
         assert scripted.asked[0]["model"] == "lg" and scripted.asked[0]["messages"][0]["content"].count("a bomb") == 1
         assert (
             "authorization: Bearer sk-guard" in scripted.heads[0] and "POST /v1/chat/completions" in scripted.heads[0]

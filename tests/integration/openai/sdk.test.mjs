@@ -1,8 +1,8 @@
 /**
- * OpenAI's own JavaScript SDK, unchanged, against any server of ours: SESSILE_BASE_URL names it (with `/v1`),
- * SESSILE_MODEL the model. Nothing here depends on what a model says, only on what the API promises.
+ * OpenAI's own JavaScript SDK, unchanged, against any server of ours: SESSILE_TEST_BASE_URL names it (with `/v1`),
+ * SESSILE_TEST_MODEL the model. Nothing here depends on what a model says, only on what the API promises.
  *
- *   SESSILE_BASE_URL=http://127.0.0.1:8080/v1 SESSILE_MODEL=... node --test tests/integration/openai/sdk.test.mjs
+ *   SESSILE_TEST_BASE_URL=http://127.0.0.1:8080/v1 SESSILE_TEST_MODEL=... node --test tests/integration/openai/sdk.test.mjs
  */
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -11,13 +11,13 @@ import { test } from "node:test";
 const require = createRequire(new URL("../../../clients/typescript/package.json", import.meta.url));
 const { default: OpenAI, ...kinds } = require("openai");
 
-const baseURL = process.env.SESSILE_BASE_URL;
-const client = new OpenAI({ baseURL, apiKey: process.env.SESSILE_KEY ?? "none", maxRetries: 0 });
-const model = process.env.SESSILE_MODEL ?? (await client.models.list()).data[0].id;
+const baseURL = process.env.SESSILE_TEST_BASE_URL;
+const client = new OpenAI({ baseURL, apiKey: process.env.SESSILE_TEST_KEY ?? "none", maxRetries: 0 });
+const model = process.env.SESSILE_TEST_MODEL ?? (await client.models.list()).data[0].id;
 const { capabilities } = await client.models.retrieve(model);
 
 const LONG = 400;
-const BLOCK = Number(process.env.SESSILE_OPENAI_BLOCK ?? 1); // KV is reused in whole blocks of so many tokens
+const BLOCK = Number(process.env.SESSILE_TEST_OPENAI_BLOCK ?? 1); // KV is reused in whole blocks of so many tokens
 const reusable = (tokens) => tokens - (tokens % BLOCK);
 const HELLO = [
   { role: "system", content: "Be brief." },

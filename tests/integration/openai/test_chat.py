@@ -24,7 +24,7 @@ async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -
     message = completion.choices[0].message
     messages.append(message.model_dump(exclude_none=True))
     assert message.content is not None
-    return message.content
+    return str(message.content)
 
 
 async def test_models(client: openai.AsyncOpenAI) -> None:
@@ -210,7 +210,7 @@ async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, ser
 async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.AsyncOpenAI, server: Serving) -> None:
     server.engine.script.append("word " * 100)
     key = {"Idempotency-Key": "again"}
-    ask = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
+    ask: dict[str, Any] = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
     stream: Any = await client.chat.completions.create(**ask)
     async for chunk in stream:
         if chunk.choices[0].delta.content:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bench.openai_fuzz import FAST, fuzzed
-from bench.support import Server
+from tests.support.rounds.openai_fuzz import FAST, fuzzed
+from tests.support.server_process import ServerProcess
 
 
 @pytest.mark.slow
 def test_every_answer_is_as_the_document_says() -> None:
-    with Server(*FAST) as server:
+    with ServerProcess(*FAST) as server:
         done = fuzzed(f"http://127.0.0.1:{server.port}", cases=160, number=7)
     assert done.problems == []
     assert done.cases >= 120 and done.statuses[200] >= 20 and done.statuses[400] >= 20

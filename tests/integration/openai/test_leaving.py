@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import openai
@@ -95,7 +95,7 @@ async def the_sessions_events(server: Serving, session: str) -> AsyncIterator[No
     async with (
         httpx.AsyncClient(base_url=server.server.url) as http,
         http.stream("GET", f"/v1/sessions/{session}/events") as stream,
-        aclosing(stream.aiter_lines()) as lines,
+        aclosing(cast(AsyncGenerator[str], stream.aiter_lines())) as lines,
     ):
         async for line in lines:
             if line == "event: caught_up":

@@ -8,10 +8,10 @@ from typing import Any
 import openai
 import pytest
 
-from bench.openai_retries import run
 from inference.simulated import SimulatedOptions
 from persistence.memory.journal import MemoryDatabase
 from tests.support.openai_server import SIMULATED, another_door, serving
+from tests.support.rounds.openai_retries import retried
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -31,7 +31,7 @@ async def second_turn(client: openai.AsyncOpenAI, question: str) -> list[Any]:
 
 
 async def test_cut_anywhere_it_is_one_answer() -> None:
-    done = await run(rounds=60, seed=5)
+    done = await retried(rounds=60, seed=5)
     assert done["problems"] == [] and done["generations"] == done["usage rows"] == 60
 
 

@@ -99,7 +99,7 @@ async def test_the_javascript_sdk(place: Target) -> None:
     process = await asyncio.create_subprocess_exec(
         *(WITH_NODE, "node", "--test", "--test-reporter=spec", str(HERE / "sdk.test.mjs")),
         cwd=ROOT,
-        env={**os.environ, "SESSILE_BASE_URL": place.base_url, "SESSILE_KEY": place.key},
+        env={**os.environ, "SESSILE_TEST_BASE_URL": place.base_url, "SESSILE_TEST_KEY": place.key},
         stdout=PIPE,
         stderr=STDOUT,
     )

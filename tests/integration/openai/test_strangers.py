@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.openai_sessions import interleaved
+from tests.support.rounds.openai_users import interleaved
 
 
 async def test_interleaved_turns_of_two_users_stay_apart() -> None:

@@ -90,7 +90,7 @@ async def test_every_public_door_speaks_tls_with_the_certificate() -> None:
             assert '"ready"' in str(await socket.recv())
         trusted = grpc.ssl_channel_credentials(CERTIFICATE)
         async with grpc.aio.secure_channel(open_.grpc.address, trusted) as channel:
-            await SessionsStub(channel).List(pb.ListRequest())  # type: ignore[no-untyped-call]
+            await SessionsStub(channel).List(pb.ListRequest())
 
 
 async def test_plain_text_old_versions_and_other_authorities_get_nowhere() -> None:

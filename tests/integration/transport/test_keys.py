@@ -20,8 +20,8 @@ import pytest
 from sessions.model.types import SCOPES, CommandId, SessionId
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world, without
-from transport.cli.arguments import parser
-from transport.cli.keys import Asked, on_server, printed, taken_keys
+from transport.cli.commands import parse
+from transport.cli.keys import KeyCommand, format_keys, run_on_server
 from transport.cli.settings import BadSetting
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
@@ -36,16 +36,16 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-def asking(*words: str) -> Asked:
-    given = vars(parser().parse_args(["keys", *words]))
-    assert given.pop("role") == "keys"
-    given.pop("config", None)
-    return taken_keys(given)
+def command(*words: str) -> KeyCommand:
+    parsed = parse(["keys", *words], {}, "0")
+    assert parsed is not None and isinstance(parsed.options, KeyCommand)
+    return parsed.options
 
 
 async def told(world: World, credential: str, *words: str) -> Any:
-    asked = asking(*words, "--url", world.assembly.server.url)
-    return await on_server(asked, credential, world.assembly.gateway.now_ms())
+    return await run_on_server(
+        command(*words, "--url", world.assembly.server.url), credential, world.assembly.gateway.now_ms()
+    )
 
 
 async def test_an_operator_makes_shows_and_revokes_keys_through_a_server(world: World) -> None:
@@ -61,9 +61,9 @@ async def test_an_operator_makes_shows_and_revokes_keys_through_a_server(world: 
     assert (await told(world, boss, "revoke", made["id"]))["state"] == "revoked"
     refused = await world.http.get("/v1/sessions", headers=hers)
     assert refused.status_code == 401 and "revoked" in refused.text
-    text = printed(made, as_json=False)
+    text = format_keys(made, as_json=False)
     assert made["key"] in text and "shown once" in text
-    assert made["id"] in printed(listed, as_json=False) and made["key"] not in printed(listed, as_json=True)
+    assert made["id"] in format_keys(listed, as_json=False) and made["key"] not in format_keys(listed, as_json=True)
 
 
 async def test_a_service_administers_its_own_tenant_and_nobody_above_it(world: World) -> None:
@@ -125,7 +125,7 @@ async def test_a_service_keeps_its_users_apart(world: World) -> None:
 async def test_a_revoked_key_ends_its_calls_on_grpc(world: World) -> None:
     credential = await world.key(tenant="acme", user="ana")
     metadata = (("authorization", f"Bearer {credential}"),)
-    stub = SessionsStub(world.channel)  # type: ignore[no-untyped-call]
+    stub = SessionsStub(world.channel)
     calls = stub.Converse(metadata=metadata)
     await calls.write(pb.ConverseRequest(open=pb.Open(session=world.victim.session)))
     reading = stub.History(pb.HistoryRequest(session=world.victim.session, follow=True), metadata=metadata)
@@ -152,13 +152,13 @@ async def test_a_revoked_key_ends_its_calls_on_grpc(world: World) -> None:
 )
 def test_what_the_command_cannot_do_it_says_by_name(words: tuple[str, ...], why: str) -> None:
     with pytest.raises(BadSetting, match=why):
-        asking(*words)
+        command(*words)
 
 
 async def test_a_key_does_not_go_over_plain_http_to_another_machine() -> None:
-    asked = asking("list", "--url", "http://chat.example:8080")
+    listing = command("list", "--url", "http://chat.example:8080")
     with pytest.raises(BadSetting, match="https"):
-        await on_server(asked, "sk-sessile-x", 0)  # type: ignore[arg-type]
+        await run_on_server(listing, "sk-sessile-x", 0)  # type: ignore[arg-type]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -179,8 +179,8 @@ def test_the_first_key_is_made_before_the_server_runs_and_the_next_ones_through_
     assert made.returncode == 0, made.stderr
     boss = json.loads(made.stdout)["key"]
     assert boss not in made.stderr
-    command = [sys.executable, "app.py", "serve", "--engine", "sim", "--port", "0", "--auth", "keys", *data]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    starting = [sys.executable, "app.py", "serve", "--engine", "sim", "--port", "0", "--auth", "keys", *data]
+    with subprocess.Popen(starting, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             found = re.search(r"ready: (\S+)/", server.stdout.readline())

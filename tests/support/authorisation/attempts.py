@@ -155,7 +155,7 @@ def _outcome(frame: dict[str, Any], *, expects_resumed: bool) -> str | None:
 
 async def over_grpc(world: World, entry: Method, credential: str | None, names: Names) -> Came:
     metadata = () if credential is None else (("authorization", f"Bearer {credential}"),)
-    call = getattr(SessionsStub(world.channel), entry.method)  # type: ignore[no-untyped-call]
+    call = getattr(SessionsStub(world.channel), entry.method)
     request = entry.make(names)
     try:
         if not entry.streams:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from sessions.model import commands as cm
-from sessions.model.types import Scope, SessionId
+from sessions.model.types import CallId, Scope, SessionId
 from transport.grpc_api import sessile_pb2 as pb
 from transport.protocol.frames import (
     Ack,
@@ -201,7 +201,7 @@ COMMANDS: tuple[Command, ...] = (
         cm.ToolOutput,
         "chat",
         "session",
-        lambda n, i: cm.ToolOutput(id=i, session=_session(n), call_id="call_1", output="x"),
+        lambda n, i: cm.ToolOutput(id=i, session=_session(n), call_id=CallId("call_1"), output="x"),
     ),
     Command(cm.SessionUpdate, "chat", "session", lambda n, i: cm.SessionUpdate(id=i, session=_session(n), title="x")),
     Command(cm.SessionWarm, "chat", "session", lambda n, i: cm.SessionWarm(id=i, session=_session(n))),
@@ -244,7 +244,12 @@ METHODS: tuple[Method, ...] = (
     Method("Edit", "chat", "session", lambda n: pb.MessageEdit(session=n.session, item_id=n.item, content="x")),
     Method("Respond", "chat", "session", lambda n: pb.ResponseCreate(session=n.session)),
     Method("Cancel", "chat", "session", lambda n: pb.ResponseCancel(session=n.session, response_id=n.response)),
-    Method("AnswerTool", "chat", "session", lambda n: pb.ToolOutput(session=n.session, call_id="call_1", output="x")),
+    Method(
+        "AnswerTool",
+        "chat",
+        "session",
+        lambda n: pb.ToolOutput(session=n.session, call_id=CallId("call_1"), output="x"),
+    ),
     Method("Update", "chat", "session", lambda n: pb.SessionUpdate(session=n.session, title="x")),
     Method("Warm", "chat", "session", lambda n: pb.SessionWarm(session=n.session)),
     Method("Appeal", "chat", "session", lambda n: pb.ReviewAppeal(session=n.session, response_id=n.response)),

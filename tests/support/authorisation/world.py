@@ -166,7 +166,7 @@ def _wrong_scopes() -> list[tuple[Authority, tuple[Scope, ...]]]:
         allowed = SCOPES[:4] if role == "user" else SCOPES
         for scope in allowed:
             lacking = {scope, "chat"} if scope == "read" else {scope}
-            found.append((role, tuple(each for each in allowed if each not in lacking)))  # type: ignore[arg-type]
+            found.append((role, tuple(each for each in allowed if each not in lacking)))
     return found
 
 

@@ -22,11 +22,12 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from tests.support.wire_client import SUBPROTOCOL, TERMINAL
+
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 OPEN_S: Final = 5.0
 ACK_EVENTS: Final = 64
-TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class Frame(NamedTuple):
@@ -152,7 +153,7 @@ class Device:
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):
                 async with connect(
                     url,
-                    subprotocols=["sessile.v1+json"],  # type: ignore[list-item]
+                    subprotocols=[SUBPROTOCOL],
                     compression=None,
                     max_size=None,
                     open_timeout=OPEN_S,

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 from tests.support.chaos.cluster import ChaosCluster, key_of
 from tests.support.chaos.device import Device, device
@@ -55,7 +56,8 @@ class Load:
             *(each.grows(session, by, limit_s) for each in self.devices for session in self.sessions)
         )
         try:
-            await asyncio.wait([growing, *self._talks], return_when=asyncio.FIRST_COMPLETED)
+            waiting: list[asyncio.Future[Any]] = [growing, *self._talks]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for talk in self._talks:
                 if talk.done():  # before `finish` only by failing: its reason is better than a time-out
                     talk.result()

@@ -17,13 +17,13 @@ from sessions.model.audit import INSTALLATION, Action
 from sessions.model.authorization import demand_operator
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
-from transport.cli.operator import Wanted
 from transport.gateway import Gateway
 from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
 from transport.ops.operator_api import OperatorApi, resident_shown
+from transport.ops.operator_link import SessionQuery
 
 Name = Annotated[str, Path(max_length=256)]
 Filter = Annotated[str, Query(max_length=256)]
@@ -76,8 +76,8 @@ def router(gateway: Gateway, *, version: str) -> APIRouter:
         """The sessions in memory: where, why there, KV, open answers. `after`: TENANT/SESSION, as `last_id` says it."""
         if after and "/" not in after:
             raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
-        wanted = Wanted(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
-        found = await operator_api(request).sessions(wanted)
+        query = SessionQuery(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
+        found = await operator_api(request).sessions(query)
         return {
             "object": "list",
             "data": [resident_shown(each) for each in found.residents],

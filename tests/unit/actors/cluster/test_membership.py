@@ -203,18 +203,18 @@ async def test_who_restarts_has_left_and_joined() -> None:
     store = DirectoryState()
     async with keeping(store, None) as gateway, keeping(store, member("r1", "i1")):
         await advance(RENEW_S)
-        assert [(change.joined, change.left) for change in gateway.changes] == [({"r1"}, frozenset())]
+        assert [(set(change.joined), set(change.left)) for change in gateway.changes] == [({"r1"}, set())]
         async with keeping(store, member("r1", "i2")):
             await advance(RENEW_S)
         assert [each.incarnation for each in gateway.membership.view.members] == ["i2"]
-        assert [(change.joined, change.left) for change in gateway.changes[1:]] == [({"r1"}, {"r1"})]
+        assert [(set(change.joined), set(change.left)) for change in gateway.changes[1:]] == [({"r1"}, {"r1"})]
 
 
 @virtual
 async def test_a_gateway_looks_without_being_a_member() -> None:
     store = DirectoryState()
     async with keeping(store, None) as gateway:
-        assert gateway.membership.view.members == ()
+        assert not gateway.membership.view.members
         async with keeping(store, member()):
             await advance(RENEW_S)
             assert [each.replica for each in gateway.membership.view.members] == ["r1"]

@@ -18,6 +18,7 @@ from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
 
+R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 SESSION_LOAD = 1 / 16
 
 
@@ -122,8 +123,8 @@ def test_sessions_that_all_hash_to_one_member_are_shared_out_before_any_load_is_
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
     hot = [key(n) for n in range(2000) if ranking(key(n), members)[0] == "r1"][:200]
     placed = Counter(chosen.replica for each in hot if (chosen := placement.choose(each, now)) is not None)
-    assert placed["r1"] <= math.ceil(BOUND * 200 / 2)
-    assert placed["r1"] + placed["r2"] == 200
+    assert placed[R1] <= math.ceil(BOUND * 200 / 2)
+    assert placed[R1] + placed[R2] == 200
 
 
 def test_a_session_goes_to_its_place_while_that_is_in_bounds() -> None:
@@ -166,8 +167,8 @@ def test_limits_are_what_rebalancing_goes_by() -> None:
     limits = BoundedRendezvous(session_load=SESSION_LOAD).limits(view(*members))
     assert set(limits) == {"r1", "r2", "r3"}
     # 1.8 of work and one session more over a weight of 4, times 1.25: 9.3 sessions, rounded up to 10 (and 18.6 to 19).
-    assert limits["r1"] == limits["r2"] == pytest.approx(10 * SESSION_LOAD)
-    assert limits["r3"] == pytest.approx(19 * SESSION_LOAD / 2)
+    assert limits[R1] == limits[R2] == pytest.approx(10 * SESSION_LOAD)
+    assert limits[ReplicaId("r3")] == pytest.approx(19 * SESSION_LOAD / 2)
 
 
 def test_where_everybody_drains_there_are_no_limits() -> None:

@@ -15,8 +15,9 @@ from persistence.memory.journal import MemoryDatabase, MemoryJournal
 from sessions.clock import Clock
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.events import Record, SessionCreated, SessionInfo
+from sessions.model.journal_types import Append, Head
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
-from sessions.ports import Append, Head, Member, Owner
+from sessions.ports import Member, Owner
 from tests.support.virtual_time import VirtualLoop, advance, virtual
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))

@@ -16,12 +16,13 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
-from sessions.ports import FilterSet, UsageRow
+from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.output_text import Redactor
 from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
-from tests.unit.sessions.turn.test_output_pipeline import Redactor
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
@@ -64,6 +65,7 @@ async def test_the_first_delta_comes_at_once_and_later_ones_are_rolled_up() -> N
         answer = await replica.say()
         await reader.ended(answer.response_id)
         deltas = [r for r in reader.records if isinstance(r.event, ev.OutputTextDelta)]
+        assert isinstance(deltas[0].event, ev.OutputTextDelta)
         assert deltas[0].event.delta == text_of(deltas[:1], answer.response_id)
         tokens = [len(r.private.tokens) // 4 for r in deltas if r.private is not None]
         assert tokens[0] == 1
@@ -815,7 +817,7 @@ async def test_a_bug_in_the_tokenizer_refuses_the_message_and_spares_the_session
         async def broken(message: object) -> tuple[int, ...]:
             raise ZeroDivisionError
 
-        engine.tokenizer.message = broken  # type: ignore[method-assign, assignment]
+        engine.tokenizer.message = broken  # type: ignore[method-assign]
         refused = await outcome(replica.say("two", queue=True))
         assert isinstance(refused, SessileError) and refused.status == 500
         assert isinstance(await reader.ended(answer.response_id), ev.ResponseCompleted)

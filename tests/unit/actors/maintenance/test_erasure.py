@@ -71,7 +71,7 @@ def an_eraser(replica: Replica, keys: MemoryKeyStore, stumbling: Stumbling | Non
         return inner if stumbling is None else stumbling.before(inner)
 
     store = SimpleNamespace(journal=before(replica.journal), end_users=before(end_users_of(replica.journal)))
-    stores = Stores(store, before(replica.directory), before(keys))  # type: ignore[arg-type]
+    stores = Stores(store, before(replica.directory), before(keys))
     return Eraser(before(replica.runtime), stores, before(replica.engine), replica.place.clock)
 
 
@@ -303,7 +303,7 @@ async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None
         first = await request_erasure(place, replica)
         assert await request_erasure(place, replica) == first
         await an_eraser(replica, keys).sweep()
-        await replica.do(cm.SessionCreate(id=place.name(), session="new"), MARY)
+        await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("new")), MARY)
         assert await an_eraser(replica, keys).sweep() == 0
         assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
         again = await request_erasure(place, replica)

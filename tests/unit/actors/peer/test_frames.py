@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,7 +110,7 @@ def test_anything_else_is_a_value_error(message: bytes) -> None:
 def test_what_is_for_our_own_eyes_does_not_travel() -> None:
     data = pf.encode_records([delta(1, Private(tokens=b"secret", fingerprint="f")), delta(2)])
     assert b"secret" not in data
-    frame = pf.EncodedEvents(1, Epoch("e"), len(data), pf.msgspec.Raw(data))
+    frame = pf.EncodedEvents(1, Epoch("e"), len(data), msgspec.Raw(data))
     (told,) = pf.unpack(pf.pack([pf.encode(frame)]))
     assert told == pf.Events(1, Epoch("e"), len(data), (delta(1), delta(2)))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from inference.kv import disk as disk_module
-from inference.kv.cold_tier import Ranked
-from inference.kv.disk import DiskTier
+from inference.kv.cold_tier import ColdSnapshot, Ranked
+from inference.kv.disk import DiskEntry, DiskTier
 from inference.kv.envelope import KvIdentity, SnapshotRefused
 from inference.kv.index import SAMPLE
 from sessions.model.errors import BadInput
@@ -161,6 +161,11 @@ async def test_erased_is_gone_even_while_it_is_being_written(
     assert await put(tier, staging, "a")  # a session of that name may live again
 
 
+def path_of(snapshot: ColdSnapshot) -> Path:
+    assert isinstance(snapshot, DiskEntry)
+    return snapshot.path
+
+
 async def test_hundreds_of_faults_are_found_and_the_file_removed(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     chance = random.Random(7)
@@ -170,7 +175,7 @@ async def test_hundreds_of_faults_are_found_and_the_file_removed(folder: Path, s
     for round_ in range(300):
         assert await tier.put(manifest, source)
         (entry,) = tier.of(key("a"))
-        data = bytearray(entry.path.read_bytes())
+        data = bytearray(path_of(entry).read_bytes())
         match round_ % 4:
             case 0:
                 data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -181,9 +186,9 @@ async def test_hundreds_of_faults_are_found_and_the_file_removed(folder: Path, s
                 data[at : at + 4096] = bytes(len(data[at : at + 4096]))
             case 3:
                 data += b"more"
-        if bytes(data) == entry.path.read_bytes():
+        if bytes(data) == path_of(entry).read_bytes():
             continue
-        entry.path.write_bytes(data)
+        path_of(entry).write_bytes(data)
         with pytest.raises(SnapshotRefused):
             await tier.fetch(entry, back)
         assert tier.of(key("a")) == [] and list(folder.iterdir()) == []
@@ -195,9 +200,9 @@ async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
     await put(tier, staging, "a", salt="a")
     await put(tier, staging, "b", salt="b")
     (one,), (two,) = tier.of(key("a")), tier.of(key("b"))
-    data = one.path.read_bytes()
-    one.path.write_bytes(two.path.read_bytes())
-    two.path.write_bytes(data)
+    data = path_of(one).read_bytes()
+    path_of(one).write_bytes(path_of(two).read_bytes())
+    path_of(two).write_bytes(data)
     for entry in (one, two):
         with pytest.raises(SnapshotRefused) as refused:
             await tier.fetch(entry, staging / "back")
@@ -209,7 +214,7 @@ async def test_a_file_that_vanished_is_an_answer(folder: Path, staging: Path) ->
     tier = await opened(folder)
     await put(tier, staging, "a")
     (entry,) = tier.of(key("a"))
-    entry.path.unlink()
+    path_of(entry).unlink()
     with pytest.raises(SnapshotRefused) as refused:
         await tier.fetch(entry, staging / "back")
     assert refused.value.reason == "no_snapshot" and tier.bytes == 0
@@ -313,7 +318,7 @@ async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) ->
     tier = await opened(folder)
     await put(tier, staging, "a")
     (entry,) = tier.of(key("a"))
-    assert b"".join([chunk async for chunk in tier.stream(entry)]) == entry.path.read_bytes()
+    assert b"".join([chunk async for chunk in tier.stream(entry)]) == path_of(entry).read_bytes()
 
 
 # -- a file system that others use too ---------------------------------------------------------------------------

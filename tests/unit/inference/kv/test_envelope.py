@@ -40,7 +40,8 @@ def read(data: bytes, who: SessionKey, identity: KvIdentity = IDENTITY, piece: i
         raise SnapshotRefused("truncated")
     manifest, at = decoded
     check_manifest(manifest, who, identity)
-    check, out = PayloadCheck(manifest), []
+    check = PayloadCheck(manifest)
+    out: list[bytes] = []
     for start in range(at, len(data), piece):
         out += check.feed(data[start : start + piece])
     check.finish()

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -67,6 +68,17 @@ async def put(tier: RedisTier, folder: Path, name: str, num_tokens: int = 10, sa
     return await tier.put(manifest, write_payload(folder, manifest, payload))
 
 
+async def raw(redis: Redis, name: Any) -> bytes:
+    data = await redis.get(name)
+    assert isinstance(data, bytes)
+    return data
+
+
+async def counted(redis: Redis) -> int:
+    """The bytes that the tier itself counts."""
+    return int(await raw(redis, "{sessile-kv}:bytes"))
+
+
 async def held(redis: Redis) -> int:
     return sum([await redis.strlen(name) for name in await redis.keys("{sessile-kv}:data:*")])
 
@@ -81,9 +93,9 @@ async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Re
     manifest = await there.fetch(entry, tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == payload_of(f"{key('a')}", SIZE) and manifest.key == key("a")
     (name,) = await redis.keys("{sessile-kv}:data:*")
-    stored = await redis.get(name)
+    stored = await raw(redis, name)
     assert payload_of(f"{key('a')}", SIZE)[4096:4128] not in stored
-    assert here.bytes == await held(redis) == int(await redis.get("{sessile-kv}:bytes"))
+    assert here.bytes == await held(redis) == await counted(redis)
     await there.look(key("b"))
     assert there.of(key("b")) == []
 
@@ -98,7 +110,7 @@ async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, 
 
     writes = [put(tiers[number % 3], tmp_path, f"s{number}", salt=str(number)) for number in range(30)]
     await asyncio.gather(watched(), *writes)
-    assert 0 < await held(redis) == int(await redis.get("{sessile-kv}:bytes")) <= bound
+    assert 0 < await held(redis) == await counted(redis) <= bound
     assert len(await redis.keys("{sessile-kv}:of:*")) == await redis.zcard("{sessile-kv}:used") <= 5
 
 
@@ -110,7 +122,7 @@ async def test_a_longer_snapshot_replaces_the_shorter_and_branches_stay(
         assert await put(tier, tmp_path, "a", num_tokens)
     (entry,) = tier.of(key("a"))
     assert len(entry.tokens) == 30 and await redis.zcard("{sessile-kv}:used") == 1
-    assert int(await redis.get("{sessile-kv}:bytes")) == await held(redis)
+    assert await counted(redis) == await held(redis)
 
 
 async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
@@ -132,7 +144,7 @@ async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
         if turns == 0:
             await here.erase(key("a"))  # this one had not begun to be written
         assert await redis.keys("{sessile-kv}:data:*") == [] and here.of(key("a")) == []
-    assert int(await redis.get("{sessile-kv}:bytes")) == 0
+    assert await counted(redis) == 0
 
 
 async def test_damage_and_strangers_are_refused_and_removed(replica: Replica, redis: Redis, tmp_path: Path) -> None:
@@ -141,7 +153,7 @@ async def test_damage_and_strangers_are_refused_and_removed(replica: Replica, re
         assert await put(tier, tmp_path, "a", salt=str(round_))
         (entry,) = tier.of(key("a"))
         (name,) = await redis.keys("{sessile-kv}:data:*")
-        data = bytearray(await redis.get(name))
+        data = bytearray(await raw(redis, name))
         match round_ % 3:
             case 0:
                 data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import errno
 import random
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,19 +87,25 @@ async def test_saved_comes_back_from_host(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def snapshots_of(tiers: Tiers, who: SessionKey) -> list[Any]:
+    """In host memory and on disk."""
+    assert tiers.disk is not None
+    return [*tiers.host.of(who), *tiers.disk.of(who)]
+
+
 async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=10 * SIZE)
     assert tiers.disk is not None
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
         assert await save(tiers, who)
         await tiers._settle()
-        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+        for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 29 * 86_400
     assert await save(tiers, key("b"))
     await tiers._settle()
     assert len(tiers.host.of(key(OPENINGS))) == len(tiers.disk.of(key(OPENINGS))) == 1
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
-        for snapshot in (*tiers.host.of(who), *tiers.disk.of(who)):
+        for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 2 * 86_400
     assert await save(tiers, key("c"))
     await tiers._settle()
@@ -517,7 +525,7 @@ def test_too_little_memory_is_said_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = StagingFolder(tmp_path)
-    monkeypatch.setattr(staging_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
     assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
     assert folder.bound_bytes(4 << 30) == 51_200_000
     folder.close()

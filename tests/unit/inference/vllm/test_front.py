@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -117,14 +117,14 @@ async def test_reports_arrive_and_nonsense_is_passed_over(tmp_path: Path) -> Non
     assert [report.num_blocks for report in heard if isinstance(report, BlocksSaved)] == list(range(len(heard))) != []
     heard.clear()
     reports += [BlocksSaved("r", 0, 3, True), BlocksLoaded("r", 0, 10, 0.5, 0, "bad_chunk")]
-    sender.send(reports[0])  # type: ignore[arg-type]
+    sender.send(reports[0])
     sender._socket.sendto(b"\xc1", str(tmp_path / "front.sock"))
-    sender.send(reports[1])  # type: ignore[arg-type]
+    sender.send(reports[1])
     async with asyncio.timeout(10):
         await arrived.wait()
     assert heard == reports
     listener.close()
-    sender.send(reports[0])  # type: ignore[arg-type]  # nobody listens: nothing happens
+    sender.send(reports[0])  # nobody listens: nothing happens
     sender.close()
 
 
@@ -134,7 +134,7 @@ def test_what_vllm_is_told_twice_is_refused() -> None:
     assert "max_num_seqs" in refused.value.public_message
     for name, value in (("slots", 0), ("context_window", 10), ("disk_bytes_max", -1)):
         with pytest.raises(BadInput) as refused:
-            VllmOptions(model_path=Path("m"), **{name: value})  # type: ignore[arg-type]
+            VllmOptions(model_path=Path("m"), **cast(Any, {name: value}))
         assert refused.value.param == name
 
 

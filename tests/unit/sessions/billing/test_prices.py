@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sessions.billing.prices import PICOS, amount, read_prices, sum_public
 from sessions.model.types import UnixMs, Usage
-from transport.cli.prices import PriceFile
+from transport.cli.config_files import PriceFile
 from transport.cli.settings import BadSetting
 
 LIST = """
@@ -119,7 +119,7 @@ async def test_a_malformed_list_is_refused_and_the_old_one_stays(tmp_path: Path,
     with pytest.raises(BadSetting) as refused:
         PriceFile(str(path))
     assert wrong in str(refused.value)
-    assert not await prices.watched.look() and prices.book.current is old
+    assert not await prices.watcher.look() and prices.book.current is old
     path.write_text(LIST.replace("0.15", "0.16"))
-    assert await prices.watched.look()
+    assert await prices.watcher.look()
     assert prices.book.current is not None and prices.book.current != old

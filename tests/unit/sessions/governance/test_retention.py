@@ -12,7 +12,7 @@ from persistence.memory.journal import MemoryJournal
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, public
 from sessions.model.types import NEVER, TenantId, UnixMs
-from transport.cli.retention import RetentionFile, read_retention
+from transport.cli.config_files import ConfigFile, RetentionFile, parse_retention
 from transport.cli.settings import BadSetting
 
 NOW = UnixMs(1_750_000_000_000)
@@ -48,7 +48,7 @@ def test_a_file_that_is_wrong_is_refused_with_what_is_wrong(tmp_path: Path, text
     path = tmp_path / "retention.toml"
     path.write_text(text)
     with pytest.raises(BadSetting, match=wrong):
-        read_retention(path)
+        ConfigFile("retention", path, parse_retention, Retention())
 
 
 def test_the_audit_log_is_kept_for_ever_unless_said_and_goes_by_whole_hours() -> None:
@@ -82,15 +82,15 @@ async def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Pa
     audit = audit_of(journal)
     file = RetentionFile(str(path), deleted_days=30, audit=audit, now_ms=lambda: NOW)
     assert audit.sealer.texts(ACME) and not audit.sealer.texts(TenantId("beta"))
-    assert not await file.watched.look()
+    assert not await file.watcher.look()
     replace(path, "[default]\ndeleted_days = -3")
-    assert not await file.watched.look()
+    assert not await file.watcher.look()
     assert file.now().of(ACME).audit_texts, "the one before stays in force"
     replace(path, "[default]\ndeleted_days = 3")
-    assert await file.watched.look() and not audit.sealer.texts(ACME)
+    assert await file.watcher.look() and not audit.sealer.texts(ACME)
     assert file.now().default.deleted_days == 3
     path.unlink()
-    assert not await file.watched.look() and file.now().default.deleted_days == 3
+    assert not await file.watcher.look() and file.now().default.deleted_days == 3
     with pytest.raises(BadSetting):
         RetentionFile(str(path), deleted_days=30, audit=audit, now_ms=lambda: NOW)
     rows = [public(row) for row in await audit.rows(INSTALLATION, after=0, limit=9)]

@@ -23,8 +23,8 @@ from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, Respo
 from sessions.ports import ChatMessage
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
+from tests.support.ledger_ground import Counting, Desk
 from tests.support.machine_ground import SESSION
-from tests.unit.sessions.turn.test_ledger import Counting, Desk
 
 TEXT = "one two three four five six"
 
@@ -88,6 +88,7 @@ class Fork(Desk):
 async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_before_it() -> None:
     desk = Fork(window=120)
     cut = (await desk.until_cut()).cut
+    assert cut is not None
     leaf = desk.state.newest
     questions = desk.questions(leaf)
     behind = questions[questions.index(cut) + 1]

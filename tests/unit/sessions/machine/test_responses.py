@@ -136,7 +136,7 @@ def test_a_turn_with_tools_goes_on_with_the_model_that_called_them(ground: Groun
     if stateless:
         items = (cm.NewOutput(call_id=call, output="42"),)
         output = cm.TurnCreate(id=ground.name(), session=SESSION, items=items, after_response=response)
-    assert ground.machine.goes_on(output), "it was let in when it began"
+    assert ground.machine.continues_turn(output), "it was let in when it began"
     answered = ground.ok(output)
     assert writes(ground, answered.response_id) == SMALL
     assert bodies(ground, answered.response_id)[0].service == {"smaller_model": SMALL}

@@ -18,7 +18,7 @@ from sessions.model.errors import Internal
 from sessions.model.types import Tool, unpack_tokens
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser
-from tests.unit.sessions.turn.test_output_pipeline import Vocabulary
+from tests.support.output_text import Vocabulary
 
 TOOLS = (
     Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}),

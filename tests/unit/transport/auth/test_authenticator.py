@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sessions.model.errors import Forbidden, Limited, Unauthorized
@@ -19,7 +21,7 @@ class Clock:
         return self.now
 
 
-def guarded(clock: Clock | None = None, **options: list[str]) -> Authenticator:
+def guarded(clock: Clock | None = None, **options: Any) -> Authenticator:
     return Authenticator({key_digest("sk-good"): ALICE}, clock=clock or Clock(), **options)
 
 

@@ -190,8 +190,9 @@ async def test_tenant_authority_and_scopes_come_from_claims_within_what_is_allow
     told = world.issuers.principal_of(token(org="beta", role="service", email="b@x", scope="admin"))
     assert (told.tenant, told.role, told.user, told.scopes) == ("beta", "service", "b@x", ("chat", "usage"))
     assert world.issuers.principal_of(token(org="beta", email="b@x")).role == "user"
+    wrong: dict[str, Any]
     for wrong in ({"role": "operator"}, {"role": 3}, {"org": None}, {"org": 7}, {"org": ""}, {"email": None}):
-        assert world.refused(token(**{"org": "beta", "email": "b@x", **wrong})).code == "unauthorized"
+        assert world.refused(token(**{"org": "beta", "email": "b@x"} | wrong)).code == "unauthorized"
 
 
 @virtual

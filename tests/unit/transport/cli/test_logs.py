@@ -57,7 +57,7 @@ def test_a_secret_is_in_no_part_of_a_line(stream: io.StringIO, name: str) -> Non
         except RuntimeError:
             log.exception("failed")
     written = stream.getvalue()
-    assert written.count(logs.GONE) >= 6
+    assert written.count(logs.REDACTED) >= 6
     assert secret not in written and secret not in written.replace("\\n", "").replace("\n", "")
 
 
@@ -65,7 +65,7 @@ def test_what_is_named_like_a_secret_is_not_written_whatever_it_is(stream: io.St
     names = ("authorization", "password", "client_secret", "api_key", "token", "peer_token", "Cookie", "credential")
     structlog.get_logger().info("x", **dict.fromkeys(names, "correct horse"), nested={"password": "correct horse"})
     assert "correct horse" not in stream.getvalue()
-    assert stream.getvalue().count(logs.GONE) == len(names) + 1
+    assert stream.getvalue().count(logs.REDACTED) == len(names) + 1
 
 
 def test_what_is_no_secret_stays(stream: io.StringIO) -> None:
@@ -74,7 +74,7 @@ def test_what_is_no_secret_stays(stream: io.StringIO) -> None:
         "key_created", key=key_id, session="ses_abc", num_tokens=5, url="http://127.0.0.1:8080/", prefix=KEY
     )
     line = stream.getvalue()
-    assert f"sk-sessile-{key_id}-{logs.GONE}" in line and logs.GONE in line and "pa%3Aword" not in line
+    assert f"sk-sessile-{key_id}-{logs.REDACTED}" in line and logs.REDACTED in line and "pa%3Aword" not in line
     if line.startswith("{"):
         told = json.loads(line)
         assert (told["key"], told["session"], told["num_tokens"], told["url"]) == (
@@ -90,3 +90,45 @@ def test_passwords_of_addresses_and_settings_are_known() -> None:
     assert secrets_in(settings) == ["p" * 16, "pa:word", "redispass"]
     settings = Settings(usage_stream="redis://:streampass@h/0", otlp="https://u:otlppass@h:4318")
     assert secrets_in(settings) == ["streampass", "otlppass"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("style", "terminal", "as_json"),
+    [
+        ("auto", True, False),
+        ("auto", False, True),
+        ("json", True, True),
+        ("console", False, False),
+    ],
+)
+def test_lines_are_for_people_on_a_terminal_and_json_elsewhere(style: str, terminal: bool, as_json: bool) -> None:
+    before = structlog.get_config()
+    stream = Terminal() if terminal else io.StringIO()
+    try:
+        logs.configure("info", style, stream=stream)
+        structlog.get_logger().info("session_activated", session="ses_1")
+        structlog.get_logger().debug("not_this_one")
+    finally:
+        structlog.configure(**before)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("{") == as_json and "session_activated" in line and "ses_1" in line
+    assert ("\x1b[" in line) == (terminal and not as_json), "colours only where somebody looks"
+
+
+def test_an_error_is_a_traceback_without_secrets_on_a_terminal(recwarn: pytest.WarningsRecorder) -> None:
+    before = structlog.get_config()
+    stream = Terminal()
+    try:
+        logs.configure("info", "auto", secrets=[MINE], stream=stream)
+        try:
+            raise RuntimeError(f"it failed with {MINE}")
+        except RuntimeError:
+            structlog.get_logger().exception("handoff_failed")
+    finally:
+        structlog.configure(**before)
+    assert "Traceback" in stream.getvalue() and MINE not in stream.getvalue() and not recwarn.list

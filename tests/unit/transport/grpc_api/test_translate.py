@@ -16,6 +16,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.events import AnyEvent, OutputTextDelta, Record
 from sessions.model.types import (
+    CommandId,
     Epoch,
     FunctionCall,
     FunctionCallOutput,
@@ -38,10 +39,14 @@ def test_what_is_made_from_the_proto_is_up_to_date() -> None:
     subprocess.run([sys.executable, "deploy/generate_protos.py", "--check"], cwd=ROOT, check=True)
 
 
+def fields_of(message: Any, name: str) -> set[str]:
+    """The fields of the message that a field of `message` holds."""
+    return set(message.DESCRIPTOR.fields_by_name[name].message_type.fields_by_name)
+
+
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__struct_config__.tag)
 def test_every_event_has_its_message(event: Any) -> None:
-    field = pb.Event.DESCRIPTOR.fields_by_name[event.__struct_config__.tag.replace(".", "_")]
-    assert set(event.__struct_fields__) == set(field.message_type.fields_by_name)
+    assert set(event.__struct_fields__) == fields_of(pb.Event, event.__struct_config__.tag.replace(".", "_"))
 
 
 def test_the_proto_has_no_event_of_its_own() -> None:
@@ -60,7 +65,7 @@ def test_every_command_has_its_message(field: str) -> None:
     wanted = set(translate.COMMANDS[field].__struct_fields__)
     if sampled <= wanted:
         wanted = (wanted - sampled) | {"sampling"}
-    told = set(pb.Command.DESCRIPTOR.fields_by_name[field].message_type.fields_by_name)
+    told = fields_of(pb.Command, field)
     ours = {"parts": "content", "at_root": "parent_id", "no_response": "respond", "clear": "title"}
     assert wanted == {ours.get(name, name) for name in told}
     assert sampled == set(pb.Sampling.DESCRIPTOR.fields_by_name)
@@ -101,7 +106,7 @@ def test_what_proto_cannot_say_as_json_does() -> None:
         return translate.command_of(message, field, id="made", session=None)
 
     absent = read("message_create", pb.MessageCreate(session="s", content="Hi"))
-    assert absent == cm.MessageCreate(id=cm.CommandId("made"), session=SessionId("s"), content="Hi")
+    assert absent == cm.MessageCreate(id=CommandId("made"), session=SessionId("s"), content="Hi")
     assert absent.parent_id is UNSET
     sampling = pb.Sampling(temperature=0, stop=["a", "b"], logit_bias={"7": -1})
     sampling.tool_choice.string_value = "none"

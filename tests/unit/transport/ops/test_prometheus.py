@@ -26,7 +26,7 @@ async def test_what_was_counted_is_shown() -> None:
     measures.activations.add("woken")
     measures.journal_s.observe(0.003)
     measures.journal_s.observe(99)
-    waiting = {("0",): 3.0}
+    waiting: dict[tuple[str, ...], float] = {("0",): 3.0}
     measures.gauge("queue_depth", "waiting", ("priority",), lambda: waiting)
     measures.gauge("seen", "kept elsewhere", (), lambda: {(): 7}, grows=True)
     found = await scraped(measures)

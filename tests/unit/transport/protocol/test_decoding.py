@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.model.commands import MessageCreate, SessionCreate
-from sessions.model.types import INTEGER_MAX
+from sessions.model.types import INTEGER_MAX, CommandId, SessionId
 from transport import errors
 from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, RefusedFrame, decode
 from transport.protocol.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
@@ -30,7 +30,7 @@ def written(value: Any) -> bytes:
 @pytest.mark.parametrize(("encoding", "write"), [(JSON, written), (MSGPACK, packed)])
 def test_a_message_is_one_frame_or_an_array_and_unknown_fields_are_ignored(encoding: Any, write: Any) -> None:
     one = {"type": "ack", "session": "s", "offset": 3, "new": {"in": "v2"}}
-    assert decode(write(one), encoding) == [Ack(session="s", offset=3)]
+    assert decode(write(one), encoding) == [Ack(session=SessionId("s"), offset=3)]
     many = [{"type": "ping"}, {"type": "hello", "resume": [{"session": "s", "offset": 0}]}, one]
     ping, hello, _ = decode(write(many), encoding)
     assert isinstance(ping, Ping)
@@ -49,7 +49,7 @@ def test_commands_are_read_with_their_defaults() -> None:
     )
     assert isinstance(command, MessageCreate) and command.parent_id is None
     (listing,) = decode(written({"type": "session.list", "id": "c"}), JSON)
-    assert listing == SessionList(id="c", limit=20)
+    assert listing == SessionList(id=CommandId("c"), limit=20)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def refusal(text: str, number: int, content_index: int = 0) -> ev.RefusalDelta:
 
 
 def records(*events: ev.AnyEvent, start: int = 1) -> list[ev.Record]:
-    return [ev.Record(offset, 100 + offset, event) for offset, event in enumerate(events, start)]
+    return [ev.Record(offset, UnixMs(100 + offset), event) for offset, event in enumerate(events, start)]
 
 
 def test_neighbouring_deltas_of_one_text_become_one_event() -> None:

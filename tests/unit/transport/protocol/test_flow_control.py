@@ -25,7 +25,7 @@ def test_an_ack_that_frees_nothing_is_no_progress() -> None:
     window.sent(reader, 4, 10, 1.0)
     window.sent(reader, 6, 10, 2.0)
     assert not window.acked(reader, 3, 9.0)
-    assert window.full_since == 2.0
+    assert (window.events, window.bytes, window.full_since) == (2, 20, 2.0)
     assert window.acked(reader, 5, 9.0)
     assert (window.events, window.bytes, window.full_since) == (1, 10, None)
     assert window.acked(reader, 10**9, 9.0)

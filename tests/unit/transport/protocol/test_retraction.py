@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ from transport.protocol.retraction import BLOT, OutOfSight, Scrubber
 
 
 def log_of(*events: ev.AnyEvent) -> list[ev.Record]:
-    return [ev.Record(offset, offset, event, private_of(event)) for offset, event in enumerate(events, 1)]
+    return [ev.Record(offset, UnixMs(offset), event, private_of(event)) for offset, event in enumerate(events, 1)]
 
 
 def replayed(records: list[ev.Record], after: int = 0) -> list[ev.Record]:
@@ -94,7 +96,7 @@ def test_every_event_that_repeats_the_text_is_scrubbed() -> None:
         parent_id=None,
         output=(message("the secret"), call, refused),
     )
-    common = {"response_id": RESPONSE, "output_index": 0}
+    common: dict[str, Any] = {"response_id": RESPONSE, "output_index": 0}
     records = log_of(
         ev.ItemCreated(item=said),
         ev.ItemCreated(item=output),

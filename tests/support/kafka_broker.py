@@ -1,6 +1,6 @@
 """A broker that speaks Kafka's protocol over TCP, as a process of its own, and a consumer of all that a topic has.
 
-    python -m bench.kafka_broker TOPIC          prints `Kafka is ready: 127.0.0.1:PORT`; ends when its input ends
+    python -m tests.support.kafka_broker TOPIC      prints `Kafka is ready: 127.0.0.1:PORT`; ends when its input ends
 
 It is librdkafka's mock cluster, which comes in the wheel of its client: real sockets, requests and acknowledgements, an
 idempotent producer's sequence numbers included, everything kept in memory, a port of its own choosing. It is no Apache
@@ -20,15 +20,15 @@ from typing import Any, Final
 import confluent_kafka
 import msgspec
 
-from bench.bills import Bills
+from tests.support.usage_rows import UsageRows
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 READY: Final = "Kafka is ready: "
 QUIET: Final = {"log_level": 0}
 WAIT_S: Final = 10.0
 
 
-class Broker:
+class KafkaBroker:
     """The process: `start` gives it an address, a killed one has forgotten everything."""
 
     def __init__(self, topic: str) -> None:
@@ -37,7 +37,7 @@ class Broker:
         self.address = ""
 
     def start(self) -> str:
-        command = [sys.executable, "-m", "bench.kafka_broker", self._topic]
+        command = [sys.executable, "-m", "tests.support.kafka_broker", self._topic]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -70,7 +70,7 @@ class Broker:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-class Consumer(Bills):
+class KafkaConsumer(UsageRows):
     """Reads a topic from its beginning."""
 
     def __init__(self, address: str, topic: str) -> None:

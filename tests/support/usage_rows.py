@@ -9,7 +9,7 @@ from typing import Any
 Name = tuple[str, str, str]
 
 
-class Bills:
+class UsageRows:
     """`take` each row as it comes. A row that came before is passed over; one that came with other content is a
     fault."""
 

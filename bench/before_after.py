@@ -1,0 +1,86 @@
+"""Two checkouts of the project, compared: the same bench run in each, in turns, pair by pair.
+
+    git worktree add ../before TAG
+    python -m bench.before_after --before ../before --pairs 10
+
+A pair is one run of either checkout, the second pair in the other order than the first, so that a slope of the
+machine's speed favours neither. A ratio above 1 says that this checkout does better; the figures are the mean over
+pairs and its one-sided 95% lower bound (bar: 0.98). Both run on the interpreter that runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.support import lower_bound, report
+from tests.support.server_process import ROOT
+
+
+class Figure(NamedTuple):
+    bench: str
+    arguments: str
+    name: str  # of the figure in the bench's report
+    more_is_better: bool
+
+
+FIGURES = (
+    Figure("streams", "--streams 200 --rate 25 --seconds 6", "CPU us per event", False),
+    Figure("journal", "--sessions 100 --rate 0 --seconds 5", "durable events/s", True),
+    Figure("turn_cpu", "--turns 60 --rounds 3", "CPU ms per turn at 1k", False),
+    Figure("openai_overhead", "--pairs 1", "ratio, mean", True),
+)
+
+
+def measured(checkout: Path, figure: Figure) -> float:
+    """Runs the bench in a checkout and returns its figure. Raises RuntimeError where it did not end well."""
+    command = [sys.executable, "-m", f"bench.{figure.bench}", *figure.arguments.split()]
+    ran = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    for line in ran.stdout.splitlines():
+        if line.startswith("{"):
+            figures: dict[str, Any] = msgspec.json.decode(line)
+            if figure.name in figures:
+                return float(figures[figure.name])
+    raise RuntimeError(f"{' '.join(command)} in {checkout.name} ended with {ran.returncode}: {ran.stderr[-2000:]}")
+
+
+def compared(figure: Figure, before: Path, pairs: int) -> dict[str, Any]:
+    """`pairs` runs of either side; ratios say how much better this checkout is."""
+    ratios: list[float] = []
+    values: dict[Path, list[float]] = {ROOT: [], before: []}
+    for pair in range(pairs):
+        for checkout in (before, ROOT) if pair % 2 else (ROOT, before):
+            values[checkout].append(measured(checkout, figure))
+        now, then = values[ROOT][-1], values[before][-1]
+        ratios.append(now / then if figure.more_is_better else then / now)
+        print(f"  {figure.bench} pair {pair}: before {then:.4g}, now {now:.4g}, ratio {ratios[-1]:.3f}", flush=True)
+    return {
+        "figure": figure.name,
+        "pairs": pairs,
+        "before (median)": sorted(values[before])[pairs // 2],
+        "now (median)": sorted(values[ROOT])[pairs // 2],
+        "ratio, mean": sum(ratios) / pairs,
+        "ratio, 95% lower bound (bar 0.98)": lower_bound(ratios),
+    }
+
+
+def main(options: argparse.Namespace) -> None:
+    before = options.before.resolve()
+    if not (before / "bench" / "support.py").is_file():
+        raise SystemExit(f"{options.before} is no checkout of this project: make one with `git worktree add`")
+    for figure in FIGURES:
+        if figure.bench in options.only or not options.only:
+            report(f"before_after {figure.bench}", compared(figure, before, options.pairs))
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--before", type=Path, required=True, help="the checkout to compare with")
+    arguments.add_argument("--pairs", type=int, default=10)
+    arguments.add_argument("--only", nargs="*", default=[], choices=[each.bench for each in FIGURES])
+    main(arguments.parse_args())

@@ -1,0 +1,104 @@
+"""Applies the commands that are about a session as a whole: create, update, delete, and erasing an answer's text.
+
+Functions over a `StepBuilder`. Each looks at everything before it writes anything: what is refused leaves nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from sessions.machine.inputs_effects import Erase
+from sessions.machine.item_tree import busy_conflict
+from sessions.machine.responses import end_incomplete, end_queued, response_not_found
+from sessions.machine.step_builder import StepBuilder
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.authorization import may_see, not_found
+from sessions.model.errors import Conflict
+from sessions.model.types import FunctionCall, ItemId, Message, Principal, Refusal
+
+ERASED = "deleted"  # the category of what a client had erased
+
+
+def create_session(build: StepBuilder, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
+    state = build.state
+    if state.info is not None:
+        if not may_see(principal, state.key, state.user):
+            raise not_found(state.key)
+        raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
+    make_session(build, principal, command)
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def make_session(build: StepBuilder, principal: Principal, settings: cm.SessionCreate | cm.SessionSettings) -> None:
+    """Writes the session's first event."""
+    build.state.user = principal.user
+    build.state.listed = settings.listed if isinstance(settings, cm.SessionSettings) else True
+    info = ev.SessionInfo(
+        model=settings.model or build.config.default_model,
+        instructions=settings.instructions,
+        tools=settings.tools,
+        metadata=settings.metadata,
+        title=settings.title,
+        created_at=build.now,
+    )
+    build.put(ev.SessionCreated(info=info))
+
+
+def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
+    state = build.state
+    assert state.info is not None
+    changes = {
+        name: value
+        for name in ("title", "metadata", "instructions", "tools")
+        if (value := getattr(command, name)) is not UNSET
+    }
+    for name, nothing in (("metadata", {}), ("tools", ())):
+        if changes.get(name, UNSET) is None:
+            changes[name] = nothing
+    build.put(ev.SessionUpdated(info=msgspec.structs.replace(state.info, **changes)))
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:
+    """Ends every response; `session.deleted` is the last offset."""
+    state = build.state
+    for waiting in list(state.queue):
+        end_queued(build, waiting, "session_deleted")
+    for open_ in list(state.open.values()):
+        end_incomplete(build, open_, "session_deleted", go_on=False)
+    build.put(ev.SessionDeleted())
+    build.out.effects.append(Erase())
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
+    """Retracts all text of an answer that has ended; its items stay in the tree, empty."""
+    state, response_id = build.state, command.response_id
+    if response_id in state.open:
+        raise busy_conflict("response_in_progress")
+    answer = state.answers.get(response_id)
+    if answer is None:
+        raise response_not_found(response_id)
+    spans: list[tuple[ItemId, int, int, str]] = []  # item, part, length, what stays
+    for item in (state.items[item_id] for item_id in answer.items):
+        if isinstance(item, Message):
+            texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
+            spans += [(item.id, index, len(text), "") for index, text in enumerate(texts)]
+        elif isinstance(item, FunctionCall):
+            spans.append((item.id, 0, len(item.arguments), "{}"))  # still JSON, for templates and for clients
+    of_none = ItemId(answer.items[0] if answer.items else response_id)
+    for item_id, index, length, left in spans or [(of_none, 0, 0, "")]:
+        build.put(
+            ev.ContentRetracted(
+                response_id=response_id,
+                item_id=item_id,
+                content_index=index,
+                start=0,
+                end=length,
+                replacement=left,
+                category=ERASED,
+            )
+        )
+    return cm.Ok(id=command.id, response_id=response_id, offset=state.top)

@@ -1,0 +1,54 @@
+"""Builds one step of the session machine: what its functions read, and where they put what they decide.
+
+A `StepBuilder` lives for one step. `put` advances the state and adds the record at once, so whatever is decided next
+sees it. `ActiveRuns` and `MachineConfig` live as long as the machine.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessions.billing.prices import PriceBook
+from sessions.machine.inputs_effects import Prepared, Step
+from sessions.machine.state import State, apply
+from sessions.model import events as ev
+from sessions.model.types import Item, ResponseId, UnixMs, Usage
+
+
+class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica gives each of its machines."""
+
+    default_model: str
+    fingerprint: str  # of the tokenizer whose ids `Output` carries
+    smaller_model: str = ""  # the only other model than the session's that writes here; "": none does
+    prices: PriceBook | None = None
+
+
+class ActiveRuns(msgspec.Struct):
+    """The engine runs of one activation. They are numbered; the log does not know them."""
+
+    current: dict[ResponseId, int] = {}  # the present run of each response that has one
+    paused: set[ResponseId] = set()  # for nobody reads them
+    prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
+    num_begun: int = 0
+    num_lost: int = 0  # those begun when the engine last ended under one
+    replica: str = ""  # where the session is active
+
+
+class StepBuilder(msgspec.Struct):
+    state: State
+    out: Step
+    now: UnixMs
+    config: MachineConfig
+    runs: ActiveRuns
+
+    def put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
+        """Adds an event as the next record; the state obeys it."""
+        record = ev.Record(self.state.top + 1, self.now, event, private)
+        apply(self.state, record)
+        self.out.records.append(record)
+
+    def put_item(self, item: Item, prepared: Prepared | None) -> None:
+        """Adds a new item, with its ledger where it has one."""
+        private = ev.Private(tokens=prepared.tokens, fingerprint=prepared.fingerprint) if prepared else None
+        self.put(ev.ItemCreated(item=item), private)

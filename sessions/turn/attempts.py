@@ -1,0 +1,214 @@
+"""Runs the engine until an answer has ended, again from the released text where a filter rewrote it.
+
+Each attempt is one run of the engine: its own pipeline, its own parser of tool calls. What they release goes to one
+accumulator; what they cost is added up in one `TokenCounts`. Does not know the actor's state or how failures are
+reported: whatever the engine raises is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+
+from sessions.limits import Share
+from sessions.machine.state import Open
+from sessions.metrics import Metrics
+from sessions.model.generation import Finish, GenerationRequest, continuation_seed
+from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
+from sessions.ports import Engine, FilterSet
+from sessions.turn.ledger import Ledger, PromptPlan
+from sessions.turn.output_accumulator import Inbox, OutputAccumulator
+from sessions.turn.output_pipeline import OutputPipeline, Release
+from sessions.turn.run_timing import RunTiming
+from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
+
+ATTEMPTS_MAX = 16
+EndReason = Literal["stop", "max_output_tokens", "content_filter"]
+
+
+class GenerationRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation of one response: what is to be written, and how it stands in the engine's queue."""
+
+    key: SessionKey
+    open_: Open
+    generation: int
+    model: str = ""  # the smaller one's name where that is to write; "": the engine's own
+    share: Share = Share()
+
+
+class TokenCounts(msgspec.Struct):
+    """The tokens of one generation, over all its attempts."""
+
+    prompt: int = 0
+    emitted: int = 0  # by earlier generations of the response
+    generated: int = 0  # by the engine, for this one
+    mute: int = 0  # of them, those that it ended on in the middle of a character: nobody gets them
+    cached: int | None = None  # of the first attempt's prompt, once it is known
+    recomputed: int = 0
+    withheld: int = 0
+
+    def usage(self) -> Usage:
+        """Of an answer that has ended."""
+        output = self.emitted + self.generated - self.mute - self.withheld
+        return Usage(self.prompt, output, min(self.cached or 0, self.prompt))
+
+
+class AttemptsEnd(msgspec.Struct, frozen=True):
+    reason: EndReason
+    refusal: str = ""
+
+
+class Attempts:
+    """The engine runs of one generation."""
+
+    def __init__(
+        self,
+        run: GenerationRun,
+        ledger: Ledger,
+        output: OutputAccumulator,
+        *,
+        engine: Engine,
+        filters: FilterSet,
+        inbox: Inbox,
+        metrics: Metrics,
+    ) -> None:
+        loop, open_ = asyncio.get_running_loop(), run.open_
+        self.counts = TokenCounts(emitted=len(open_.tokens) // 4)
+        self.timing = RunTiming(metrics, loop.time, whole=not open_.tokens, priority=run.share.priority)
+        self._run = run
+        self._ledger = ledger
+        self._output = output
+        self._engine = engine
+        self._filters = filters
+        self._inbox = inbox
+        self._now = loop.time
+        self._late_filter_s = metrics.filter_s.of("output")
+
+    @property
+    def must_call(self) -> tuple[Tool, ...]:
+        """The functions one of which the answer must call, where it is held to that here."""
+        if self._engine.info.tool_format != "hermes":
+            return ()
+        return forced_tools(self._run.open_.sampling, self._ledger.tools)
+
+    async def generate(self, plan: PromptPlan) -> AttemptsEnd:
+        """Writes the answer that `plan` is for. When it returns or raises, the engine has let go of it."""
+        counts, output = self.counts, self._output
+        prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
+        parser: ToolCallParser | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            if left <= 0:
+                return self._end(parser, "max_output_tokens")
+            parser = self._new_parser()
+            if parser is not None and parser.ended:
+                return self._end(parser, "stop")
+            generated_before = counts.generated
+            request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
+            release, finish = await self._attempt(request, parser, again=attempt > 0 or len(plan.emitted) > 0)
+            if release is not None:
+                counts.withheld += release.withheld_tokens
+                if release.retracted is not None:
+                    await output.retract(release.retracted)
+                if release.ended == "content_filter":
+                    return self._end(parser, "content_filter", release.message)
+            if release is None or not release.restart:
+                cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
+                return self._end(parser, "max_output_tokens" if cut_short else "stop")
+            emitted = unpack_tokens(bytes(output.written))
+            emitted.extend(await self._engine.tokenizer.text(output.tail))
+            prompt = plan.prompt[: plan.num_input] + emitted
+            generated = counts.generated - generated_before
+            left = min(left - generated, self._engine.info.context_window - len(prompt))
+        return self._end(parser, "content_filter")
+
+    async def _attempt(
+        self, request: GenerationRequest, parser: ToolCallParser | None, *, again: bool
+    ) -> tuple[Release | None, Finish | None]:
+        """One run of the engine, to its end or to the release that ends it. Returns the last release and the finish.
+        `again`: what it computes of its prompt was computed before."""
+        counts, timing, output = self.counts, self.timing, self._output
+        pipeline = self._new_pipeline(request.emitted, parser)
+        release: Release | None = None
+        finish: Finish | None = None
+        first = True
+        async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
+            async for part in stream:
+                if first:
+                    first = False
+                    if counts.cached is None:
+                        counts.cached = part.cached_tokens
+                        self._inbox.prompted(request.response_id, counts.prompt, part.cached_tokens)
+                    if again:
+                        counts.recomputed += len(request.prompt) - part.cached_tokens
+                if isinstance(part, Finish):
+                    finish = part
+                    release = pipeline.finish()
+                else:
+                    counts.generated += len(part.tokens)
+                    timing.record_tokens(len(part.tokens))
+                    release = pipeline.feed(part)
+                if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
+                    if release is not None:
+                        output.accept(release, parser)
+                    output.findings += pipeline.take_findings()
+                    begun_at = self._now()
+                    release = await pipeline.close()
+                    self._late_filter_s.observe(self._now() - begun_at)
+                if finish is not None:
+                    counts.mute += pipeline.num_mute
+                output.findings += pipeline.take_findings()
+                if release is not None:
+                    output.accept(release, parser)
+                    if release.ended is not None or release.restart or (parser is not None and parser.ended):
+                        break
+        return release, finish
+
+    def _request(self, prompt: Tokens, emitted: Tokens, left: int, *, shared_prefix: int) -> GenerationRequest:
+        run, must_call = self._run, self.must_call
+        sampling = run.open_.sampling
+        seed = continuation_seed(sampling.seed or 0, run.open_.id, len(emitted))
+        if must_call:
+            sampling = msgspec.structs.replace(sampling, text=constrained_output(sampling, must_call))
+        return GenerationRequest(
+            key=run.key,
+            response_id=run.open_.id,
+            generation=run.generation,
+            prompt=prompt,
+            sampling=sampling,
+            seed=seed,
+            max_tokens=left,
+            emitted=emitted,
+            shared_prefix=shared_prefix,
+            priority=run.share.priority,
+            weight=run.share.weight,
+            model=run.model,
+        )
+
+    def _new_pipeline(self, emitted: Tokens, parser: ToolCallParser | None) -> OutputPipeline:
+        open_, output = self._run.open_, self._output
+        filters = self._filters.output_filters(
+            open_.principal, told=output.shown_text() if parser is None else "", calls=parser is not None
+        )
+        tail_tokens = emitted[len(output.written) // 4 :]
+        return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
+
+    def _new_parser(self) -> ToolCallParser | None:
+        """The parser of an attempt; None where no tool may be called, or the engine parses itself."""
+        sampling, tools = self._run.open_.sampling, self._ledger.tools
+        if not tools or sampling.tool_choice == "none" or self._engine.info.tool_format != "hermes":
+            return None
+        return ToolCallParser(
+            tools,
+            tail=self._output.tail,
+            said=self._output.in_text,
+            bare=bool(self.must_call),
+            parallel=sampling.parallel_tool_calls,
+        )
+
+    def _end(self, parser: ToolCallParser | None, reason: EndReason, refusal: str = "") -> AttemptsEnd:
+        if parser is not None:
+            self._output.accept_parsed(parser.finish(reason))
+        return AttemptsEnd(reason, refusal)

@@ -1,0 +1,190 @@
+"""Accumulates what an answer released until its actor takes it, as one output: the roll-up before the journal.
+
+Output waits here, and only here, while the journal is slow, bounded by the answer's length. The actor is notified of
+the first delta at once, of later ones when `rollup_s` has passed since the last or `rollup_bytes` have gathered.
+
+Invariants: the actor is notified once per take. Where an answer is shown whole or not at all (`whole`), nothing is
+taken before all of it has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from sessions.machine import event_writer
+from sessions.machine.inputs_effects import Input, Output
+from sessions.machine.state import Open
+from sessions.model.types import Json, Message, ResponseId
+from sessions.model.verdicts import Finding, Verdict
+from sessions.turn.output_pipeline import Release
+from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser
+
+
+class GenerationLimits(msgspec.Struct, frozen=True):
+    rollup_s: float = 0.025
+    rollup_bytes: int = 512
+
+
+class Inbox(Protocol):
+    """What a generation needs of its actor."""
+
+    def ready(self, output: OutputAccumulator) -> None:
+        """There is something to take. Called once per take."""
+
+    def post(self, input: Input) -> None:
+        """Something that comes after all that was released so far."""
+
+    def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None: ...
+
+
+class OutputAccumulator:
+    """The released output of one generation. `written` is the ledger as released so far, packed, `tail` the raw text
+    behind it; both hold what the actor has not taken, too."""
+
+    def __init__(self, open_: Open, generation: int, inbox: Inbox, limits: GenerationLimits, *, whole: bool) -> None:
+        self.response_id = open_.id
+        self.generation = generation
+        self.written = bytearray(open_.tokens)
+        self.tail = open_.tail
+        self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)  # it ends with text
+        self.findings: list[Finding] = []  # that the actor has not taken
+        self._open = open_
+        self._inbox = inbox
+        self._limits = limits
+        self._whole = whole
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[event_writer.Piece] = []  # of an answer that may call tools
+        self._texts: list[str] = []  # of one that may not
+        self._bytes = 0
+        self._logprobs: list[Json] = []
+        self._tokens: list[bytes] = []
+        self._retracted: Verdict | None = None
+        self._taken = asyncio.Event()  # whenever the actor takes something
+        self._notified = False  # the actor is about to take
+        self._flushed_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what is released ----------------------------------------------------------------------------------------
+
+    def accept(self, release: Release, parser: ToolCallParser | None) -> None:
+        """Adds a release, by way of the parser where tools may be called."""
+        if parser is not None:
+            self.accept_parsed(parser.accept(release), release.logprobs)
+            return
+        if release.tokens:
+            self._tokens.append(release.tokens)
+            self.written += release.tokens
+        self.tail = release.tail
+        self._logprobs.extend(release.logprobs)
+        if not release.text:
+            return
+        self._texts.append(release.text)
+        self._bytes += len(release.text)
+        self._schedule()
+
+    def accept_parsed(self, parsed: ParsedRelease, logprobs: tuple[Json, ...] = ()) -> None:
+        """Adds what a parser let through; texts of one kind are laid together."""
+        if parsed.tokens:
+            self._tokens.append(parsed.tokens)
+            self.written += parsed.tokens
+        self.tail = parsed.tail
+        for piece in parsed.pieces:
+            last = self._pieces[-1] if self._pieces else None
+            if isinstance(piece, event_writer.Text):
+                piece, logprobs = msgspec.structs.replace(piece, logprobs=logprobs), ()
+                if isinstance(last, event_writer.Text):
+                    piece = event_writer.Text(last.text + piece.text, last.logprobs + piece.logprobs)
+                    self._pieces.pop()
+            elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
+                piece = event_writer.CallArguments(last.text + piece.text)
+                self._pieces.pop()
+            self.in_text = isinstance(piece, event_writer.Text)
+            self._pieces.append(piece)
+            self._bytes += 0 if isinstance(piece, event_writer.CallBegin) else len(piece.text)
+        if parsed.pieces:
+            self._schedule()
+
+    def shown_text(self) -> str:
+        """The text of the answer so far, what the actor is about to take included; of answers without calls."""
+        drafts = self._open.drafts
+        shown = drafts[-1].text if drafts and isinstance(drafts[-1].item, Message) and not drafts[-1].done else []
+        return "".join([*shown, *self._texts])
+
+    async def retract(self, verdict: Verdict) -> None:
+        """Has the actor write a retraction behind all that was released; the model goes on from what is left of it."""
+        self._retracted = verdict
+        self._taken.clear()
+        self.flush()
+        await self._taken.wait()
+        self.written.clear()  # as the state's ledger is, once it has obeyed
+        self.tail = self.shown_text()
+
+    def complete(self, *, withheld: bool) -> bool:
+        """The answer has ended: what waited for all of it is flushed, or dropped where that was `withheld`. Returns
+        whether it was dropped."""
+        dropped = self._whole and withheld
+        if dropped:
+            self._drop()
+        self._whole = False
+        self.flush()
+        return dropped
+
+    # -- what the actor takes ------------------------------------------------------------------------------------
+
+    def take(self) -> Output | None:
+        """All that was released since the last take, as one output. Called by the actor when it can append."""
+        self._notified = False
+        if not self._texts and not self._pieces and self._retracted is None:
+            return None
+        tokens = b"".join(self._tokens) if len(self._tokens) > 1 else (self._tokens[0] if self._tokens else b"")
+        pieces = tuple(self._pieces)
+        if self._texts:
+            text = "".join(self._texts) if len(self._texts) > 1 else self._texts[0]
+            pieces = (event_writer.Text(text, tuple(self._logprobs)),)
+        self._drop()
+        retracted, self._retracted = self._retracted, None
+        self._taken.set()
+        return Output(self.response_id, self.generation, pieces, tokens, self.tail, self.take_findings(), retracted)
+
+    def take_findings(self) -> tuple[Finding, ...]:
+        taken = tuple(self.findings)
+        self.findings.clear()
+        return taken
+
+    def take_last_findings(self) -> tuple[Finding, ...]:
+        """Those that nothing carries which the actor is about to take."""
+        return () if self._notified else self.take_findings()
+
+    def flush(self) -> None:
+        """Notifies the actor of what there is, roll-up or not."""
+        self.disarm()
+        if self._whole:
+            self._drop()
+        if (self._texts or self._pieces or self._retracted) and not self._notified:
+            self._notified = True
+            self._flushed_at = self._loop.time()
+            self._inbox.ready(self)
+
+    def disarm(self) -> None:
+        """Nothing is flushed later by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._whole:
+            return
+        now = self._loop.time()
+        due = self._flushed_at is None or now >= self._flushed_at + self._limits.rollup_s
+        if due or self._bytes >= self._limits.rollup_bytes:
+            self.flush()
+        elif self._timer is None and not self._notified and self._flushed_at is not None:
+            self._timer = self._loop.call_at(self._flushed_at + self._limits.rollup_s, self.flush)
+
+    def _drop(self) -> None:
+        for gathered in (self._pieces, self._texts, self._tokens, self._logprobs):
+            gathered.clear()
+        self._bytes = 0

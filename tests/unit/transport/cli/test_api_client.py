@@ -1,0 +1,29 @@
+"""Addresses of servers, and answers that are none."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sessions.model.errors import Unavailable
+from transport.cli.api_client import base_of, call
+from transport.cli.settings import BadSetting
+
+
+def test_a_key_goes_over_https_or_to_this_machine() -> None:
+    assert base_of("http://127.0.0.1:8080/", "sk-x") == "http://127.0.0.1:8080"
+    assert base_of("https://chat.example", "sk-x") == "https://chat.example"
+    assert base_of("http://chat.example", "") == "http://chat.example"
+    with pytest.raises(BadSetting, match="https only"):
+        base_of("http://chat.example", "sk-x")
+    for wrong in ("chat.example", "ftp://chat.example", "http://"):
+        with pytest.raises(BadSetting, match="http://HOST:PORT"):
+            base_of(wrong, "")
+
+
+def test_a_server_that_is_not_there_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(Unavailable, match=f"http://127.0.0.1:{port}/v1/keys does not answer"):
+        call("GET", f"http://127.0.0.1:{port}/v1/keys", "")

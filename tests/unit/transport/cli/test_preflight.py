@@ -1,0 +1,47 @@
+"""Taken ports and a data folder that cannot be written to are refused before the model is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from transport.cli.preflight import check_data_folder, check_ports
+from transport.cli.settings import BadSetting, Settings
+
+PORTS = ("port", "grpc_port", "metrics_port")
+
+
+def test_a_taken_port_is_refused_by_its_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name in (*PORTS, "peer_port"):
+            with pytest.raises(BadSetting, match=rf"{name} = {port}: .*taken.*--{name.replace('_', '-')}"):
+                check_ports(Settings(**{name: port}), (name,))
+    check_ports(Settings(port=port), PORTS)
+
+
+def test_a_port_that_is_picked_or_absent_is_fine() -> None:
+    check_ports(Settings(port=0, grpc_port=-1, metrics_port=0), PORTS)
+
+
+def test_a_data_folder_is_made(tmp_path: Path) -> None:
+    check_data_folder(Settings(data=str(tmp_path / "new" / "data")))
+    assert (tmp_path / "new" / "data").is_dir() and not list((tmp_path / "new" / "data").iterdir())
+
+
+def test_a_data_folder_that_cannot_be_written_to_is_called_that(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (file, file / "below"):
+        with pytest.raises(BadSetting, match=r"the data folder cannot be written to .*--data"):
+            check_data_folder(Settings(data=str(folder)))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_data_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(BadSetting, match=r"the data folder cannot be written to .*Permission denied"):
+        check_data_folder(Settings(data=str(tmp_path)))

@@ -1,0 +1,204 @@
+"""The commands and their options: what `--help` shows of each, and how arguments become a command with its settings.
+
+Parses and prints help, nothing else: what a command does is `app.py`'s. A command shows the settings that it uses and
+accepts every other one too, because the members of a cluster are started with the same flags.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from transport.cli import audit, keys, users
+from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
+from transport.cli.options import Json, Tenant
+from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
+
+PROGRAM: Final = "./sessile"
+
+
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs everything in one process: the public doors, the sessions, an engine and the journal."""
+
+
+class RunGateway(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs a gateway of a cluster: clients connect to it, and it routes them to replicas."""
+
+
+class RunReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs a replica of a cluster: an engine with the sessions that it owns."""
+
+
+class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Computes every response's usage again from its session's log and compares it with its usage row.
+
+    Compares to the token and to the smallest part of the currency; ends with status 1 when anything differs. Reads the
+    journal itself: with SQLite the server must not be running, with PostgreSQL it may.
+    """
+
+    tenant: Tenant = ""
+    as_json: Json = False
+
+
+class Command(NamedTuple):
+    """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
+
+    options: type[msgspec.Struct]
+    settings: tuple[str, ...]
+    example: str
+
+
+CREDENTIALS: Final = ("peer_token", "peer_authority", "peer_certificate", "peer_key", "peer_server_name")
+ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
+OPERATOR: Final = ("directory", *CREDENTIALS, "Logging")
+OFFLINE: Final = ("Journal", "Logging")
+OFFLINE_OR_SERVER: Final = (*OFFLINE, "Running server")
+DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
+
+COMMANDS: Final[dict[str, Command]] = {
+    "serve": Command(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
+    "gateway": Command(
+        RunGateway,
+        (*DOORS, "journal", "audit_key", "Directory", *CREDENTIALS),
+        "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
+    ),
+    "replica": Command(
+        RunReplica,
+        (*ENGINE, "Moderation", "Journal", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
+        "replica --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile --model model.gguf",
+    ),
+    "replicas": Command(ListReplicas, ("directory", "Logging"), "replicas --directory redis://127.0.0.1:6379"),
+    "sessions": Command(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
+    "drain": Command(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
+    "usage reconcile": Command(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
+    "keys create": Command(keys.CreateKey, OFFLINE_OR_SERVER, "keys create --tenant acme --role operator --label me"),
+    "keys list": Command(keys.ListKeys, OFFLINE_OR_SERVER, "keys list --tenant acme"),
+    "keys show": Command(keys.ShowKey, OFFLINE_OR_SERVER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
+    "keys revoke": Command(keys.RevokeKey, OFFLINE_OR_SERVER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"),
+    "audit list": Command(audit.ListRows, OFFLINE_OR_SERVER, "audit list --tenant acme --last 20"),
+    "audit verify": Command(audit.VerifyChain, OFFLINE_OR_SERVER, "audit verify --tenant acme"),
+    "users export": Command(users.ExportUser, OFFLINE_OR_SERVER, "users export mary --tenant acme --out mary.jsonl"),
+    "users erase": Command(users.EraseUser, OFFLINE_OR_SERVER, "users erase mary --tenant acme"),
+}
+FAMILIES: Final = {
+    "usage": "Compares what was billed with the logs.",
+    "keys": keys.__doc__,
+    "audit": audit.__doc__,
+    "users": users.__doc__,
+}
+
+
+class Parsed(NamedTuple):
+    options: msgspec.Struct
+    settings: Settings
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Parsed | None:
+    """The command of these arguments with its settings; None where help or the version was printed instead.
+
+    Raises BadSetting."""
+    try:
+        parsed = command_line(environment, version)(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        chain = " ".join([PROGRAM, *(error.command_chain or ())])
+        raise BadSetting(f"{error} `{chain} --help` shows what there is.") from error
+    return parsed if isinstance(parsed, Parsed) else None
+
+
+def command_line(environment: Mapping[str, str], version: str) -> App:
+    """All commands, ready to parse."""
+    top = App(
+        name=PROGRAM,
+        help="Sessile: chat sessions as actors that own their KV.",
+        help_epilogue=(
+            "Each setting is a flag (--kv-disk-mb), a variable (SESSILE_KV_DISK_MB) and a key of the TOML file that"
+            " --config names (kv_disk_mb); a flag goes before a variable, a variable before the file."
+        ),
+        help_format="plaintext",
+        version=version,
+        group_parameters=Group("Options", sort_key=0),
+        default_parameter=Parameter(allow_repeating=True, negative=()),
+    )
+    families = {name: App(name=name, help=_paragraphs(about), help_epilogue="") for name, about in FAMILIES.items()}
+    for family in families.values():
+        top.command(family)
+    for name, command in COMMANDS.items():
+        prefix, _, action = name.rpartition(" ")
+        families.get(prefix, top).command(
+            _entry(command, environment),
+            name=action,
+            help=_paragraphs(command.options.__doc__),
+            help_epilogue=f"Example: {PROGRAM} {command.example}",
+        )
+    top.command(App(name="chat", help="Talks to a server in the terminal.", help_flags=()))
+    return top
+
+
+def _paragraphs(docstring: str | None) -> str:
+    """A docstring without its line breaks, which are not the terminal's."""
+    return "\n\n".join(" ".join(each.split()) for each in (docstring or "").split("\n\n"))
+
+
+def _entry(command: Command, environment: Mapping[str, str]) -> Any:
+    """A function with a command's options and all settings as its parameters."""
+    hints = get_type_hints(command.options, include_extras=True)
+    own = [_own(each, hints[each.name]) for each in inspect.signature(command.options).parameters.values()]
+
+    def entry(*positional: Any, **given: Any) -> Parsed:
+        config = given.pop("config", None)
+        named = dict(zip([each.name for each in own], positional, strict=False))
+        named |= {name: given.pop(name) for name in list(given) if name in hints}
+        options, settings = command.options(**named), read_settings(given, environment, config)
+        if {"directory", "Directory"} & set(command.settings):
+            _check_cluster(options, settings)
+        return Parsed(options, settings)
+
+    config = Annotated[str | None, Parameter(metavar="FILE", help="TOML file of settings", show_default=False)]
+    parameters = [
+        *own,
+        inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, annotation=config, default=None),
+        *(_setting(name, shown=command.settings) for name in FIELDS),
+    ]
+    entry.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return entry
+
+
+def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
+    """Raises BadSetting where the settings do not suffice for a member or an operator of a cluster."""
+    if not settings.directory:
+        raise BadSetting("directory: a cluster needs one, for example --directory redis://127.0.0.1:6379")
+    if isinstance(options, RunGateway | RunReplica) and not settings.journal.startswith(
+        ("postgresql://", "postgres://")
+    ):
+        raise BadSetting(
+            f"journal = {settings.journal!r}: a cluster needs one that all its members share, for example"
+            " --journal postgresql://user@host/sessile"
+        )
+
+
+def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    positional = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return parameter.replace(annotation=hint, kind=inspect.Parameter.POSITIONAL_ONLY if positional else parameter.kind)
+
+
+def _setting(name: str, *, shown: tuple[str, ...]) -> inspect.Parameter:
+    """A setting as a flag that takes text: `read_settings` converts it, as it does variables and the file's values."""
+    metadata, choices, default = FIELDS[name].metadata, get_origin(TYPES[name]) is Literal, FIELDS[name].default
+    bounds = allowed(name).partition(", ")[2]
+    parameter = Parameter(
+        group=Group(GROUPS[name], sort_key=1 + list(GROUPS.values()).index(GROUPS[name])),
+        help=f"{metadata['about']} ({bounds})" if bounds else metadata["about"],
+        metavar=metadata["metavar"],
+        choices=get_args(TYPES[name]) if choices else None,
+        show=GROUPS[name] in shown or name in shown,
+        show_default=False if default in ("", ()) else f"{default:g}" if isinstance(default, float) else str(default),
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str | None, parameter], default=None
+    )

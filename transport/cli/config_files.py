@@ -1,0 +1,161 @@
+"""Files of limits, prices and retention: read strictly at the start, and again whenever they change.
+
+A file that cannot be read, or has something that is not allowed, is refused with what is wrong in it; at the start that
+ends the process, later what was in force stays in force. A file that is gone changes nothing. No file at all (path "")
+has a value of its own, and nothing is watched.
+
+    output_tokens = 1024             # limits: reserved where a request names no max_output_tokens
+
+    [default]                        # each tenant that has no table of its own
+    tokens_per_minute = 200_000
+    user.requests_per_minute = 60    # each of its users
+
+    [default]                        # retention: each tenant that has no table of its own
+    deleted_days = 30                # how long a deleted session stays before it is purged
+    unlisted_days = 1                # sessions of stateless clients, after so long without a command
+    # idle_days = 365                # any session; absent: it stays until it is deleted
+    # audit_days = 400               # rows of the audit log; absent: they stay for ever
+
+    [tenants.acme]                   # replaces the whole of [default] for this tenant
+    deleted_days = 0
+    audit_texts = true               # the audit log holds texts that filters matched, not only their hashes
+
+Every name is in `sessions.limits`, `sessions.governance.retention` and `sessions.billing.prices`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from sessions.billing.prices import BadPrices, PriceBook, PriceList, read_prices
+from sessions.file_watcher import FileWatcher
+from sessions.governance.retention import Retention, RetentionPeriods
+from sessions.limits import Limits
+from sessions.model.audit import INSTALLATION, Audited, AuditLog
+from sessions.model.errors import SessileError
+from sessions.model.types import Json, UnixMs
+from transport.cli.settings import BadSetting
+
+BYTES_MAX: Final = 4 << 20
+AUDIT_DAYS_MAX: Final = 36_500
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class ConfigFile(Generic[T]):
+    """`value` is what is in force: of the file when it was last whole."""
+
+    def __init__(
+        self,
+        setting: str,
+        path: str | Path,
+        parse: Callable[[str], T],
+        without: T,
+        *,
+        bytes_max: int | None = BYTES_MAX,
+        look_s: float = 1.0,
+    ) -> None:
+        """`without` is the value where there is no file. Raises BadSetting for a file that is wrong from the start."""
+        self.value = without
+        self._setting = setting
+        self._path = str(path)
+        self._parse = parse
+        self._bytes_max = bytes_max
+        self.watcher = FileWatcher(path, self._read, self._take, what=setting, refused=(BadSetting,), look_s=look_s)
+        if self._path:
+            self.value = self.watcher.first()
+
+    def now(self) -> T:
+        return self.value
+
+    async def run(self) -> None:
+        """Looks every so often. Returns at once where there is no file; ends otherwise only by cancellation."""
+        if self._path:
+            await self.watcher.run()
+
+    def _read(self, path: Path) -> T:
+        try:
+            if self._bytes_max is not None and (size := path.stat().st_size) > self._bytes_max:
+                raise ValueError(f"{size} bytes: at most {self._bytes_max}")
+            return self._parse(path.read_text())
+        except (OSError, ValueError, msgspec.ValidationError, BadPrices) as error:  # TOML's errors are ValueErrors
+            raise BadSetting(f"{self._setting} = {str(path)!r}: {error}") from error
+
+    async def _take(self, value: T) -> None:
+        self.value = value
+
+
+def limits_file(path: str | Path) -> ConfigFile[Limits]:
+    """Raises BadSetting."""
+    return ConfigFile("limits", path, parse_limits, Limits(), bytes_max=None)
+
+
+def parse_limits(text: str) -> Limits:
+    return msgspec.convert(tomllib.loads(text), Limits)
+
+
+def parse_retention(text: str) -> Retention:
+    return msgspec.convert(tomllib.loads(text), Retention)
+
+
+class PriceFile(ConfigFile[PriceList | None]):
+    """`book` is what is in force; without a file it has no prices."""
+
+    def __init__(self, path: str) -> None:
+        """Raises BadSetting."""
+        super().__init__("prices", path, read_prices, None, look_s=2.0)
+        self.book = PriceBook(self.value)
+
+    async def _take(self, value: PriceList | None) -> None:
+        self.value = self.book.current = value
+
+
+class RetentionFile(ConfigFile[Retention]):
+    """How long things are kept; each reading of the file stands in the audit log."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        deleted_days: float,
+        audit_days: float = 0.0,
+        audit: AuditLog,
+        now_ms: Callable[[], UnixMs],
+    ) -> None:
+        """Without a file, deleted sessions stay for `deleted_days` and rows of the audit log for `audit_days` (0: for
+        ever). Raises BadSetting."""
+        if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
+            raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")
+        periods = RetentionPeriods(deleted_days=deleted_days, audit_days=audit_days or None)
+        super().__init__("retention", path, parse_retention, Retention(default=periods))
+        self._audit = audit
+        self._now_ms = now_ms
+        self.watcher.told = self._record
+        audit.sealer.texts = lambda tenant: self.value.of(tenant).audit_texts
+
+    async def run(self) -> None:
+        if self._path:
+            await self._record(None)
+        await super().run()
+
+    async def _record(self, refused: str | None) -> None:
+        """Writes to the audit log what is in force, and why the file was refused."""
+        packed = msgspec.json.encode(self.value, order="sorted")
+        version = hashlib.sha256(packed).hexdigest()[:16]
+        detail: dict[str, Json] = {"version": version, "tenants": len(self.value.tenants)}
+        row = Audited(action="retention.loaded", at=self._now_ms(), detail=detail)
+        if refused is not None:
+            row = Audited(action="retention.refused", at=row.at, detail=detail | {"error": refused})
+        try:
+            await self._audit.record(INSTALLATION, [row])
+        except SessileError as error:
+            log.error("retention_audit_failed", error=error.code)

@@ -1,0 +1,57 @@
+"""Checks before a start what would else fail only once the model is loaded: ports and the data folder.
+
+Nothing is held: between a check and the start somebody may still take the port, and then the start fails as before.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from transport.cli.settings import BadSetting, Settings
+
+HOSTS: Final = {"port": "host", "grpc_port": "host", "metrics_port": "metrics_host", "peer_port": "peer_host"}
+WHY: Final = {
+    errno.EADDRINUSE: "port {port} of {host} is taken; stop what listens there, or choose another port with --{flag}",
+    errno.EACCES: "this user may not listen on port {port}; choose one above 1023 with --{flag}",
+    errno.EADDRNOTAVAIL: "{host} is not an address of this machine",
+}
+
+
+def check_ports(settings: Settings, names: Iterable[str]) -> None:
+    """Raises BadSetting for a port that cannot be listened on. 0 and -1 are always fine."""
+    for name in names:
+        port: int = getattr(settings, name)
+        if port > 0:
+            _check_port(name, getattr(settings, HOSTS[name]), port)
+
+
+def _check_port(name: str, host: str, port: int) -> None:
+    try:
+        for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, proto) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                probe.listen(1)
+    except OSError as error:
+        why = WHY.get(error.errno or 0, "{error}")
+        flag = name.replace("_", "-")
+        raise BadSetting(f"{name} = {port}: {why.format(host=host, port=port, flag=flag, error=error)}") from error
+
+
+def check_data_folder(settings: Settings) -> None:
+    """Makes the data folder if need be. Raises BadSetting where nothing can be written to it."""
+    folder = Path(settings.data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        raise BadSetting(
+            f"data = {settings.data!r}: the data folder cannot be written to ({error.strerror or error}); make it a"
+            " folder that this user may write to, or choose another one with --data"
+        ) from error

@@ -1,0 +1,123 @@
+"""Operates a cluster over its peer links: lists its members and the sessions in their memory, drains a replica.
+
+Speaks the peer link like everybody else in the cluster, as a peer of the kind `operator`. Does not print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from actors.directory import Leases
+from actors.peer.client import Connector, PeerClient
+from actors.peer.frames import DrainProgress, ResidentSession, Surveyed
+from actors.peer.links import LinkDown, unreachable
+from sessions.model.errors import BadInput, NotFound
+from sessions.model.types import SessionId, SessionKey, TenantId
+from sessions.ports import Member, View
+from transport.peer.client import GrpcDialer
+from transport.peer.security import PeerSecurity
+
+
+class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions in memory to list; empty: all. `after` is the last one of the page before, TENANT/SESSION."""
+
+    replica: str = ""
+    tenant: str = ""
+    session: str = ""
+    state: str = ""
+    after: str = ""
+    limit: int = 50
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    """A page of the cluster's sessions in memory. `silent` replicas did not answer, and why."""
+
+    residents: list[ResidentSession]
+    total: int
+    has_more: bool
+    silent: dict[str, str]
+
+
+async def list_members(directory: Leases) -> View:
+    """The live members. `directory` is not open yet, and is closed afterwards. Raises Unavailable."""
+    await directory.open()
+    try:
+        return await directory.view()
+    finally:
+        await directory.close()
+
+
+def find_member(view: View, name: str) -> Member:
+    """A member by its name. Raises NotFound, which names the members there are."""
+    members = {str(member.replica): member for member in view.members}
+    if name not in members:
+        there = ", ".join(sorted(members)) or "none"
+        raise NotFound("replica_not_found", f"There is no replica {name!r}; there are: {there}.", param="replica")
+    return members[name]
+
+
+@asynccontextmanager
+async def open_link(security: PeerSecurity, member: Member, name: str) -> AsyncIterator[PeerClient]:
+    """A link to a replica for as long as the block runs. Raises LinkDown."""
+    link = await Connector(GrpcDialer(security), kind="operator", name=name)(member)
+    carrying = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        await link.close()
+        await carrying
+
+
+async def drain(directory: Leases, security: PeerSecurity, name: str) -> DrainProgress:
+    """Has a replica hand everything off and returns its last report. Raises NotFound, Unavailable."""
+    member = find_member(await list_members(directory), name)
+    try:
+        async with open_link(security, member, "drain") as link:
+            return await link.drain(asyncio.Queue())
+    except LinkDown as down:
+        raise unreachable(member.replica, down) from down
+
+
+async def list_sessions(directory: Leases, security: PeerSecurity, query: SessionQuery) -> SessionPage:
+    """A page of who has which session in memory, from the replicas themselves. Raises NotFound, Unavailable."""
+    view = await list_members(directory)
+    members = [find_member(view, query.replica)] if query.replica else list(view.members)
+    after = parse_session_key(query.after) if query.after else None
+    answers = await asyncio.gather(*(_survey(security, member, query, after) for member in members))
+    return merge_pages(query, {str(member.replica): each for member, each in zip(members, answers, strict=True)})
+
+
+def merge_pages(query: SessionQuery, answers: Mapping[str, Surveyed | LinkDown]) -> SessionPage:
+    """One page of the pages that replicas gave, and who gave none."""
+    pages = [answer for answer in answers.values() if isinstance(answer, Surveyed)]
+    merged = sorted((each for page in pages for each in page.residents), key=lambda each: (each.key, each.replica))
+    return SessionPage(
+        merged[: query.limit],
+        sum(page.total for page in pages),
+        len(merged) > query.limit or any(page.has_more for page in pages),
+        {replica: str(answer) for replica, answer in answers.items() if isinstance(answer, LinkDown)},
+    )
+
+
+def parse_session_key(text: str) -> SessionKey:
+    """TENANT/SESSION. Raises BadInput."""
+    tenant, slash, session = text.partition("/")
+    if not slash:
+        raise BadInput("invalid_setting", f"--after {text!r} is not TENANT/SESSION, as a page names its last one.")
+    return SessionKey(TenantId(tenant), SessionId(session))
+
+
+async def _survey(
+    security: PeerSecurity, member: Member, query: SessionQuery, after: SessionKey | None
+) -> Surveyed | LinkDown:
+    try:
+        async with open_link(security, member, "sessions") as link:
+            return await link.survey(
+                after=after, limit=query.limit, tenant=query.tenant, session=query.session, state=query.state
+            )
+    except LinkDown as down:
+        return down
