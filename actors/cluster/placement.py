@@ -81,7 +81,7 @@ class BoundedRendezvous:
         holder: ReplicaId | None = None,
         avoid: Collection[ReplicaId] = (),
     ) -> Member | None:
-        self._look_at(view)
+        self._update_view(view)
         able = {member.replica: member for member in view.members if _serves(member, model)}
         members = {replica: member for replica, member in able.items() if replica not in avoid}
         if not members:
@@ -114,7 +114,7 @@ class BoundedRendezvous:
 
     def limits(self, view: View, *, model: str | None = None) -> dict[ReplicaId, float]:
         """The load up to which each member of `model` is in its bound now: what rebalancing goes by."""
-        self._look_at(view)
+        self._update_view(view)
         members = {member.replica: member for member in view.members if _serves(member, model)}
         limits = self._limits(members, sum(self._work(member) for member in members.values()))
         return {replica: limits[replica] / member.weight for replica, member in members.items()}
@@ -134,7 +134,7 @@ class BoundedRendezvous:
         placed = self._placed.get(member.replica, 0) + self._placed_before.get(member.replica, 0)
         return member.load * member.weight + placed * self._session_load
 
-    def _look_at(self, view: View) -> None:
+    def _update_view(self, view: View) -> None:
         if view is self._view:
             return
         self._view = view
@@ -147,13 +147,13 @@ class BoundedRendezvous:
 
     def _rank(self, key: SessionKey, model: str | None, members: Collection[Member]) -> tuple[ReplicaId, ...]:
         """The members' replicas by falling score. Kept per version of the view, the oldest dropped first."""
-        found = self._ranked.get((key, model))
-        if found is None:
-            found = ranking(key, members)
+        ranked = self._ranked.get((key, model))
+        if ranked is None:
+            ranked = ranking(key, members)
             if len(self._ranked) >= RANKED_MAX:
                 del self._ranked[next(iter(self._ranked))]
-            self._ranked[key, model] = found
-        return found
+            self._ranked[key, model] = ranked
+        return ranked
 
 
 def session_load_of(view: View) -> float:

@@ -13,9 +13,9 @@ unless another answers in its place.)
 Members that vanish are dialed at once, so that whoever asks later finds them linked or suspected and does not wait. One
 that leaves in order has closed its door before it gives its lease back.
 
-Invariant: nothing here is needed for safety (I1). No answer, within `ask_s`, is as good as a no. Bounds: the members of
-the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before this process
-joined, unless it was the first to join since.
+Invariant: nothing here is needed for safety (I1). No answer, within `query_timeout_s`, is as good as a no. Bounds: the
+members of the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before
+this process joined, unless it was the first to join since.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class PreviousOwnerQuery:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lease_ttl_s: float,
-        ask_s: float = QUERY_TIMEOUT_S,
+        query_timeout_s: float = QUERY_TIMEOUT_S,
     ) -> None:
         self._replica = replica
         self._links = links
         self._spawn = spawn
         self._ttl_s = lease_ttl_s
-        self._ask_s = ask_s
+        self._query_timeout_s = query_timeout_s
         self._forgetful_until = -float("inf")
         self._members: dict[ReplicaId, Member] = {}
         self._vanished: dict[ReplicaId, Member] = {}
@@ -68,19 +68,19 @@ class PreviousOwnerQuery:
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
             self.directory_lost()
         members = {member.replica: member for member in view.members}
-        gone = {replica: member for replica, member in self._members.items() if replica not in members}
+        departed = {replica: member for replica, member in self._members.items() if replica not in members}
         self._members = members
         for replica in members:
             self._vanished.pop(replica, None)
             self._departed.pop(replica, None)
-        looked_for = [member for member in gone.values() if not self._links.suspect(member)]
-        self._vanished.update({member.replica: member for member in looked_for})
-        for member in gone.values():
+        unreachable = [member for member in departed.values() if not self._links.suspect(member)]
+        self._vanished.update({member.replica: member for member in unreachable})
+        for member in departed.values():
             if member.replica not in self._vanished:
                 self._record_departure(member)
         self._update_links()
-        for member in looked_for:
-            self._spawn(self._look_for(member))
+        for member in unreachable:
+            self._spawn(self._probe(member))
 
     def directory_lost(self) -> None:
         """The directory has forgotten something, just now: as long as a lease lasts others may not be back in it."""
@@ -94,13 +94,13 @@ class PreviousOwnerQuery:
     def _update_links(self) -> None:
         self._links.update((*self._members.values(), *self._vanished.values()))
 
-    async def _look_for(self, member: Member) -> None:
+    async def _probe(self, member: Member) -> None:
         try:
             await self._links.get(member)
         except LinkDown:
             self._given_up(member)
         else:
-            log.info("vanished_and_lives", replica=member.replica)
+            log.info("vanished_replica_reached", replica=member.replica)
 
     def _given_up(self, member: Member) -> None:
         """A member that has vanished does not answer: it is gone."""
@@ -124,10 +124,10 @@ class PreviousOwnerQuery:
         if self._links.suspect(member):
             return None
         try:
-            async with asyncio.timeout(self._ask_s):
+            async with asyncio.timeout(self._query_timeout_s):
                 owner = await (await self._links.get(member)).holds(key)
         except (LinkDown, SessileError, TimeoutError) as error:
-            log.info("holder_not_asked", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
+            log.info("owner_query_failed", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
             return None
         return owner if owner is not None and owner_label(owner) == head.owner else None
 

@@ -78,7 +78,7 @@ class Drain:
         except SessileError as error:
             if by != BY_SIGNAL:
                 raise
-            log.warning("drain_not_written_down", error=error.code)
+            log.warning("drain_audit_failed", error=error.code)
 
     def close(self) -> None:
         """Whatever is still here stays until the runtime closes. Idempotent."""
@@ -89,19 +89,21 @@ class Drain:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.drain_s
         attempts: dict[SessionKey, int] = {}
-        log.info("draining", sessions=self._runtime.num_present)
+        log.info("drain_started", sessions=self._runtime.num_present)
         try:
             async with asyncio.timeout_at(deadline):
                 while self._runtime.num_present:
                     before = self.handed_off + self.parked
                     patient = loop.time() < deadline - self.limits.drain_s / 2
-                    await asyncio.gather(*(self._leave(key, attempts, patient) for key in self._keys_in_drain_order()))
+                    await asyncio.gather(
+                        *(self._drain_session(key, attempts, patient) for key in self._keys_in_drain_order())
+                    )
                     if self.handed_off + self.parked == before:
                         await asyncio.sleep(self.limits.pause_s)
         except TimeoutError:
-            log.warning("drained_in_part", left=self._runtime.num_present)
+            log.warning("drain_timed_out", left=self._runtime.num_present)
             await asyncio.gather(*(self._park(key) for key in self._keys_in_drain_order()))
-        log.info("drained", handed_off=self.handed_off, parked=self.parked)
+        log.info("drain_finished", handed_off=self.handed_off, parked=self.parked)
 
     def _keys_in_drain_order(self) -> list[SessionKey]:
         """Open answers before idle sessions, read ones before others."""
@@ -109,7 +111,7 @@ class Drain:
         actors = sorted(runtime.actors, key=lambda actor: (not actor.open, not runtime.readers(actor.key)))
         return [actor.key for actor in actors]
 
-    async def _leave(self, key: SessionKey, attempts: dict[SessionKey, int], patient: bool) -> None:
+    async def _drain_session(self, key: SessionKey, attempts: dict[SessionKey, int], patient: bool) -> None:
         actor = self._runtime.actor(key)
         if actor is None:
             return

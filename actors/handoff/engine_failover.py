@@ -1,6 +1,6 @@
-"""A replica whose engine has gone away, and is being started again: its open answers go on where there is one.
+"""A replica whose engine has gone lost, and is being started again: its open answers go on where there is one.
 
-While the engine is away the view says that nothing new is to come here, and every session with an open answer is handed
+While the engine is lost the view says that nothing new is to come here, and every session with an open answer is handed
 off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with them
 whatever is kept of their KV.
 """
@@ -34,21 +34,21 @@ class EngineFailover:
         self._check_s = check_s
 
     async def run(self) -> None:
-        away, pause_s = False, self._check_s
+        lost, pause_s = False, self._check_s
         while True:
             await asyncio.sleep(pause_s)
             pause_s = self._check_s
             if self._runtime.draining:
                 continue  # everything leaves anyway (`actors.handoff.drain`)
             why = self._engine.stats().away
-            if why is not None and not away:
-                log.warning("engine_away", reason=why)
-            elif why is None and away:
-                log.info("engine_back", moved=self.moved)
-            if (why is not None) != away:
-                away = not away
-                self._membership.change(draining=away)
-            if away:
+            if why is not None and not lost:
+                log.warning("engine_lost", reason=why)
+            elif why is None and lost:
+                log.info("engine_recovered", moved=self.moved)
+            if (why is not None) != lost:
+                lost = not lost
+                self._membership.change(draining=lost)
+            if lost:
                 before = self.moved
                 open_ones = [actor.key for actor in self._runtime.actors if actor.open]
                 await asyncio.gather(*(self._move(key) for key in open_ones))
@@ -60,4 +60,4 @@ class EngineFailover:
             await self._handoff.move(key, "")
             self.moved += 1
         except SessileError as error:
-            log.debug("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)
+            log.debug("handoff_failed", session=key.session, tenant=key.tenant, reason=error.public_message)

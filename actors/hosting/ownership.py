@@ -84,7 +84,7 @@ class ActivatedSession(msgspec.Struct, frozen=True):
 
 
 class Ownership:
-    """Claims, grants and doubts of one replica."""
+    """Claims, grants and generation of one replica."""
 
     def __init__(
         self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None
@@ -97,7 +97,7 @@ class Ownership:
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
         self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
-        self._doubts = 0
+        self._generation = 0
         self._confirmed: dict[SessionKey, int] = {}
         self._ticked_at: float | None = None
 
@@ -106,7 +106,7 @@ class Ownership:
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
-    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
+    async def acquire(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
         """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
 
         The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
@@ -116,8 +116,8 @@ class Ownership:
         fails after the claim gives the claim back.
         """
         owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
-        doubts = self._doubts
-        await self._spare(key, head, instead_of)
+        generation = self._generation
+        await self._check_previous_owner(key, head, instead_of)
         await self._claim(key, owner, head, instead_of)
         try:
             granted = await self._grant(key, owner, head, instead_of)
@@ -126,7 +126,7 @@ class Ownership:
             await self._give_back(key, owner)
             raise
         self._held[key] = owner
-        self._confirmed[key] = doubts
+        self._confirmed[key] = generation
         return ActivatedSession(owner, granted, state, loaded)
 
     async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
@@ -134,7 +134,7 @@ class Ownership:
             claim = await self._claimed(key, owner, instead_of)
         except BaseException as error:
             if isinstance(error, Unavailable) and self._goes_by_journal(head, instead_of):
-                log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+                log.warning("claim_skipped", session=key.session, tenant=key.tenant, error=error.code)
                 self._unclaimed[key] = None
                 return
             if isinstance(error, OutcomeUnknown) or not isinstance(error, Unavailable):  # it may stand
@@ -175,7 +175,7 @@ class Ownership:
             return True
         return instead_of is not None and head.owner == owner_label(instead_of)
 
-    async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
+    async def _check_previous_owner(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
         """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
         if head is None or head.top == 0:
             return
@@ -201,7 +201,7 @@ class Ownership:
                 if head is not None and head.owner == owner_label(owner):
                     return head  # it had been granted
                 if before is None or head is None or head.owner != before.owner:
-                    await self._spare(key, head, instead_of)
+                    await self._check_previous_owner(key, head, instead_of)
         raise session_moving_error()
 
     async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
@@ -211,7 +211,7 @@ class Ownership:
         try:
             state = replay(loaded)
         except ValueError:
-            log.warning("snapshot_unreadable", session=key.session, tenant=key.tenant)
+            log.warning("snapshot_rejected", session=key.session, tenant=key.tenant)
             state = empty(key, user=granted.user, listed=granted.listed)
             for record in await self._whole_log(key):
                 apply(state, record)
@@ -230,7 +230,7 @@ class Ownership:
 
     # -- giving back -----------------------------------------------------------------------------------------------
 
-    def let_go(self, key: SessionKey) -> Owner:
+    def drop(self, key: SessionKey) -> Owner:
         """The session leaves memory; its entry is still to be released."""
         self._unclaimed.pop(key, None)
         self._confirmed.pop(key, None)
@@ -255,7 +255,7 @@ class Ownership:
                 del self._unreleased[next(iter(self._unreleased))]
             log.warning("release_failed", session=key.session, error=error.code)
 
-    async def release_again(self) -> None:
+    async def retry_releases(self) -> None:
         """Gives back what could not be given back before. Raises Unavailable; then it is tried again.
 
         Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
@@ -283,12 +283,12 @@ class Ownership:
             elif claim.won:
                 self._unclaimed.pop(key, None)
             else:
-                log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
+                log.info("claim_contested", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
                 self._confirmed.pop(key, None)
                 contested.append(key)
         return contested
 
-    async def regain(self, key: SessionKey) -> None:
+    async def reclaim_one(self, key: SessionKey) -> None:
         """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.
 
         It is never taken from the target, whose grant may be on its way."""
@@ -296,37 +296,37 @@ class Ownership:
             try:
                 await self.reclaim(lambda each: each == key)
             except SessileError as error:
-                log.warning("not_regained", session=key.session, tenant=key.tenant, error=error.code)
+                log.warning("reclaim_failed", session=key.session, tenant=key.tenant, error=error.code)
 
     # -- doubt -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
         """To be called every TICK_S. True when this process stood still in between."""
-        late = self._late()
+        stalled = self._stalled()
         self._ticked_at = asyncio.get_running_loop().time()
-        return late
+        return stalled
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Whatever was confirmed so far must be confirmed again."""
-        self._doubts += 1
+        self._generation += 1
 
-    def _late(self) -> bool:
+    def _stalled(self) -> bool:
         if self._ticked_at is None:
             return False
         return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
 
     def is_confirmed(self, key: SessionKey) -> bool:
         """Whether answers may be given for a session without asking the journal first."""
-        return self._confirmed.get(key) == self._doubts and not self._peers.must_confirm() and not self._late()
+        return self._confirmed.get(key) == self._generation and not self._peers.must_confirm() and not self._stalled()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:
         """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""
-        doubts = self._doubts
+        generation = self._generation
         head = await self._journal.head(key)
         if head is None or head.fence != fence:
             return False
         if key in self._held:
-            self._confirmed[key] = doubts
+            self._confirmed[key] = generation
         return True
 
 

@@ -189,12 +189,14 @@ class Runtime:
         """See the `Sessions` port."""
         return self.subscribers.watch(key, sink)
 
-    async def attach(self, key: SessionKey, sink: Sink, left: OnDeactivated) -> tuple[Actor, Callable[[], None]] | None:
+    async def attach(
+        self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated
+    ) -> tuple[Actor, Callable[[], None]] | None:
         """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
         `top` as it is on return and the first call of `sink`.
 
-        `left` (plain function) is called once when the session leaves memory. Raises Unavailable when it is in doubt
-        whether the session is still ours and the journal does not say."""
+        `on_deactivated` (plain function) is called once when the session leaves memory. Raises Unavailable when it is
+        in doubt whether the session is still ours and the journal does not say."""
         activating = self._activating.get(key)
         if activating is not None:
             await asyncio.wait((activating,))
@@ -202,7 +204,7 @@ class Runtime:
         if actor is not None and not self.ownership.is_confirmed(key):
             await self._confirm(actor)
             actor = self._actors.get(key)
-        return None if actor is None else (actor, self.subscribers.attach(key, sink, left))
+        return None if actor is None else (actor, self.subscribers.attach(key, sink, on_deactivated))
 
     def _publish(self, published: Published) -> None:
         self._gate.published(published.key, published.records)
@@ -222,7 +224,7 @@ class Runtime:
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
 
-    async def holder(self, key: SessionKey) -> Owner | None:
+    async def confirmed_owner(self, key: SessionKey) -> Owner | None:
         """Our ownership of a session in memory here, by the journal's word where it is in doubt. Raises Unavailable."""
         actor = self._actors.get(key)
         if actor is None or not (self.ownership.is_confirmed(key) or await self._confirm(actor)):
@@ -267,15 +269,15 @@ class Runtime:
         """Somebody reads a session that was put away with paused answers."""
 
         async def wake() -> None:
-            with isolate_errors("not_woken", key), contextlib.suppress(Moved):
+            with isolate_errors("wake_failed", key), contextlib.suppress(Moved):
                 await self.recover(key, priority=READ)
 
         if not self._closing:
             self._spawn(wake())
 
-    def put_away(self, head: Head) -> bool:
+    def left_paused(self, head: Head) -> bool:
         """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
-        return self.subscribers.put_away(head)
+        return self.subscribers.left_paused(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
@@ -357,7 +359,7 @@ class Runtime:
     ) -> Actor:
         begun_at = asyncio.get_running_loop().time()
         async with self._activation_slots:
-            taken = await self.ownership.take(key, head, instead_of=instead_of)
+            taken = await self.ownership.acquire(key, head, instead_of=instead_of)
             loaded, granted = taken.loaded, taken.head
             machine = Machine(
                 taken.state,
@@ -377,7 +379,9 @@ class Runtime:
             actor.activate(Activated(me, cause or ("restart" if same else "failover")))
             why = activation_cause(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
             self.metrics.activated(why, asyncio.get_running_loop().time() - begun_at)
-            log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
+            log.info(
+                "session_activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch
+            )
         self._spawn(self._notify_watchers(key, taken.owner))
         return actor
 
@@ -385,7 +389,7 @@ class Runtime:
         try:
             await self._directory.activated(key, owner)
         except SessileError as error:  # they look again once per TTL
-            log.warning("watchers_not_told", session=key.session, tenant=key.tenant, error=error.code)
+            log.warning("watcher_notification_failed", session=key.session, tenant=key.tenant, error=error.code)
 
     # -- doubt -----------------------------------------------------------------------------------------------------
 
@@ -410,8 +414,8 @@ class Runtime:
 
     def reconfirm(self, why: str) -> None:
         """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
-        log.warning("in_doubt", why=why, actors=len(self._actors))
-        self.ownership.doubt()
+        log.warning("ownership_questioned", why=why, actors=len(self._actors))
+        self.ownership.invalidate()
         self._spawn(self._confirm_all(self.actors))
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
@@ -429,7 +433,7 @@ class Runtime:
                     try:
                         await self._confirm(actor)
                     except SessileError as error:  # asked again before anything is answered for it
-                        log.warning("not_confirmed", session=actor.key.session, error=error.code)
+                        log.warning("confirmation_failed", session=actor.key.session, error=error.code)
 
         await asyncio.gather(*(confirm(actor) for actor in actors))
 
@@ -455,11 +459,11 @@ class Runtime:
             del self._actors[actor.key]
             self._reasons.pop(actor.key, None)
             self._gate.done(actor.key)
-            owner = self.ownership.let_go(actor.key)
+            owner = self.ownership.drop(actor.key)
             successor = self._successors.pop(actor.key, None)
             # A successor has claimed it already, unless it was taken while the directory was away.
             self._spawn(self.ownership.release(actor.key, owner))
-            self.subscribers.left(actor, successor)
+            self.subscribers.deactivated(actor, successor)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)

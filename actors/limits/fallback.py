@@ -44,11 +44,11 @@ class FallbackLimiter:
                 self._again_at = self._clock_ms() + PAUSE_MS
                 if not self.lost:
                     self.lost = True
-                    log.error("limits_lost", error=error.code, instead=self._limits().store_lost)
+                    log.error("limiter_lost", error=error.code, instead=self._limits().store_lost)
             else:
                 if self.lost:
                     self.lost = False
-                    log.info("limits_back")
+                    log.info("limiter_recovered")
                 return grant
         limits = self._limits()
         if limits.store_lost == "open":

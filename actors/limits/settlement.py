@@ -60,7 +60,7 @@ class Settler:
         self._ended.popleft()
         self.given_up += 1
         if self._overflowed % LOG_EVERY == 0:
-            log.warning("not_settled", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
+            log.warning("settlement_failed", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
         self._overflowed += 1
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class Settler:
                         await asyncio.sleep(RETRY_S)
                         continue
                     self.given_up += 1
-                    log.warning("not_settled", session=key.session, response=name, error=error.code)
+                    log.warning("settlement_failed", session=key.session, response=name, error=error.code)
                 if self._ended and self._ended[0][1] == name:
                     self._ended.popleft()
             self._some.clear()

@@ -64,11 +64,11 @@ class Eraser:
     async def _advance(self, erasure: Erasure) -> bool:
         heads = [head async for head in heads_of(self._end_users, erasure.tenant, erasure.user)]
         heads = [head for head in heads if head.created_at <= erasure.asked_at or head.deleted_at is not None]
-        if not all([await self._deleted(head, erasure) for head in heads]):
+        if not all([await self._delete(head, erasure) for head in heads]):
             return False
         keys = [*(head.key for head in heads), SessionKey(erasure.tenant, OPENINGS)]
         released = self._kv_released.setdefault(_name(erasure), set())
-        if not all([await self._released(key, released) for key in keys]):
+        if not all([await self._release_kv(key, released) for key in keys]):
             return False
         me = str(self._runtime.identity.replica)
         if me not in erasure.released:
@@ -76,13 +76,13 @@ class Eraser:
         there = {str(member.replica) for member in (await self._stores.directory.view()).members}
         if not there <= {*erasure.released, me}:
             return False
-        if not all([await self._destroyed(key) for key in keys]):
+        if not all([await self._destroy_key(key) for key in keys]):
             return False
         now, purged, journal = self._clock.now_ms(), 0, self._stores.store.journal
         due = Due(deleted_before=UnixMs(INTEGER_MAX), tenant=erasure.tenant, user=erasure.user)
         while left := await journal.purgeable(due, limit=PURGED_AT_ONCE):
             late = [key for key in left if key not in keys]  # deleted meanwhile
-            if not all([await self._released(key, released) and await self._destroyed(key) for key in late]):
+            if not all([await self._release_kv(key, released) and await self._destroy_key(key) for key in late]):
                 return False
             purged += len(await journal.purge(left, due, commands_before=NEVER, at=now))
         detail = {"sessions": purged, "asked_at": erasure.asked_at}
@@ -91,28 +91,28 @@ class Eraser:
         log.info("user_erased", tenant=erasure.tenant, sessions=purged)
         return True
 
-    async def _released(self, key: SessionKey, released: set[SessionKey]) -> bool:
-        with isolate_errors("not_released", key):
+    async def _release_kv(self, key: SessionKey, released: set[SessionKey]) -> bool:
+        with isolate_errors("kv_release_failed", key):
             if key not in released:  # while others are waited for, this comes by at every sweep
                 await self._engine.release(key)
                 released.add(key)
             return True
         return False
 
-    async def _destroyed(self, key: SessionKey) -> bool:
-        with isolate_errors("not_destroyed", key):
+    async def _destroy_key(self, key: SessionKey) -> bool:
+        with isolate_errors("key_destruction_failed", key):
             if self._stores.keys is not None:
                 await self._stores.keys.destroy(key)
             return True
         return False
 
-    async def _deleted(self, head: Head, erasure: Erasure) -> bool:
+    async def _delete(self, head: Head, erasure: Erasure) -> bool:
         """Deletes a session if it is ours or nobody's. False: it is still there, and the next sweep looks again."""
         if head.deleted_at is not None or head.top == 0:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)
         command = SessionDelete(id=CommandId(f"erasure-{erasure.asked_at}"), session=head.key.session)
-        with isolate_errors("not_erased_yet", head.key):
+        with isolate_errors("deletion_failed", head.key):
             try:
                 await self._runtime.execute(request_of(by, command))
             except Gone:

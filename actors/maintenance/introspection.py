@@ -2,7 +2,7 @@
 
 Decides how a session's presence is described; changes nothing. Pages in the order of (tenant, session), which is the
 same on every replica, so that whoever asks all of them can merge the pages. A parked session is in nobody's memory and
-so in nobody's list: the journal has it, and the next one that is asked for it activates it.
+so in nobody's list: the journal has it, and the next one that is survey for it activates it.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class SessionSurvey:
         self._engine = engine
         self._membership = membership
 
-    def answer(self, asked: Survey) -> Surveyed:
-        wanted = [key for key in self._runtime.keys_present() if self._fits(key, asked)]
-        behind = [key for key in wanted if asked.after is None or key > asked.after]
-        limit = max(1, min(asked.limit, PAGE_MAX))
-        page = nsmallest(limit, behind)
-        described = tuple(self._described(key) for key in page)
-        return Surveyed(asked.id, described, len(wanted), len(behind) > limit, self._held(asked.tenant))
+    def answer(self, survey: Survey) -> Surveyed:
+        matching = [key for key in self._runtime.keys_present() if self._fits(key, survey)]
+        after = [key for key in matching if survey.after is None or key > survey.after]
+        limit = max(1, min(survey.limit, PAGE_MAX))
+        page = nsmallest(limit, after)
+        described = tuple(self._describe(key) for key in page)
+        return Surveyed(survey.id, described, len(matching), len(after) > limit, self._kv_bytes(survey.tenant))
 
-    def _held(self, tenant: str) -> int | None:
+    def _kv_bytes(self, tenant: str) -> int | None:
         engine = self._engine
         return engine.holdings.bytes_of(TenantId(tenant)) if tenant and isinstance(engine, HoldsKV) else None
 
-    def _fits(self, key: SessionKey, asked: Survey) -> bool:
+    def _fits(self, key: SessionKey, survey: Survey) -> bool:
         return (
-            asked.tenant in ("", key.tenant)
-            and asked.session in ("", key.session)
-            and asked.state in ("", state_of(self._runtime.actor(key)))
+            survey.tenant in ("", key.tenant)
+            and survey.session in ("", key.session)
+            and survey.state in ("", state_of(self._runtime.actor(key)))
         )
 
-    def _described(self, key: SessionKey) -> ResidentSession:
+    def _describe(self, key: SessionKey) -> ResidentSession:
         actor = self._runtime.actor(key)
         kv = self._engine.place(key)
         return ResidentSession(

@@ -80,7 +80,7 @@ class Sweeps:
         reclaim_at = loop.time() + self._limits.reclaim_every_s
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
-            await self._attempt("release", self._runtime.ownership.release_again())
+            await self._attempt("release", self._runtime.ownership.retry_releases())
             await self._attempt("reclaim", self._runtime.reclaim())
             if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
                 reclaim_at = loop.time() + self._limits.reclaim_every_s
@@ -112,8 +112,10 @@ class Sweeps:
         after: SessionKey | None = None
         while heads := await self._store.journal.open_heads(limit=self._limits.page, after=after):
             after = heads[-1].key
-            orphans = [head.key for head in heads if not self._runtime.put_away(head) and await self._orphan(head.key)]
-            done = await asyncio.gather(*(self._recovered(key, slots) for key in orphans))
+            orphans = [
+                head.key for head in heads if not self._runtime.left_paused(head) and await self._orphan(head.key)
+            ]
+            done = await asyncio.gather(*(self._recover_one(key, slots) for key in orphans))
             recovered += sum(done)
         return recovered
 
@@ -124,9 +126,9 @@ class Sweeps:
         owner = await self._stores.directory.locate(key)
         return owner is None or (self._runtime.ownership.is_ours(owner) and not self._runtime.present(key))
 
-    async def _recovered(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
+    async def _recover_one(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
         async with slots:
-            with isolate_errors("not_recovered", key):
+            with isolate_errors("recovery_failed", key):
                 try:
                     await self._runtime.recover(key)
                     return True
@@ -160,7 +162,7 @@ class Sweeps:
 
     async def _key_destroyed(self, key: SessionKey) -> bool:
         """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
-        with isolate_errors("not_purged", key):
+        with isolate_errors("purge_failed", key):
             await self._runtime.erase(key)
             if self._stores.keys is not None:
                 await self._stores.keys.destroy(key)  # what was encrypted for it is unreadable now, in every copy

@@ -42,7 +42,7 @@ class PeerClient:
         self._wire = wire
         self._limits = limits
         self._numbers = 0
-        self._asked: dict[int, asyncio.Future[PeerReply]] = {}
+        self._pending: dict[int, asyncio.Future[PeerReply]] = {}
         self._watches: dict[int, _RemoteSubscription] = {}
         self._taken = 0  # bytes of events, of whatever watch, not yet credited back
         self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
@@ -62,10 +62,10 @@ class PeerClient:
         try:
             down = await self._wire.run(self._deliver)
         finally:
-            for asked in self._asked.values():
-                if not asked.done():
-                    asked.set_exception(down)
-            self._asked.clear()
+            for pending in self._pending.values():
+                if not pending.done():
+                    pending.set_exception(down)
+            self._pending.clear()
             self._watches.clear()
             for handoff in self._handoffs.values():
                 handoff.put_nowait(down)
@@ -113,19 +113,19 @@ class PeerClient:
     def _check_room(self) -> None:
         if self._wire.down is not None:
             raise self._wire.down
-        if len(self._asked) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
+        if len(self._pending) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
             raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
 
     async def _request(self, number: int, frame: pf.Frame) -> PeerReply:
         """The answer to a request. Raises LinkDown, Moved, or the error that was answered."""
         self._check_room()
-        asked: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
-        self._asked[number] = asked
+        pending: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
+        self._pending[number] = pending
         self._wire.post(frame)
         try:
-            answer = await asked
+            answer = await pending
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
         match answer:
             case pf.Failed():
                 raise pf.raised(answer)
@@ -154,8 +154,8 @@ class PeerClient:
         if self._wire.down is not None:
             raise self._wire.down
         number = self._number()
-        heard = self._handoffs[number] = asyncio.Queue()
-        return ClientHandoffChannel(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
+        answers = self._handoffs[number] = asyncio.Queue()
+        return ClientHandoffChannel(number, self._wire, answers, lambda: self._handoffs.pop(number, None))
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -167,14 +167,14 @@ class PeerClient:
         self._wire.post(pf.DrainRequest(number))
         try:
             while True:
-                said = await queue.get()
-                if isinstance(said, LinkDown):
-                    raise said
-                if isinstance(said, pf.Failed):
-                    raise pf.raised(said)
-                on_progress.put_nowait(said)
-                if said.left == 0:
-                    return said
+                answer = await queue.get()
+                if isinstance(answer, LinkDown):
+                    raise answer
+                if isinstance(answer, pf.Failed):
+                    raise pf.raised(answer)
+                on_progress.put_nowait(answer)
+                if answer.left == 0:
+                    return answer
         finally:
             del self._drains[number]
 
@@ -238,9 +238,9 @@ class PeerClient:
             self._wire.post(pf.Credit(tuple(credit)))
 
     def _answer(self, number: int, answer: PeerReply) -> None:
-        asked = self._asked.get(number)
-        if asked is not None and not asked.done():
-            asked.set_result(answer)
+        pending = self._pending.get(number)
+        if pending is not None and not pending.done():
+            pending.set_result(answer)
 
     def _events(self, frame: pf.Events, credit: list[tuple[int, int]]) -> None:
         self._taken += frame.num_bytes
@@ -258,18 +258,18 @@ class PeerClient:
 
 
 class ClientHandoffChannel:
-    """Implements `Talk`. What is heard is bounded by the protocol: an answer to each question, and one per chunk."""
+    """Implements `Talk`. What is answers is bounded by the protocol: an answer to each question, and one per chunk."""
 
     def __init__(
         self,
         number: int,
         wire: Wire,
-        heard: asyncio.Queue[pf.HandoffAnswer | LinkDown],
+        answers: asyncio.Queue[pf.HandoffAnswer | LinkDown],
         end: Callable[[], object],
     ) -> None:
         self._number = number
         self._wire = wire
-        self._heard = heard
+        self._answers = answers
         self._end = end
 
     @property
@@ -282,10 +282,10 @@ class ClientHandoffChannel:
         self._wire.post(frame)
 
     async def receive(self) -> pf.HandoffAnswer:
-        said = await self._heard.get()
-        if isinstance(said, LinkDown):
-            raise said
-        return said
+        answer = await self._answers.get()
+        if isinstance(answer, LinkDown):
+            raise answer
+        return answer
 
     def give_up(self, reason: str) -> None:
         self._wire.post(pf.Abort(self._number, reason))

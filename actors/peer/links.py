@@ -310,7 +310,7 @@ class Links:
         except LinkDown as down:
             peer.dialing = None
             if down.reason == "rejected":
-                log.error("rejected", replica=peer.member.replica, reason=down.detail)
+                log.error("link_rejected", replica=peer.member.replica, reason=down.detail)
                 peer.rejected = asyncio.get_running_loop().time() + self._limits.redial_max_s, down
             else:
                 self._doubt(peer, down)
@@ -347,7 +347,7 @@ class Links:
         first = peer.suspect is None
         peer.suspect = down
         if first and not self._closed:
-            log.warning("suspected", replica=peer.member.replica, reason=str(down))
+            log.warning("replica_suspected", replica=peer.member.replica, reason=str(down))
             peer.task = self._spawn(self._redial(peer))
             for listener in self._listeners:
                 listener.suspected(peer.member)

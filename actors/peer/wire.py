@@ -32,8 +32,8 @@ class Wire:
         self._limits = limits
         self._queue: deque[bytes] = deque()
         self._wake = asyncio.Event()
-        self._heard = True  # something came since the last beat
-        self._said_at = 0.0
+        self._received = True  # something came since the last beat
+        self._sent_at = 0.0
         self._ending: LinkDown | None = None
         self._flushed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ class Wire:
     async def _read(self, deliver: Callable[[list[AnyFrame]], None]) -> None:
         while True:
             frames = _unpacked(await self._carrier.receive())
-            self._heard = True
+            self._received = True
             if frames and isinstance(frames[-1], Goodbye):
                 deliver(frames[:-1])
                 raise LinkDown("closed", "the other end said goodbye")
@@ -110,7 +110,7 @@ class Wire:
             self._wake.clear()
             while self._queue:
                 message = self._take()
-                self._said_at = self._loop.time()
+                self._sent_at = self._loop.time()
                 self.messages_sent += 1
                 await self._carrier.send(message)
             next_at = self._loop.time() + self._limits.linger_s
@@ -132,11 +132,11 @@ class Wire:
         silent = 0
         while True:
             await asyncio.sleep(self._limits.beat_s)
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
+            silent = 0 if self._received else silent + 1
+            self._received = False
             if silent >= self._limits.dead_after_beats:
                 raise LinkDown("keepalive", f"silent for {silent} beats of {self._limits.beat_s:g} s")
-            if not self._queue and self._loop.time() - self._said_at >= self._limits.beat_s / 2:
+            if not self._queue and self._loop.time() - self._sent_at >= self._limits.beat_s / 2:
                 self._queue.append(_BEAT)
                 self.queued_bytes += len(_BEAT)
                 self._wake.set()

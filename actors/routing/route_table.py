@@ -29,7 +29,7 @@ from sessions.ports import Directory, Journal, Member, Owner, View
 
 log = structlog.get_logger(__name__)
 
-AVOID_S = 2.0  # a replica that is going is not asked again for so long: by then the view says so
+AVOID_S = 2.0  # a replica that is going is not attempt again for so long: by then the view says so
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class RouteTable:
         self._lease_ttl_s = limits.lease_ttl_s
         self._owners_max = limits.owners_max
         self._owners: OrderedDict[SessionKey, Owner] = OrderedDict()
-        self._asked: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
+        self._takeovers: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
         self._avoid: dict[ReplicaId, float] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -135,7 +135,7 @@ class RouteTable:
             return await self._directory.locate(key)
         except Unavailable as error:
             head = await self._journal.head(key)
-            log.info("located_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+            log.info("owner_read_from_journal", session=key.session, tenant=key.tenant, error=error.code)
             return None if head is None else self._granted(head)
 
     def _granted(self, head: Head) -> Owner | None:
@@ -186,25 +186,25 @@ class RouteTable:
     def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
         """Who takes a session over from an owner that is suspected: one replica per TTL. None: nobody, now."""
         now = asyncio.get_running_loop().time()
-        asked = self._asked.get(key)
-        if asked is not None and now - asked.at < self._lease_ttl_s:
-            same = asked.instead_of == lost and not self._links.suspect(asked.survivor)
-            return asked.survivor if same else None
+        attempt = self._takeovers.get(key)
+        if attempt is not None and now - attempt.at < self._lease_ttl_s:
+            same = attempt.instead_of == lost and not self._links.suspect(attempt.survivor)
+            return attempt.survivor if same else None
         member = self._placement.choose(
             key, self.view, model=self._served(model, new=False), avoid=[lost.replica, *self._avoided()]
         )
         if member is not None:
-            self._asked.pop(key, None)
-            self._asked[key] = _TakeoverAttempt(now, lost, member)
-            while len(self._asked) > self._owners_max:
-                self._asked.popitem(last=False)
+            self._takeovers.pop(key, None)
+            self._takeovers[key] = _TakeoverAttempt(now, lost, member)
+            while len(self._takeovers) > self._owners_max:
+                self._takeovers.popitem(last=False)
         return member
 
-    def not_taken(self, key: SessionKey, lost: Owner) -> None:
-        """A survivor has said that it did not take a session over: another may be asked."""
-        asked = self._asked.get(key)
-        if asked is not None and asked.instead_of == lost:
-            del self._asked[key]
+    def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
+        """A survivor has said that it did not take a session over: another may be attempt."""
+        attempt = self._takeovers.get(key)
+        if attempt is not None and attempt.instead_of == lost:
+            del self._takeovers[key]
 
     def _served(self, model: str | None, *, new: bool) -> str | None:
         """The model to place by. In a cluster of one model every name means that one, as in a single process."""
@@ -215,7 +215,7 @@ class RouteTable:
 
 
 def retryable_elsewhere(error: SessileError) -> bool:
-    """Whether an error is about where the session is asked for, and not the command's answer."""
+    """Whether an error is about where the session is attempt for, and not the command's answer."""
     return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 

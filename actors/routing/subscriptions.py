@@ -11,7 +11,7 @@ somebody reads them; sessions at rest are left alone. A survivor admits them at 
 (`actors.hosting.recovery_gate`).
 
 States of a watch: unattached (nobody owns the session, as far as known) ⇄ attached. Whatever must be done about a watch
-is done by one of a few workers, one watch at a time each: `todo` holds it until then.
+is done by one of a few workers, one watch at a time each: `enqueue` holds it until then.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs:
 class SessionSubscription:
     """One session that is read here: a `Watcher`."""
 
-    def __init__(self, key: SessionKey, watches: Subscriptions) -> None:
+    def __init__(self, key: SessionKey, subscriptions: Subscriptions) -> None:
         self.key = key
         self.sinks: dict[int, Sink] = {}
         self.epoch = Epoch("")
@@ -66,8 +66,8 @@ class SessionSubscription:
         self.recovering = False
         self.queued = False
         self.backoff: Backoff | None = None  # after failures in a row
-        self.look_at = 0.0
-        self._watches = watches
+        self.check_at = 0.0
+        self._subscriptions = subscriptions
 
     @property
     def live(self) -> bool:
@@ -86,7 +86,7 @@ class SessionSubscription:
         self.owner = owner
         self.backoff = None
         self.check = False
-        self._watches.attached(self)
+        self._subscriptions.attached(self)
         self.reaches(epoch, top)
 
     def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
@@ -99,17 +99,17 @@ class SessionSubscription:
         """The log is known to go up to `top`."""
         if top and (epoch != self.epoch or top > self.seen):
             self.known = epoch, top
-            self._watches.todo(self, LOST)
+            self._subscriptions.enqueue(self, LOST)
 
     def detached(self, owner: Owner | None, *, top: int) -> None:
         self.check = True
         self.hint = owner
         self.absent = self.owner if not top and owner is None else None
-        self._watches.let_go(self)
+        self._subscriptions.clear_link(self)
         if top or owner is not None:
-            self._watches.todo(self, LOST)
+            self._subscriptions.enqueue(self, LOST)
         else:
-            self._watches.later(self)  # it is not there, whatever the directory says: not asked at once again
+            self._subscriptions.retry_later(self)  # it is not there, whatever the directory says
 
 
 class Subscriptions:
@@ -141,12 +141,12 @@ class Subscriptions:
         self._limbo: dict[
             Identity, dict[SessionSubscription, None]
         ] = {}  # their replica does not answer, or its link just broke
-        self._fresh: list[SessionSubscription] = []
+        self._unregistered: list[SessionSubscription] = []
         self._arrived = asyncio.Event()
-        self._line: list[tuple[int, int, SessionSubscription]] = []
+        self._queue: list[tuple[int, int, SessionSubscription]] = []
         self._numbers = 0
         self._work = asyncio.Semaphore(0)
-        self._looks: list[tuple[float, int, SessionSubscription]] = []
+        self._checks: list[tuple[float, int, SessionSubscription]] = []
         self._takeovers = asyncio.Semaphore(limits.watches.takeovers)
         links.add_listener(self)
 
@@ -159,7 +159,7 @@ class Subscriptions:
 
     def start(self) -> None:
         """Begins to register, to listen and to look."""
-        for work in (self._register(), self._renew(), self._listen(), self._look()):
+        for work in (self._register(), self._renew(), self._listen(), self._check_due()):
             self._spawn(work)
         for _ in range(self._limits.workers):
             self._spawn(self._worker())
@@ -169,7 +169,7 @@ class Subscriptions:
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = SessionSubscription(key, self)
-            self._fresh.append(watch)
+            self._unregistered.append(watch)
             self._arrived.set()
         number = self._number()
         watch.sinks[number] = sink
@@ -179,7 +179,7 @@ class Subscriptions:
             if not watch.sinks and self._watches.get(key) is watch:
                 del self._watches[key]
                 link, number_there = watch.link, watch.number
-                self.let_go(watch)
+                self.clear_link(watch)
                 self._leave_limbo(watch)
                 if link is not None and link.down is None:
                     link.detach(number_there)
@@ -192,24 +192,24 @@ class Subscriptions:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def todo(self, watch: SessionSubscription, priority: int) -> None:
+    def enqueue(self, watch: SessionSubscription, priority: int) -> None:
         """A worker is to look at this watch."""
         if watch.live and not watch.queued:
             watch.queued = True
-            heapq.heappush(self._line, (priority, self._number(), watch))
+            heapq.heappush(self._queue, (priority, self._number(), watch))
             self._work.release()
 
-    def later(self, watch: SessionSubscription) -> None:
+    def retry_later(self, watch: SessionSubscription) -> None:
         """The same after a pause that grows with each time in a row."""
         if watch.backoff is None:
             watch.backoff = Backoff(self._limits.again_min_s, self._limits.again_max_s, self._rng)
-        asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.todo, watch, LOST)
+        asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.enqueue, watch, LOST)
 
-    def _look_in(self, watch: SessionSubscription, seconds: float) -> None:
-        watch.look_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
-        heapq.heappush(self._looks, (watch.look_at, self._number(), watch))
+    def _check_in(self, watch: SessionSubscription, seconds: float) -> None:
+        watch.check_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
+        heapq.heappush(self._checks, (watch.check_at, self._number(), watch))
 
-    def let_go(self, watch: SessionSubscription) -> None:
+    def clear_link(self, watch: SessionSubscription) -> None:
         """The watch is not attached any more."""
         if watch.link is not None:
             watches = self._on_link.get(watch.link, {})
@@ -220,7 +220,7 @@ class Subscriptions:
 
     def attached(self, watch: SessionSubscription) -> None:
         self._routes.remember(watch.key, watch.owner)
-        self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+        self._check_in(watch, ATTACHED_TTLS * self._ttl_s)
 
     # -- what happens to links and sessions ---------------------------------------------------------------------------
 
@@ -233,16 +233,16 @@ class Subscriptions:
 
     def suspected(self, member: Member) -> None:
         """A replica whose link broke does not answer: its sessions are looked for elsewhere."""
-        self._leave_all_limbo(member)
+        self._end_limbo(member)
 
     def reachable(self, member: Member) -> None:
         """A replica whose link broke answers again."""
-        self._leave_all_limbo(member)
+        self._end_limbo(member)
 
-    def _leave_all_limbo(self, member: Member) -> None:
+    def _end_limbo(self, member: Member) -> None:
         for watch in self._limbo.pop(identity(member), {}):
             watch.limbo = None
-            self.todo(watch, LOST)
+            self.enqueue(watch, LOST)
 
     def _enter_limbo(self, watch: SessionSubscription, process: Identity) -> None:
         watch.limbo = process
@@ -264,9 +264,9 @@ class Subscriptions:
                     watch = self._watches.get(key)
                     if watch is not None and (watch.link is None or watch.owner != owner):
                         watch.hint = owner
-                        self.todo(watch, LOST)
+                        self.enqueue(watch, LOST)
             except Unavailable as error:
-                log.warning("not_listening", error=error.code)
+                log.warning("activation_stream_lost", error=error.code)
             await asyncio.sleep(self._limits.again_max_s)
 
     async def _register(self) -> None:
@@ -275,19 +275,19 @@ class Subscriptions:
             await self._arrived.wait()
             self._arrived.clear()
             at_once = self._limits.register_at_once
-            fresh, self._fresh = self._fresh[:at_once], self._fresh[at_once:]
-            if self._fresh:
+            batch, self._unregistered = self._unregistered[:at_once], self._unregistered[at_once:]
+            if self._unregistered:
                 self._arrived.set()
-            await self._registered([watch.key for watch in fresh if watch.live])
-            for watch in fresh:
-                self.todo(watch, NEW)
+            await self._register_keys([watch.key for watch in batch if watch.live])
+            for watch in batch:
+                self.enqueue(watch, NEW)
 
-    async def _registered(self, keys: list[SessionKey]) -> None:
+    async def _register_keys(self, keys: list[SessionKey]) -> None:
         if keys:
             try:
                 await self._directory.watch(self._gateway, keys)
             except Unavailable as error:  # renewed in a moment; meanwhile nobody can activate by the directory either
-                log.warning("not_registered", sessions=len(keys), error=error.code)
+                log.warning("registration_failed", sessions=len(keys), error=error.code)
 
     async def _renew(self) -> None:
         """Interest lapses with the TTL, so it is registered again and again."""
@@ -295,37 +295,37 @@ class Subscriptions:
             await asyncio.sleep(self._ttl_s / 3)
             keys = list(self._watches)
             for at in range(0, len(keys), self._limits.register_at_once):
-                await self._registered(keys[at : at + self._limits.register_at_once])
+                await self._register_keys(keys[at : at + self._limits.register_at_once])
 
-    async def _look(self) -> None:
+    async def _check_due(self) -> None:
         """Whatever has not been looked at for long enough is looked at."""
         while True:
             await asyncio.sleep(self._ttl_s / 24)
             now = asyncio.get_running_loop().time()
-            while self._looks and self._looks[0][0] <= now:
-                due, _, watch = heapq.heappop(self._looks)
-                if watch.look_at == due:
-                    self.todo(watch, LOOK)
+            while self._checks and self._checks[0][0] <= now:
+                due, _, watch = heapq.heappop(self._checks)
+                if watch.check_at == due:
+                    self.enqueue(watch, LOOK)
 
     # -- the workers ------------------------------------------------------------------------------------------------
 
     async def _worker(self) -> None:
         while True:
             await self._work.acquire()
-            watch = heapq.heappop(self._line)[2]
+            watch = heapq.heappop(self._queue)[2]
             watch.queued = False
             if not watch.live:
                 continue
             try:
                 if watch.known is not None:
                     await self._catch_up(watch)
-                await self._settle(watch)
+                await self._attach_to_owner(watch)
             except (SessileError, LinkDown) as error:
-                log.info("watch_unsettled", session=watch.key.session, tenant=watch.key.tenant, error=str(error))
-                self.later(watch)
+                log.info("watch_retried", session=watch.key.session, tenant=watch.key.tenant, error=str(error))
+                self.retry_later(watch)
             except Exception:  # the boundary of a job: one watch fails, not the gateway
                 log.exception("watch_failed", session=watch.key.session, tenant=watch.key.tenant)
-                self.later(watch)
+                self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
         """Tells the record at the log's known end, unless it has come by itself."""
@@ -338,7 +338,7 @@ class Subscriptions:
         if watch.known == (epoch, top):
             watch.known = None
 
-    async def _settle(self, watch: SessionSubscription) -> None:
+    async def _attach_to_owner(self, watch: SessionSubscription) -> None:
         """Attaches a watch where its session is now, or finds that it is nowhere."""
         owner, watch.hint = watch.hint, None
         if owner is None:
@@ -347,11 +347,11 @@ class Subscriptions:
             return
         if watch.link is not None:
             if owner is None or owner == watch.owner:
-                self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+                self._check_in(watch, ATTACHED_TTLS * self._ttl_s)
                 return
             if watch.link.down is None:
                 watch.link.detach(watch.number)
-            self.let_go(watch)
+            self.clear_link(watch)
         self._leave_limbo(watch)
         absent, watch.absent = watch.absent, None
         if owner is None or owner == absent:  # or the directory is behind: what there is to read is in the journal
@@ -388,18 +388,18 @@ class Subscriptions:
                     watch.recovering = True
                     self._spawn(self._recover(watch, head, lost))
                     return
-        self._look_in(watch, self._ttl_s)
+        self._check_in(watch, self._ttl_s)
 
     async def _recover(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         """Has a session activated somewhere else: it has an open turn, or its log went back."""
         try:
             async with self._takeovers:
                 if watch.live:
-                    await self._taken_over(watch, head, lost)
+                    await self._take_over(watch, head, lost)
         finally:
             watch.recovering = False
 
-    async def _taken_over(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
+    async def _take_over(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         key = watch.key
         try:
             if lost is None:
@@ -409,17 +409,17 @@ class Subscriptions:
             if member is not None:
                 link = await self._links.get(member)
                 watch.hint = await link.take_over(key, instead_of=lost, priority=READ)
-                log.info("taken_over", session=key.session, tenant=key.tenant, by=member.replica)
+                log.info("session_taken_over", session=key.session, tenant=key.tenant, by=member.replica)
         except Moved as moved:
             watch.hint = moved.owner
         except (NotFound, Gone):
             return
         except (SessileError, LinkDown) as error:
-            log.info("not_taken_over", session=key.session, tenant=key.tenant, error=str(error))
+            log.info("takeover_failed", session=key.session, tenant=key.tenant, error=str(error))
             if lost is not None and isinstance(error, SessileError):
-                self._routes.not_taken(key, lost)
+                self._routes.takeover_failed(key, lost)
         if watch.hint is None:
             watch.check = True
-            self.later(watch)
+            self.retry_later(watch)
         else:
-            self.todo(watch, LOST)
+            self.enqueue(watch, LOST)

@@ -252,10 +252,10 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
 
 @planted(20, "directory_flushed")
 def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> None:
-    async def spare(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
+    async def check(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
         return None
 
-    patch.setattr(actors.hosting.ownership.Ownership, "_spare", spare)
+    patch.setattr(actors.hosting.ownership.Ownership, "_check_previous_owner", check)
 
 
 @planted(40, "kill_replica")

@@ -107,7 +107,7 @@ async def test_an_owner_that_does_not_reach_the_journal_after_its_lease_is_repla
         async def away(key: SessionKey, fence: int) -> bool:
             raise Unavailable("journal_unavailable", "away")
 
-        ownership.doubt()
+        ownership.invalidate()
         ownership.confirm = away  # type: ignore[method-assign]
         await emptied(made, other)
         assert await other.replica.sweeps.recover() == 1

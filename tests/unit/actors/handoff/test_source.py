@@ -43,8 +43,8 @@ class Target:
         node = made.replicas["r1"]
         self.said: list[pf.Frame] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.reception = HandoffTarget(node.replica.runtime, node.engine, arrivals_max=arrivals_max)
-        self.open_session = self.reception.open_session(self._post, self._spawn)
+        self.target = HandoffTarget(node.replica.runtime, node.engine, arrivals_max=arrivals_max)
+        self.open_session = self.target.open_session(self._post, self._spawn)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(work))
@@ -68,7 +68,7 @@ async def test_room_is_bounded_and_comes_back() -> None:
         target.open_session.receive(pf.Reserve(4, key(4), 10))
         assert target.said[-1] == pf.Reserved(4)
         target.open_session.close()
-        assert not target.reception.arriving
+        assert not target.target.arriving
 
 
 @virtual
@@ -127,7 +127,7 @@ async def test_after_an_import_that_failed_another_snapshot_is_taken() -> None:
                 raise OSError("the folder has gone")
             return len([data async for data in chunks])
 
-        target.reception.engine.import_kv = import_kv  # type: ignore[method-assign]
+        target.target.engine.import_kv = import_kv  # type: ignore[method-assign]
         target.open_session.receive(pf.Reserve(1, key(1), 10))
         for _ in range(2):
             for data in (b"one", b"more", b""):
@@ -209,7 +209,7 @@ def test_what_is_given_up_leaves_neither_a_task_nor_room_for_its_kv(
                 finally:
                     taking[0] -= 1
 
-            monkeypatch.setattr(target.reception.engine, "import_kv", import_kv)
+            monkeypatch.setattr(target.target.engine, "import_kv", import_kv)
             target.open_session.receive(pf.Reserve(1, key(1), 10))
             target.open_session.receive(pf.KVSnapshotChunk(1, b"the manifest"))
             if begun:
@@ -218,6 +218,6 @@ def test_what_is_given_up_leaves_neither_a_task_nor_room_for_its_kv(
             target.open_session.receive(pf.Abort(1, "given up"))
             await settled()
             assert taking == [0] and all(task.done() for task in target.tasks) and target.tasks
-            assert not target.reception.arriving and pf.HandoffReady(1, 0) not in target.said
+            assert not target.target.arriving and pf.HandoffReady(1, 0) not in target.said
 
     run()

@@ -115,5 +115,5 @@ async def test_a_turn_that_stands_in_our_name_and_is_not_here_is_an_orphan() -> 
         assert await sweeps_of(other).recover() == 0, "it is not theirs"
         assert await sweeps_of(replica).recover() == 1
         await until(lambda: bool(place.terminals(answer.response_id)))
-        await replica.runtime.ownership.release_again()
+        await replica.runtime.ownership.retry_releases()
         assert await replica.directory.locate(KEY) == replica.runtime.ownership.owner(KEY)

@@ -40,7 +40,7 @@ async def test_one_survivor_per_lease_ttl() -> None:
         survivor = where.survivor(one, lost, None)
         assert survivor is not None and survivor.replica != lost.replica
         again = where.survivor(one, lost, None)
-        assert again is not None and again.replica == survivor.replica, "the same one may be asked again"
+        assert again is not None and again.replica == survivor.replica, "the same one may be attempt again"
         later = Owner(survivor.replica, survivor.incarnation, ActivationId("x"))
         assert where.survivor(one, later, None) is None, "it does not move twice within a TTL"
         await advance(made.lease_ttl_s)
@@ -55,9 +55,9 @@ async def test_a_survivor_that_took_nothing_does_not_count() -> None:
         lost = where.remembered(one)
         assert lost is not None
         assert where.survivor(one, lost, None) is not None
-        where.not_taken(one, Owner(lost.replica, lost.incarnation, ActivationId("another")))
+        where.takeover_failed(one, Owner(lost.replica, lost.incarnation, ActivationId("another")))
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is None
-        where.not_taken(one, lost)
+        where.takeover_failed(one, lost)
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is not None
 
 
