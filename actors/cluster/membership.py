@@ -70,7 +70,8 @@ class Membership:
         lease_ttl_s: float = LEASE_TTL_S,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`member` None: only look. `load` is asked at each announcement. `lease_ttl_s` is the directory's."""
+        """`member` None: only read the view. `load` is called at each announcement. `lease_ttl_s` is the
+        directory's."""
         if not 0 < renew_s < lease_ttl_s / 2:
             raise ValueError("a lease is renewed at least twice in its TTL")
         self._directory = directory
@@ -125,7 +126,7 @@ class Membership:
     # -- keeping ------------------------------------------------------------------------------------
 
     async def start(self) -> View:
-        """Announces for the first time. Raises what the directory raises: nobody starts without one."""
+        """Announces for the first time. Raises what the directory raises: no replica starts without one."""
         await self._renew()
         self._started = True
         return self._view

@@ -1,14 +1,14 @@
-"""Where a cold session goes: weighted rendezvous hashing with bounded load.
+"""Places cold sessions: weighted rendezvous hashing with bounded load.
 
-Decides only for sessions that nobody owns; a live session is where the directory says. Pure but for two caches: the
+Decides only for sessions without an owner; a live session is where the directory says. Pure but for two caches: the
 ranking of sessions under one version of the view, and the sessions placed since loads were last announced.
 
 * Each member scores -weight / ln(u), u drawn from a hash of (session, replica), and the highest score is the session's
   place. A member that leaves moves only its own sessions; one that joins takes only what is now its own; a weight of 2
   draws twice as much. The hash is BLAKE2b, so that every process agrees.
 * Bounded load: with one more session the members carry W in all, and none may carry more than 1.25 times its share of
-  W, rounded up to a whole session. Whoever would is passed over, in the order of the scores. Not all can be full, so
-  the bound is never broken.
+  W, rounded up to a whole session. A member that would is passed over, in the order of the scores. Not all can be full,
+  so the bound is never broken.
 * The holder of a session's KV is preferred while it stays under its bound. (Following the cache without a bound
   thrashes: one hot replica preempts itself to death while others idle.)
 
@@ -50,7 +50,7 @@ class Placement(Protocol):
     ) -> Member | None:
         """The member that `key` should go to, of those that serve `model` (None: any) and are not to be avoided.
 
-        `holder` has the session's KV. None when nobody is left: all gone, draining or avoided.
+        `holder` has the session's KV. None when no member is left: all are draining or avoided.
         """
         ...
 

@@ -1,16 +1,16 @@
-"""Who may still hold a session that the directory names nobody for: a replica asks before it takes one.
+"""Queries the previous owner of a session that the directory has no owner for, before a replica acquires it.
 
 A directory that was emptied, or that failed over, has forgotten owners that live, and remembers them one by one as they
-announce themselves again. Whoever looks in between sees a view of a few members and sessions without owners. So the
-replica that the journal granted a session to last is asked first, while its process may live: because the view has it,
-or because it has vanished from the view and its link still stands. A replica that is suspected is not asked, so a dead
-one is replaced as soon as ever.
+announce themselves again. A lookup in between sees a view of a few members and sessions without owners. So the
+replica that the journal granted a session to last is queried first, while its process may live: because the view has
+it, or because it has vanished from the view and its link still stands. A replica that is suspected is not queried, so a
+dead one is replaced as soon as ever.
 
-A replica that this process has never met cannot be asked: while the directory may not have heard of it again, for one
-lease TTL after it was seen to have forgotten, its sessions wait. (Those of a process that was met and is gone do not,
+A replica that this process has never met cannot be queried: while the directory may not have heard of it again, for one
+lease TTL after it was seen to have forgotten, its sessions wait. (Those of a process that was met and has left do not,
 unless another answers in its place.)
 
-Members that vanish are dialed at once, so that whoever asks later finds them linked or suspected and does not wait. One
+Members that vanish are dialed at once, so that later queries find them linked or suspected and does not wait. One
 that leaves in order has closed its door before it gives its lease back.
 
 Invariant: nothing here is needed for safety (I1). No answer, within `query_timeout_s`, is as good as a no. Bounds: the
@@ -103,15 +103,15 @@ class PreviousOwnerQuery:
             log.info("vanished_replica_reached", replica=member.replica)
 
     def _given_up(self, member: Member) -> None:
-        """A member that has vanished does not answer: it is gone."""
+        """A member that has vanished does not answer: it has departed."""
         if self._vanished.get(member.replica) == member:
             del self._vanished[member.replica]
             self._record_departure(member)
             self._update_links()
 
     async def find_owner(self, key: SessionKey, head: Head) -> Owner | None:
-        """The owner that the journal names, if its process lives and says that it has the session in memory. Raises
-        Unavailable when nobody can know at this moment."""
+        """The owner that the journal names, if its process lives and answers that it has the session in memory. Raises
+        Unavailable when that cannot be known at this moment."""
         replica = ReplicaId(last_replica(head))
         if replica == self._replica:
             return None

@@ -1,11 +1,11 @@
-"""Emptying a replica: everything that is in memory goes elsewhere, what is being read and answered first.
+"""Drains a replica: every session in memory goes elsewhere, those being read and answered first.
 
-From the first moment on nothing new comes here: the view says so, and whoever asks is told. An open answer is handed
-off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first); an
-idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as good.
-With no other replica only open answers are waited for.
-What cannot be handed off (nobody has room, the target failed, again and again) is parked when `drain_s` ends: its log
-is whole, and another replica goes on with it as after a failure.
+From the first moment on nothing new comes here: the view shows it, and new commands are refused. An open answer is
+handed off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first);
+an idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as
+good. With no other replica only open answers are waited for. What cannot be handed off (no replica has room, the target
+failed, again and again) is parked when `drain_s` ends: its log is whole, and another replica goes on with it as after a
+failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
 
-BY_SIGNAL: Final = "signal"  # the process was told to end
+BY_SIGNAL: Final = "signal"  # SIGTERM
 Report = Callable[[int, int, int], None]  # handed off, parked, left
 
 
@@ -53,9 +53,9 @@ class Drain:
         self._running: asyncio.Task[None] | None = None
 
     async def drain(self, report: Report, *, by: str) -> None:
-        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` is who asked;
-        what begins is written down before it does. Raises Unavailable, and nothing begins, where that cannot be and
-        somebody asked who can ask again; the end of the process (`BY_SIGNAL`) waits for no journal."""
+        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` names the
+        requester; it is audited before anything begins. Raises Unavailable, and nothing begins, where that cannot be
+        and the requester can try again; the end of the process (`BY_SIGNAL`) waits for no journal."""
         if self._running is None:
             await self._audit_drain(by)
         if self._running is None:
@@ -122,7 +122,7 @@ class Drain:
         attempts[key] = attempts.get(key, 0) + 1
         target = self._planner.choose_target(key)
         if target is None and not actor.open:
-            await self._park(key)  # with nobody to take it: what waits for a tool waits in the log as well
+            await self._park(key)  # with no replica to take it: what waits for a tool waits in the log as well
             return
         if target is None or (patient and actor.speaking and target.load >= 1):
             return

@@ -1,8 +1,8 @@
-"""A replica whose engine has gone lost, and is being started again: its open answers go on where there is one.
+"""Hands open answers off when a replica's engine is lost, while it is being started again.
 
-While the engine is lost the view says that nothing new is to come here, and every session with an open answer is handed
-off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with them
-whatever is kept of their KV.
+While the engine is lost the replica announces that nothing new is to come here, and every session with an open answer
+is handed off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with
+them whatever is kept of their KV.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
 
-AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
+AGAIN_S: Final = 1.0  # after a check at which nothing could be moved
 
 
 class EngineFailover:

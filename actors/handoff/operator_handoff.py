@@ -1,7 +1,7 @@
-"""One session handed off because an operator says so: to the replica that they name, or where placement would have it.
+"""Hands one session off on an operator's request: to the replica that they name, or where placement would have it.
 
 Whether it works is the hand-off's own business (`actors.handoff.source`); here it is decided where to, and what an
-operator is told when it stays. Changes nothing when it is refused.
+operator is answered when it stays. Changes nothing when it is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moving live sessions away from a replica that carries too much.
+"""Moves live sessions away from a replica whose load is above its bound.
 
 Placement bounds where cold sessions go; this is for the load that grows afterwards: sessions that were idle when they
 were placed and now all talk. Every replica looks only at itself. While its load is above its bound (1.25 times its

@@ -1,4 +1,4 @@
-"""The source's side of hand-offs: moving a session to another replica on purpose, idle or in mid-answer.
+"""Hands sessions off to another replica, idle or in mid-answer: the source's side.
 
     reserve ─► bring KV up at the target, while the session goes on here ─► seal at a token boundary
             ─► the target claims, is granted the next fence, goes on at offset + 1 ─► it leaves here
@@ -10,11 +10,12 @@ has only what was answer during the one before (pre-copy, as in the live migrati
 2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
 wait for.
 
-Commands that come during the seal wait in the actor, bounded, and are answered by whoever has the session afterwards.
+Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
-A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal says
-whose fence stands. Ours: it goes on here, and a target that is merely slow takes it from us by its grant, which is as
-good. Not ours: it has moved. While the journal does not answer, going on is safe, because nothing is shown without it.
+A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal
+decides whose fence stands. Ours: it goes on here, and a target that is merely slow takes it from us by its grant, which
+is as good. Not ours: it has moved. While the journal does not answer, going on is safe, because nothing is shown
+without it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class HandoffSource:
         return key in self._leaving
 
     async def hand_off(self, key: SessionKey, target: Member) -> Owner:
-        """Moves a session. Raises StaysHere, or Unavailable when it was lost to somebody else meanwhile."""
+        """Moves a session. Raises HandoffAbandoned, or Unavailable when another replica took it meanwhile."""
         if key in self._leaving:
             raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
@@ -110,12 +111,12 @@ class HandoffSource:
         return owner
 
     async def _receive(self, channel: HandoffChannel, seconds: float) -> pf.HandoffAnswer:
-        """The target's next word. Raises StaysHere when it gives up, or says nothing for so long."""
+        """The target's next answer. Raises HandoffAbandoned when it gives up, or does not answer for so long."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await channel.receive()
         except TimeoutError:
-            raise HandoffAbandoned("the target says nothing") from None
+            raise HandoffAbandoned("the target does not answer") from None
         if isinstance(answer, pf.Abort):
             raise HandoffAbandoned(f"the target does not take it: {answer.reason}")
         return answer
@@ -218,7 +219,7 @@ class HandoffSource:
         return answer.owner
 
     async def _resolve(self, actor: Actor) -> None:
-        """The target's word is missing or is no: the journal says whose the session is."""
+        """The target's answer is missing or is no: the journal decides whose the session is."""
         try:
             ours = await self._runtime.ownership.confirm(actor.key, actor.fence)
         except SessileError as error:

@@ -1,12 +1,12 @@
-"""The target's side of hand-offs: room is reserved, KV comes in while the source still decodes, then the session.
+"""Takes sessions in from other replicas: room is reserved, KV comes in while the source decodes, then the session.
 
     Reserve ─► Reserved        (or Abort: draining, full)
-    Chunk … Chunk ""  ─► ChunkTaken …, Ready        the KV snapshot, verified by the engine; Ready 0 means refused
-    Prefill           ─► Ready                      KV computed here instead, or beyond the snapshot
-    Sealed            ─► Taken | Abort              claim instead of the source, the journal's next fence, go on
+    KVSnapshotChunk …  ─► KVSnapshotCredit …, HandoffReady        the KV snapshot, verified by the engine; Ready 0 means
+    refused HandoffPrefill    ─► HandoffReady                      KV computed here instead, or beyond the snapshot
+    Sealed            ─► SessionTaken | Abort              claim instead of the source, the journal's next fence, go on
 
 Invariants: nothing of the session starts before `Sealed` has come and the journal has granted the fence; KV that came
-in is a cache and may be used or lost (I6). A visit's end (the link broke) drops what was reserved; a session that was
+in is a cache and may be used or lost (I6). The link's end drops what was reserved; a session that was
 being taken is taken to the end: the source finds out by the journal.
 
 Bounds: `arrivals_max` sessions on their way here at the same time; `chunk_bytes` of KV under way for each.
@@ -35,7 +35,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class HandoffTarget:
-    """What a replica's `PeerHost` asks for hand-offs."""
+    """Accepts the hand-offs that come to a replica."""
 
     def __init__(self, runtime: Runtime, engine: Engine, *, arrivals_max: int = 64) -> None:
         self.runtime = runtime
@@ -157,7 +157,7 @@ class HandoffTargetSession:
         arrival.chunks.put_nowait(data)
 
     async def _import(self, arrival: IncomingHandoff, chunks: asyncio.Queue[bytes]) -> int:
-        """Feeds the snapshot to the engine, and whatever the engine does not want to nobody."""
+        """Feeds the snapshot to the engine, and drops what the engine does not take."""
         ended = False
 
         async def arriving() -> AsyncIterator[bytes]:
@@ -170,7 +170,7 @@ class HandoffTargetSession:
         stream, failed, tokens = arriving(), None, 0
         try:
             tokens = await self._target.engine.import_kv(arrival.key, stream)
-        except Exception as error:  # noqa: BLE001 - told below, once the rest has come
+        except Exception as error:  # noqa: BLE001 - reported below, once the rest has come
             failed = error
         await stream.aclose()  # type: ignore[attr-defined]
         while not ended and (data := await chunks.get()):

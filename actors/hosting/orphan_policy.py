@@ -1,9 +1,9 @@
-"""What becomes of answers that nobody reads any more: they go on, pause or are cancelled after a while (orphan policy).
+"""Applies the orphan policy: answers without readers go on, pause or are cancelled after a while.
 
 Decides when; what it means for an open response is the actor's. Where the policy is to go on, nothing is kept or timed.
 
-A session whose answers are all paused leaves memory like an idle one, and stays away until somebody reads or asks
-something here. That is remembered by the fence under which it left: whoever is granted it next goes on with it.
+A session whose answers are all paused leaves memory like an idle one, and stays away until it is read or gets a
+command here. That is remembered by the fence under which it left: the next owner goes on with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sessions.actor.actor import Actor
 from sessions.model.journal_types import Head
 from sessions.model.types import SessionKey
 
-LEFT_PAUSED_MAX: Final = 100_000  # beyond it the oldest goes on though nobody reads it
+LEFT_PAUSED_MAX: Final = 100_000  # beyond it the oldest goes on without readers
 
 
 class OrphanPolicy:
@@ -30,7 +30,7 @@ class OrphanPolicy:
         read: Callable[[SessionKey], bool],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """`read`: somebody reads the session through this replica. `wake`: activates one that was put away."""
+        """`read`: the session has readers through this replica. `wake`: activates one that left paused."""
         self._limits = limits
         self._actor_of = actor_of
         self._read = read
@@ -57,7 +57,7 @@ class OrphanPolicy:
             self._wake(key)
 
     def left_paused(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused, and nobody has had it since."""
+        """The session left memory here with all its answers paused, and has had no owner since."""
         if self._left_paused.get(head.key, head.fence) != head.fence:
             del self._left_paused[head.key]
         return head.key in self._left_paused

@@ -1,7 +1,7 @@
-"""How a session comes to this replica and stays its: claim, grant, load; and when that must be looked up again.
+"""Acquires sessions for a replica (claim, grant, load) and knows when ownership must be confirmed again.
 
 The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may
-be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or whoever asks has
+be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or the requester has
 lost the owner that the last grant names. What was taken so is claimed once the directory is back (`reclaim`).
 
 What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause
@@ -39,7 +39,8 @@ STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
 
 
 class Moved(Exception):
-    """Another replica holds the session: an ordinary answer, and the router goes there. None: nobody knows who."""
+    """Another replica holds the session: an ordinary answer, and the router goes there. None: the owner is not
+    known."""
 
     def __init__(self, owner: Owner | None) -> None:
         super().__init__(owner.replica if owner is not None else "?")
@@ -65,9 +66,9 @@ async def _no_announcement(key: SessionKey) -> None:
 class Peers:
     """What a replica's actors learn from, and say to, the rest of the cluster. As it stands: there is no other replica.
 
-    `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: who says that
-    it still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
-    `announce_deletion`: has whoever may hold KV of a deleted session release it."""
+    `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the owner that
+    still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
+    `announce_deletion`: has other replicas release their KV of a deleted session."""
 
     must_confirm: Callable[[], bool] = lambda: False
     find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
@@ -109,8 +110,8 @@ class Ownership:
     async def acquire(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
         """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
 
-        The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
-        names is asked first.
+        The directory may have forgotten an owner that lives (it was emptied, or failed over), so the owner that the
+        journal names is queried first.
 
         `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
         fails after the claim gives the claim back.
@@ -151,7 +152,7 @@ class Ownership:
         return claim
 
     async def _claim_with_retries(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """A claim is idempotent on its owner: one of unknown outcome is asked again. Raises OutcomeUnknown where it may
+        """A claim is idempotent on its owner: one of unknown outcome is repeated. Raises OutcomeUnknown where it may
         stand, and another Unavailable where it does not."""
         unknown: OutcomeUnknown | None = None
         for _ in range(ATTEMPTS):
@@ -176,7 +177,8 @@ class Ownership:
         return instead_of is not None and head.owner == owner_label(instead_of)
 
     async def _check_previous_owner(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
-        """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
+        """Raises Moved when the owner that the journal names, unless it is to be replaced, lives and has the
+        session."""
         if head is None or head.top == 0:
             return
         if instead_of is not None and head.owner == owner_label(instead_of):
@@ -266,7 +268,7 @@ class Ownership:
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Returns those for which it names somebody else: they are asked again next time, and nothing is
+        claimed before. Returns those for which it names another owner: they are claimed again next time, and nothing is
         answered for them without the journal's word. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
@@ -276,7 +278,7 @@ class Ownership:
             if owner is None:
                 continue
             claim = await self._claimed(key, owner, None)
-            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is nobody's
+            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is void
                 await self._release(key, owner)
                 if key in self._held:
                     self._unclaimed[key] = None
@@ -298,7 +300,8 @@ class Ownership:
             except SessileError as error:
                 log.warning("reclaim_failed", session=key.session, tenant=key.tenant, error=error.code)
 
-    # -- doubt -----------------------------------------------------------------------------------------------------
+    # -- confirmation
+    # -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
         """To be called every TICK_S. True when this process stood still in between."""
@@ -316,7 +319,7 @@ class Ownership:
         return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
 
     def is_confirmed(self, key: SessionKey) -> bool:
-        """Whether answers may be given for a session without asking the journal first."""
+        """Whether answers may be given for a session without reading the journal first."""
         return self._confirmed.get(key) == self._generation and not self._peers.must_confirm() and not self._stalled()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:

@@ -266,7 +266,7 @@ class Runtime:
         return self.ownership.owner(key)
 
     def _wake(self, key: SessionKey) -> None:
-        """Somebody reads a session that was put away with paused answers."""
+        """Activates a session that left memory with paused answers, because it is read again."""
 
         async def wake() -> None:
             with isolate_errors("wake_failed", key), contextlib.suppress(Moved):
@@ -276,7 +276,7 @@ class Runtime:
             self._spawn(wake())
 
     def left_paused(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
+        """The session left memory here with all its answers paused (orphan policy), and has had no owner since."""
         return self.subscribers.left_paused(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
@@ -286,7 +286,7 @@ class Runtime:
             if head is None:
                 raise not_found(key)
             older = self._actors.get(key)
-            if older is not None and older.fence != head.fence:  # of ours, that nobody told of its end
+            if older is not None and older.fence != head.fence:  # of ours, which has not learnt of its end
                 older.lost()
             try:
                 await self._activate_once(key, head, source, "handoff")
@@ -391,7 +391,8 @@ class Runtime:
         except SessileError as error:  # they look again once per TTL
             log.warning("watcher_notification_failed", session=key.session, tenant=key.tenant, error=error.code)
 
-    # -- doubt -----------------------------------------------------------------------------------------------------
+    # -- confirmation
+    # -----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, actor: Actor) -> bool:
         """Whether an actor is still ours by the journal's word; one that is not leaves. Raises Unavailable."""
@@ -432,7 +433,7 @@ class Runtime:
                 if not self.ownership.is_confirmed(actor.key):
                     try:
                         await self._confirm(actor)
-                    except SessileError as error:  # asked again before anything is answered for it
+                    except SessileError as error:  # confirmed again before anything is answered for it
                         log.warning("confirmation_failed", session=actor.key.session, error=error.code)
 
         await asyncio.gather(*(confirm(actor) for actor in actors))
@@ -448,7 +449,7 @@ class Runtime:
                 await self._engine.park(key)
 
     async def erase(self, key: SessionKey) -> None:
-        """The KV of a session that is deleted goes from here, and others are told."""
+        """The KV of a session that is deleted is released here and on the other replicas."""
         try:
             await self._engine.release(key)
         finally:

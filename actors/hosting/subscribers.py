@@ -1,7 +1,7 @@
-"""Who watches the sessions of one replica through it, and who is to be told when one of them leaves its memory.
+"""Publishes events to those who watch sessions through this replica, and notifies them when one leaves memory.
 
-A watch outlives activations: it hears whoever holds the session here next. What becomes of an answer that nobody
-watches any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
+A watch outlives activations: it goes on with the next actor of the session here. What becomes of an answer that is
+not watched any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
 """
 
 from __future__ import annotations

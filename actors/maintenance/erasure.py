@@ -1,17 +1,18 @@
 """Erases everything of one end user, step by step, on whatever replicas there are.
 
-    delete    each session, by its owner; one that nobody owns is woken for it
-    release   its KV on every tier of this replica, and the openings of its tenant, which may tell of whoever they were
+    delete    each session, by its owner; one without an owner is activated for it
+    release   its KV on every tier of this replica, and the openings of its tenant, which may hold text of the users
+              they were
               made for; the erasure remembers which replicas have
     when every live replica has: destroy the keys, purge the logs, take the name out of usage and keys, and say so
 
 Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
 done is in the journal: sessions until they are purged, and the erasure until its end. So a crash at any place costs one
 sweep. Keys are destroyed before the rows that name their sessions go, or a crash in between would leave keys behind
-that nobody knows of. A session that fails keeps its erasure from ending, and no other session or erasure.
+that nothing refers to. A session that fails keeps its erasure from ending, and no other session or erasure.
 
 A replica that died is not waited for: what it had on its disk is under keys that are destroyed. Does not know who may
-ask for an erasure.
+request an erasure.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-Name = tuple[str, str, UnixMs]  # of an erasure: tenant, user, asked at
+Name = tuple[str, str, UnixMs]  # of an erasure: tenant, user, requested at
 
 AT_ONCE = 100
 PURGED_AT_ONCE = 200
@@ -107,7 +108,7 @@ class Eraser:
         return False
 
     async def _delete(self, head: Head, erasure: Erasure) -> bool:
-        """Deletes a session if it is ours or nobody's. False: it is still there, and the next sweep looks again."""
+        """Deletes a session if it is ours or has no owner. False: it is still there, and the next sweep looks again."""
         if head.deleted_at is not None or head.top == 0:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)

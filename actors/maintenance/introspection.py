@@ -1,8 +1,8 @@
-"""What a replica tells an operator of the sessions in its memory: who has them, in which state, and why here.
+"""Lists the sessions in a replica's memory for operators: their owner, their state, and why they are here.
 
 Decides how a session's presence is described; changes nothing. Pages in the order of (tenant, session), which is the
-same on every replica, so that whoever asks all of them can merge the pages. A parked session is in nobody's memory and
-so in nobody's list: the journal has it, and the next one that is survey for it activates it.
+same on every replica, so that a caller can merge the pages of all of them. A parked session is in no memory and
+so in no list: the journal has it, and the next command for it activates it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""KV that lies here of sessions that are deleted: a replica may hold some of each that it ever had, or was to take in.
+"""Releases KV of deleted sessions: a replica may hold some of each that it ever had, or was to take in.
 
-At once: whoever deletes a session tells the other replicas over their links. As a backstop each looks, at every sweep,
-what became of a page of the sessions that its engine holds KV of; so one that could not be told finds out by itself.
+At once: the replica that deletes a session notifies the others over their links. As a backstop each looks, at every
+sweep, in the journal for a page of the sessions that its engine holds KV of; so one that was not notified finds out by
+itself.
 
-Invariant: KV goes by the journal's word alone, whoever says that it should. Bounds: `PAGE` questions to the journal at
-a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not asked
-about: its actor knows.
+Invariant: KV is released by the journal's word alone. Bounds: `PAGE` questions to the journal at
+a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not
+looked up: its actor knows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ANNOUNCE_TIMEOUT_S: Final = 1.0
 
 
 class KVCleanup:
-    """What one replica's engine holds of sessions that are gone."""
+    """What one replica's engine holds of sessions that are deleted."""
 
     def __init__(self, runtime: Runtime, journal: Journal, engine: Engine) -> None:
         self._runtime = runtime

@@ -1,5 +1,5 @@
-"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, look for what
-is left of their KV, trim the audit log, tell sessions what reviewers decided.
+"""Runs a replica's periodic work: finish orphaned turns, passivate idle sessions, purge deleted ones, release what is
+left of their KV, trim the audit log, deliver decisions of reviewers.
 
 Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
 indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
@@ -53,7 +53,7 @@ class Sweeps:
         limits: SweepLimits | None = None,
         retention: Callable[[], Retention] = Retention,
     ) -> None:
-        """`retention` says how long things are kept now."""
+        """`retention` returns how long things are kept now."""
         self._runtime = runtime
         self._stores = stores
         self._store = stores.store
@@ -105,8 +105,8 @@ class Sweeps:
             log.exception("sweep_failed", sweep=sweep)
 
     async def recover(self) -> int:
-        """Activates every session with an open turn that nobody live has; returns how many. Leaves those that this
-        replica has put away until somebody reads them."""
+        """Activates every session with an open turn and no live owner; returns how many. Leaves those that left
+        this replica paused until they are read."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
         after: SessionKey | None = None
@@ -120,7 +120,7 @@ class Sweeps:
         return recovered
 
     async def _orphan(self, key: SessionKey) -> bool:
-        """Nobody live has the session: no entry counts, or one that names us for what is not here."""
+        """The session has no live owner: no entry counts, or one that names us for what is not here."""
         if self._runtime.present(key):
             return False
         owner = await self._stores.directory.locate(key)
@@ -151,17 +151,18 @@ class Sweeps:
     async def purge(self) -> int:
         """Erases what is not kept any longer (`sessions.governance.retention`); returns how many sessions.
 
-        Their keys go first: when their rows are gone, nobody names them again."""
+        Their keys go first: when their rows are deleted, nothing refers to them any more."""
         now, purged = self._clock.now_ms(), 0
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
             keys = await self._store.journal.purgeable(due, limit=self._limits.page)
-            gone = [key for key in keys if await self._key_destroyed(key)]
-            purged += len(await self._store.journal.purge(gone, due, commands_before=commands_before, at=now))
+            released = [key for key in keys if await self._key_destroyed(key)]
+            purged += len(await self._store.journal.purge(released, due, commands_before=commands_before, at=now))
         return purged
 
     async def _key_destroyed(self, key: SessionKey) -> bool:
-        """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
+        """Releases a session's KV and destroys its key. False: one of them could not be reached; the next purge tries
+        again."""
         with isolate_errors("purge_failed", key):
             await self._runtime.erase(key)
             if self._stores.keys is not None:
@@ -182,8 +183,7 @@ class Sweeps:
         return trimmed
 
     async def deliver_reviews(self) -> int:
-        """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
-        how many were told."""
+        """Delivers decisions of reviewers that their sessions' logs do not have yet; returns how many."""
         delivered = 0
         for case in await self._store.reviews.undelivered(limit=self._limits.page):
             with isolate_errors("review_delivery_failed", case.key):

@@ -1,7 +1,7 @@
 """The dialing end of a peer link: requests with numbered answers, watches with credit, and the handshake.
 
-Whoever asks waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
-the asker repeats by the command's id (I5). A watch tells its watcher and nobody else; bytes that its watcher has taken
+A caller waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
+its sender repeats by the command's id (I5). A watch notifies its watcher alone; bytes that its watcher has taken
 are credited back, so that the replica knows how far behind this reader is.
 
 Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `Overloaded`.
@@ -57,7 +57,7 @@ class PeerClient:
         return self._wire.down
 
     async def run(self) -> LinkDown:
-        """Carries the link until it ends; whoever waits for an answer is told."""
+        """Carries the link until it ends; callers that wait for an answer get LinkDown."""
         down = LinkDown("closed")
         try:
             down = await self._wire.run(self._deliver)
@@ -309,7 +309,7 @@ class Connector:
         fingerprint: str | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory says of the other end."""
+        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end."""
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
         self._name = name

@@ -1,15 +1,15 @@
-"""Peer links: the seam between those who ask (gateways, replicas that hand off) and the replicas that answer.
+"""Keeps one link per replica, and suspects replicas that cannot be reached; the ports of the peer protocol.
 
 Three layers, each with its own second implementation:
 
-    router, migration ─ PeerLink ─ Wire (frames, batches, beats) ─ Carrier (messages of bytes) ─ gRPC | memory
+    router, hand-off ─ PeerLink ─ Wire (frames, batches, beats) ─ Carrier (messages of bytes) ─ gRPC | memory
 
-A `Carrier` moves whole messages in order or dies; everything else (what is alive, what is too much, who is asked) is
+A `Carrier` moves whole messages in order or dies; everything else (liveness, limits, routing) is
 decided above it, so that a whole cluster runs in one process under virtual time on the same code.
 
-`Links` keeps one link per replica and says of each whether it is to be trusted. A replica is suspected when a link
-broke and nobody answers at its address any more, when it was silent for `dead_after_beats`, or when another process
-answers in its place. A suspicion is no proof, and need not be: whoever acts on one is fenced by the journal (I1).
+`Links` keeps one link per replica and knows of each whether it can be trusted. A replica is suspected when a link
+broke and its address does not answer any more, when it was silent for `dead_after_beats`, or when another process
+answers in its place. A suspicion is no proof, and need not be: an action on one is fenced by the journal (I1).
 It ends when the replica answers again. Bounds: one link and one dialing per replica.
 
 After: the phi-accrual and SWIM detectors' split of suspicion from proof; etcd's peer streams.
@@ -40,10 +40,10 @@ DownReason = Literal["reset", "refused", "keepalive", "rejected", "closed"]
 
 
 class LinkDown(Exception):
-    """The link is gone; whatever was asked over it may or may not have happened.
+    """The link is down; requests sent over it may or may not have been executed.
 
-    reset      it broke                        refused   nobody listens at the address
-    keepalive  the other end is silent         rejected  the other end does not want us: `detail` says why
+    reset      it broke                        refused   nothing listens at the address
+    keepalive  the other end is silent         rejected  the other end refuses us: `detail` has the reason
     closed     one of the ends closed it on purpose
     """
 
@@ -54,7 +54,7 @@ class LinkDown(Exception):
 
 
 class Replaced(LinkDown):
-    """Another process answers at the replica's address: the one that was meant is gone."""
+    """Another process answers at the replica's address: the expected one has ended."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("refused", detail)
@@ -101,7 +101,7 @@ class Watcher(Protocol):
 
 
 class HandoffChannel(Protocol):
-    """One hand-off over a link, as its source leads it: a context, at whose end the target's words are not heard."""
+    """One hand-off over a link, as its source leads it: a context, after which the target's frames are dropped."""
 
     @property
     def number(self) -> int:
@@ -113,11 +113,11 @@ class HandoffChannel(Protocol):
         ...
 
     async def receive(self) -> HandoffAnswer:
-        """What the target says next. Raises LinkDown."""
+        """The target's next frame. Raises LinkDown."""
         ...
 
     def give_up(self, reason: str) -> None:
-        """Tells the target that the session does not come, if the link still stands."""
+        """Notifies the target that the session does not come, if the link still stands."""
         ...
 
     def __enter__(self) -> HandoffChannel: ...
@@ -139,7 +139,7 @@ class PeerLink(Protocol):
     async def execute(
         self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
-        """Runs a command there; a session that is not in memory there is activated only if asked for. The owner
+        """Runs a command there; a session that is not in memory there is activated only with `activate`. The owner
         is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it back.
         """
         ...
@@ -153,15 +153,15 @@ class PeerLink(Protocol):
         ...
 
     def deleted(self, key: SessionKey) -> None:
-        """Says that a session is deleted, and waits for nothing. Raises Overloaded."""
+        """Notifies the replica that a session is deleted, without waiting. Raises Overloaded."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
-        """Begins a watch; its number ends it. What happens is told to `watcher`, unless the link goes down."""
+        """Begins a watch; its number ends it. `watcher` is called with what happens, unless the link goes down."""
         ...
 
     def detach(self, watch: int) -> None:
-        """Nothing is told to its watcher any more. Idempotent."""
+        """Its watcher is not called any more. Idempotent."""
         ...
 
     def open_handoff(self) -> HandoffChannel:
@@ -169,7 +169,7 @@ class PeerLink(Protocol):
         ...
 
     async def run(self) -> LinkDown:
-        """Carries the link until it ends, and says why. Cancelling it closes the link."""
+        """Carries the link until it ends, and returns the reason. Cancelling it closes the link."""
         ...
 
 
@@ -191,20 +191,20 @@ class LinkLimits(msgspec.Struct, frozen=True):
 
 
 class Connect(Protocol):
-    """Dials a replica and shakes hands: `actors.peer.client.Connector`. Whoever gets the link runs it."""
+    """Dials a replica and shakes hands: `actors.peer.client.Connector`. The caller runs the link."""
 
     async def __call__(self, member: Member) -> PeerLink: ...
 
 
 class LinkEvents(Protocol):
-    """What the owner of `Links` is told. Plain functions."""
+    """Listener for what happens to links. Plain functions."""
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
         """A link that was up has ended. Unless it is suspected at once, an attempt to reach it again is under way."""
         ...
 
     def suspected(self, member: Member) -> None:
-        """Nobody answers there (any more)."""
+        """The replica does not answer (any more)."""
         ...
 
     def reachable(self, member: Member) -> None:
@@ -225,7 +225,7 @@ class _Peer:
         self.member = member
         self.link: PeerLink | None = None
         self.suspect: LinkDown | None = None
-        self.rejected: tuple[float, LinkDown] | None = None  # not asked again before this time
+        self.rejected: tuple[float, LinkDown] | None = None  # not dialed again before this time
         self.dialing: asyncio.Task[PeerLink] | None = None
         self.task: asyncio.Task[None] | None = None  # redials a suspect
 
@@ -268,7 +268,7 @@ class Links:
             if of not in self._known and peer.link is None and peer.dialing is None:
                 self._forget(of)
             elif of in self._known and peer.suspect is not None and peer.task is not None and peer.task.done():
-                peer.task = self._spawn(self._redial(peer))  # it had left, and nobody has looked for it since
+                peer.task = self._spawn(self._redial(peer))  # it had left, and was not dialed since
 
     def _forget(self, of: Identity) -> None:
         peer = self._peers.pop(of)
@@ -298,7 +298,7 @@ class Links:
         return dialing.result()
 
     def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
-        """Single-flight. The task is watched to its end by whoever waits, and by its own callback."""
+        """Single-flight. The task is watched to its end by its waiters, and by its own callback."""
         if peer.dialing is None:
             peer.dialing = asyncio.get_running_loop().create_task(self._dialed(peer))
             peer.dialing.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -19,7 +19,7 @@ Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to i
 
 
 class MemoryLane:
-    """One direction between two places. `delay_s` is asked for every message."""
+    """One direction between two places. `delay_s` is called for every message."""
 
     def __init__(self) -> None:
         self.delay_s: Callable[[], float] = lambda: 0.0
@@ -136,7 +136,7 @@ class MemoryNetwork:
             await arrived.wait()
         accept = self._listeners.get(target)
         if accept is None:
-            raise LinkDown("refused", f"nobody listens at {target}")
+            raise LinkDown("refused", f"nothing listens at {target}")
         near = MemoryCarrier(there, back, self._room_bytes)
         far = near.other
         for address in (source, target):
@@ -150,7 +150,7 @@ class MemoryNetwork:
         await accept(carrier, source)
 
     def unlisten(self, address: str) -> list[asyncio.Task[None]]:
-        """Nobody is answered at an address any more; returns the tasks that still carry links there."""
+        """Stops accepting at an address; returns the tasks that still carry links there."""
         self._listeners.pop(address, None)
         return list(self._tasks.get(address, ()))
 

@@ -1,13 +1,13 @@
-"""The answering end of peer links: frames in, calls on this replica's runtime, frames out.
+"""Serves peer links: frames in, calls on this replica's runtime, frames out.
 
 A session is one link. Its requests run as tasks of their own, bounded in number; its watches are sinks of the runtime
 that encode what became durable once for all sessions, and are bounded in bytes: a watch with more than `watch_bytes`
 that its reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once
-there is room the reader is told how far the log went meanwhile; the journal has it. So a slow gateway costs its own
-readers a detour, and nobody else anything (I7).
+there is room the reader learns how far the log went meanwhile; the journal has it. So a slow gateway costs its own
+readers a detour, and other readers nothing (I7).
 
-Does not know: carriers, who asks and why, hand-off (`HandoffReceiver`). A session's end ends its watches and leaves its
-commands running: they are journaled or not, and their askers repeat them by id (I5).
+Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A session's end ends its
+watches and leaves its commands running: they are journaled or not, and their senders repeat them by id (I5).
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class Drainer(Protocol):
     """Hands everything off (`actors.handoff.source`)."""
 
     async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
-        """`by` is who asked. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
+        """`by` names the requester. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
         ...
 
 
 class SurveyPort(Protocol):
-    """Says which sessions are in memory here (`actors.maintenance.introspection`)."""
+    """Lists the sessions that are in memory here (`actors.maintenance.introspection`)."""
 
-    def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
+    def answer(self, survey: pf.Survey) -> pf.Surveyed: ...
 
 
 class SessionMover(Protocol):
-    """Hands one session off when an operator says so (`actors.handoff.operator_handoff`)."""
+    """Hands one session off on an operator's request (`actors.handoff.operator_handoff`)."""
 
     async def move(self, key: SessionKey, to: str) -> Owner: ...
 
@@ -169,7 +169,7 @@ class PeerEndpoint:
         return self._encoded[1]
 
     async def close(self) -> None:
-        """Says goodbye to every session."""
+        """Closes every link in order."""
         await asyncio.gather(*(session.close() for session in list(self._sessions)))
 
 
@@ -355,7 +355,7 @@ class Attachment:
         self._top = 0
 
     async def begin(self) -> bool:
-        """Attaches to the actor and tells the session; False where the session is not in memory here."""
+        """Attaches to the actor and answers with `Attached`; False where the session is not in memory here."""
         session = self._session
         runtime = session.endpoint.runtime
         attached = await runtime.attach(self.key, self.publish, self.left)
@@ -385,7 +385,7 @@ class Attachment:
         session.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
 
     def catch_up(self) -> None:
-        """There is room again: says how far the log went, and goes on from there."""
+        """There is room again: sends how far the log went, and goes on from there."""
         del self._session.behind[self]
         self._session.post(pf.Behind(self.watch, self._epoch, self._top))
 
@@ -395,7 +395,7 @@ class Attachment:
         self._session.deactivated(self, epoch, top, owner)
 
     def end(self) -> None:
-        """Nothing is told to the session any more. Idempotent."""
+        """Nothing more is sent. Idempotent."""
         self._ended = True
         self._session.behind.pop(self, None)
         detach, self._detach = self._detach, None

@@ -1,9 +1,9 @@
-"""Frames over a carrier: batches out, batches in, and whether the other end is alive. The same at both ends.
+"""Sends and receives frames over a carrier in batches, and detects whether the other end is alive.
 
 Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
 a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has said nothing for half a beat says `Heartbeat`; an end that heard nothing for `dead_after_beats` of its own beats
-ends the link. Nothing but posting is asked of callers: no queue of theirs waits on the link.
+has sent nothing for half a beat sends `Heartbeat`; an end that received nothing for `dead_after_beats` of its own beats
+ends the link. Callers only post: none of their queues waits on the link.
 
 Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
 refused.
@@ -75,7 +75,7 @@ class Wire:
         return self.down
 
     async def close(self) -> None:
-        """Says goodbye after all that was posted, and ends the link when that is sent or the next beat is due."""
+        """Sends `Goodbye` after all that was posted, and ends the link when that is sent or the next beat is due."""
         if self.down is not None:
             return
         if self._ending is None:
@@ -94,7 +94,7 @@ class Wire:
             self._received = True
             if frames and isinstance(frames[-1], Goodbye):
                 deliver(frames[:-1])
-                raise LinkDown("closed", "the other end said goodbye")
+                raise LinkDown("closed", "the other end closed the link")
             try:
                 deliver(frames)
             except ValueError as error:

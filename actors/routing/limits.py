@@ -1,4 +1,4 @@
-"""The limits of a gateway's router; what happens at each is said where it is used."""
+"""The limits of a gateway's router; what happens at each is described where it is used."""
 
 from __future__ import annotations
 

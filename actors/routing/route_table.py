@@ -1,4 +1,4 @@
-"""Where sessions are, as one gateway knows it: the view, the owners it has met, and where a cold session goes.
+"""Finds the replica for a session: the owners that a gateway has met, the directory, the journal, then placement.
 
 Everything here is a hint that is validated at the target. In this order: an owner that we have met or that the
 directory names; for a session without one, the replica that the journal granted it to last, which has its KV, while its
@@ -29,11 +29,11 @@ from sessions.ports import Directory, Journal, Member, Owner, View
 
 log = structlog.get_logger(__name__)
 
-AVOID_S = 2.0  # a replica that is going is not attempt again for so long: by then the view says so
+AVOID_S = 2.0  # a replica that is leaving is not tried again for so long: by then the view shows it
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Whom to ask. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
+    """Where to send a command. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
     `instead_of`: whom it takes over from."""
 
     member: Member
@@ -79,7 +79,7 @@ class RouteTable:
     # -- the view --------------------------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Reads the view anew; whoever comes meanwhile waits for the same answer. Raises Unavailable."""
+        """Reads the view anew; concurrent callers wait for the same answer. Raises Unavailable."""
         if self._refreshing is None:
             task = self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -108,7 +108,7 @@ class RouteTable:
         return self._links.member(owner)
 
     def avoid(self, replica: ReplicaId) -> None:
-        """A replica has said that it takes nothing new."""
+        """A replica has answered that it takes nothing new."""
         self._avoid[replica] = asyncio.get_running_loop().time() + AVOID_S
 
     def _avoided(self) -> list[ReplicaId]:
@@ -119,7 +119,7 @@ class RouteTable:
     # -- owners ----------------------------------------------------------------------------------------------------
 
     def remember(self, key: SessionKey, owner: Owner | None) -> None:
-        """Somebody has said who owns a session; None: not who we thought."""
+        """Keeps the owner of a session as learnt from an answer; None: not the one that was kept."""
         self._owners.pop(key, None)
         if owner is not None:
             self._owners[key] = owner
@@ -149,8 +149,8 @@ class RouteTable:
     # -- routes ----------------------------------------------------------------------------------------------------
 
     async def route(self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None) -> Route:
-        """Whom to send a command to. `new`: there may be no log yet. `absent`: who has just said that it does
-        not have the session. Raises NotNow, or SessileError."""
+        """Where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered that it
+        does not have the session. Raises RouteUnavailable, or SessileError."""
         owner = self.remembered(key) or await self.owner(key)
         if owner is not None:
             member = self.member(owner)
@@ -184,7 +184,8 @@ class RouteTable:
         return member
 
     def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
-        """Who takes a session over from an owner that is suspected: one replica per TTL. None: nobody, now."""
+        """The replica that takes a session over from an owner that is suspected: one replica per TTL. None: none at
+        present."""
         now = asyncio.get_running_loop().time()
         attempt = self._takeovers.get(key)
         if attempt is not None and now - attempt.at < self._lease_ttl_s:
@@ -201,7 +202,7 @@ class RouteTable:
         return member
 
     def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
-        """A survivor has said that it did not take a session over: another may be attempt."""
+        """A survivor has answered that it did not take a session over: another may be tried."""
         attempt = self._takeovers.get(key)
         if attempt is not None and attempt.instead_of == lost:
             del self._takeovers[key]

@@ -1,8 +1,8 @@
-"""The gateway's side of a cluster: implements `Sessions` for sessions that live on replicas.
+"""Routes commands from a gateway to the replicas that own their sessions; implements `Sessions` over peer links.
 
-A command is sent to whoever owns its session, or to where the session is placed; `Moved` answers are followed. A
-command carries its own idempotency (I5), so one that was not answered is sent again, to whoever owns the session by
-then, until `patience_s` ends; then its sender is told, retryably, and repeats it by its id. Watches are in
+A command is sent to the owner of its session, or to where the session is placed; `Moved` answers are followed. A
+command carries its own idempotency (I5), so one that was not answered is sent again, to the owner at that time,
+until `patience_s` ends; then its sender gets a retryable error, and repeats it by its id. Watches are in
 `actors.routing.subscriptions`.
 
 Nothing here is stored: gateways are many, and any of them may die. After: Orleans' gateways; Envoy's retry budgets are

@@ -1,17 +1,17 @@
-"""Reading sessions that live on replicas: who is told what, wherever the session goes.
+"""Delivers events of sessions that live on replicas to the readers of a gateway, wherever the session goes.
 
 A watch is attached at the session's owner while it has one; nothing here ever activates a session that is at rest. The
-gateway registers its interest in the directory, so that an activation anywhere is told to it, and looks again once
+gateway registers its interest in the directory, so that an activation anywhere notifies it, and checks again once
 per lease TTL, because such news may be lost. Whenever a watch may have missed something (it was attached late, its
 owner vanished, it was too slow) the log's end is compared with what it has seen, and if it is further, its last record
-is read from the journal and told: whoever reads then finds the gap by the offsets and the rest in the journal.
+is read from the journal and delivered: readers then find the gap by the offsets and the rest in the journal.
 
 When an owner is suspected, the sessions that it left with an open turn are taken over by survivors, those here because
-somebody reads them; sessions at rest are left alone. A survivor admits them at its own pace
+they are being read; sessions at rest are left alone. A survivor admits them at its own pace
 (`actors.hosting.recovery_gate`).
 
-States of a watch: unattached (nobody owns the session, as far as known) ⇄ attached. Whatever must be done about a watch
-is done by one of a few workers, one watch at a time each: `enqueue` holds it until then.
+States of a watch: unattached (the session has no owner, as far as known) ⇄ attached. Whatever must be done about a
+watch is done by one of a few workers, one watch at a time each: `enqueue` holds it until then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Sink = Callable[[Published], None]
 LOST: Final = 0  # priorities of what is to be done
 NEW: Final = 1
 LOOK: Final = 2
-ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner would tell, if it knew
+ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner notifies of what it knows
 
 
 class SessionSubscription:
@@ -57,11 +57,11 @@ class SessionSubscription:
         self.link: PeerLink | None = None
         self.number = 0
         self.owner: Owner | None = None
-        self.hint: Owner | None = None  # who is said to have it now
+        self.hint: Owner | None = None  # a possible owner
         self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, where that is further
-        self.check = False  # its owner is gone: the journal says what that one left
+        self.check = False  # its owner has left: the journal has what was written
         self.compared_at = asyncio.get_running_loop().time()  # with the journal, by this or by who began to read
-        self.absent: Owner | None = None  # who has said that it does not have it
+        self.absent: Owner | None = None  # an owner that answered that it does not have it
         self.limbo: Identity | None = None  # the replica process that it waits to hear of
         self.recovering = False
         self.queued = False
@@ -257,7 +257,7 @@ class Subscriptions:
             watch.limbo = None
 
     async def _listen(self) -> None:
-        """Takes what is told of activations."""
+        """Receives notifications of activations."""
         while True:
             try:
                 async for key, owner in self._directory.activations(self._gateway):
@@ -270,7 +270,7 @@ class Subscriptions:
             await asyncio.sleep(self._limits.again_max_s)
 
     async def _register(self) -> None:
-        """Registers what is newly read, before anybody looks for its owner: an activation in between is told."""
+        """Registers what is newly read, before its owner is looked up: an activation in between is not missed."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -286,7 +286,7 @@ class Subscriptions:
         if keys:
             try:
                 await self._directory.watch(self._gateway, keys)
-            except Unavailable as error:  # renewed in a moment; meanwhile nobody can activate by the directory either
+            except Unavailable as error:  # renewed in a moment; meanwhile nothing is activated by the directory either
                 log.warning("registration_failed", sessions=len(keys), error=error.code)
 
     async def _renew(self) -> None:
@@ -328,7 +328,7 @@ class Subscriptions:
                 self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
-        """Tells the record at the log's known end, unless it has come by itself."""
+        """Delivers the record at the log's known end, unless it has come by itself."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
@@ -375,16 +375,16 @@ class Subscriptions:
             self._on_link.setdefault(link, {})[watch] = None
 
     async def _ownerless(self, watch: SessionSubscription, lost: Owner | None) -> None:
-        """Nobody has the session, or who has it does not answer: what that one left behind is seen to."""
+        """The session has no owner, or its owner does not answer: what it left unfinished is recovered."""
         now = asyncio.get_running_loop().time()
         if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
             head = await self._journal.head(watch.key)
             watch.check, watch.compared_at = False, now
             if head is not None:
                 watch.reaches(head.epoch, head.top)
-                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers are told.
-                wanted = head.open or head.incarnation != self._journal.incarnation
-                if wanted and head.deleted_at is None and watch.live and not watch.recovering:
+                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers learn of it.
+                unfinished = head.open or head.incarnation != self._journal.incarnation
+                if unfinished and head.deleted_at is None and watch.live and not watch.recovering:
                     watch.recovering = True
                     self._spawn(self._recover(watch, head, lost))
                     return
