@@ -6,7 +6,7 @@
 What the engine has outside the device, or can bring there beside a run, is copied in the snapshot format: of an engine
 with block access nearly all of a session in mid-answer too, of one without what was there before the turn. What the
 copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
-has only what was answer during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
+has only what was written during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
 2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
 wait for.
 
@@ -158,7 +158,7 @@ class HandoffSource:
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]
     ) -> None:
-        """Sends what there is of a ledger's KV where that is more than the target was `covered`; adds what it has
+        """Sends what there is of a ledger's KV where that covers more than the target has (`covered`); adds what it has
         then."""
         try:
             async with asyncio.timeout(self.limits.kv_s):
@@ -250,7 +250,7 @@ async def _ledgers(actor: Actor) -> list[array[int]]:
 
 
 def covered_prefix_length(ledger: array[int], covered: list[array[int]]) -> int:
-    """How many leading tokens of a ledger are among what was covered."""
+    """How many leading tokens of a ledger are covered by one of several others."""
     return max((common_prefix_length(ledger, each) for each in covered), default=0)
 
 

@@ -1,12 +1,12 @@
 """Serves peer links: frames in, calls on this replica's runtime, frames out.
 
-A session is one link. Its requests run as tasks of their own, bounded in number; its watches are sinks of the runtime
-that encode what became durable once for all sessions, and are bounded in bytes: a watch with more than `watch_bytes`
-that its reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once
-there is room the reader learns how far the log went meanwhile; the journal has it. So a slow gateway costs its own
-readers a detour, and other readers nothing (I7).
+Each link is a `PeerSession`: its requests are tasks, bounded in number; its watches are sinks of the runtime that
+encode what became durable once for all links, and are bounded in bytes: a watch with more than `watch_bytes` that its
+reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once there is
+room the reader learns how far the log went meanwhile; the journal has it. So a slow gateway costs its own readers a
+detour, and other readers nothing (I7).
 
-Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A session's end ends its
+Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A link's end ends its
 watches and leaves its commands running: they are journaled or not, and their senders repeat them by id (I5).
 """
 
@@ -41,7 +41,7 @@ class HandoffSession(Protocol):
     """The hand-offs that come over one link."""
 
     def receive(self, frame: pf.Frame) -> None:
-        """A frame of a hand-off. Plain function; answers through the visit's `post`."""
+        """A frame of a hand-off. Plain function; answers through `post`."""
         ...
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class HandoffReceiver(Protocol):
 
 
 class Drainer(Protocol):
-    """Hands everything off (`actors.handoff.source`)."""
+    """Hands everything off (`actors.handoff.drain`)."""
 
     async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
         """`by` names the requester. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
@@ -76,7 +76,7 @@ class SessionMover(Protocol):
 
 
 class DeletedKVCleaner(Protocol):
-    """Lets go of what lies here of deleted sessions (`actors.maintenance.kv_cleanup`)."""
+    """Releases KV of deleted sessions (`actors.maintenance.kv_cleanup`)."""
 
     async def remove_if_deleted(self, key: SessionKey) -> bool: ...
 
@@ -104,12 +104,12 @@ class PeerEndpoint:
         self.mover = mover
         self.kv_cleaner = kv_cleaner
         self._fingerprint = fingerprint
-        self._sessions: dict[PeerSession, None] = {}
+        self._peers: dict[PeerSession, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
 
     @property
-    def num_sessions(self) -> int:
-        return len(self._sessions)
+    def num_peers(self) -> int:
+        return len(self._peers)
 
     async def accept(self, carrier: Carrier, peer: str) -> None:
         """Serves one link until it ends. Cancelling it ends the link."""
@@ -121,15 +121,15 @@ class PeerEndpoint:
             log.info("peer_refused", peer=peer, reason=str(error) or "no hello in time")
             await carrier.close()
             return
-        session = PeerSession(self, wire, name)
-        self._sessions[session] = None
+        peer_session = PeerSession(self, wire, name)
+        self._peers[peer_session] = None
         try:
-            await session.serve()
+            await peer_session.serve()
         finally:
-            del self._sessions[session]
+            del self._peers[peer_session]
 
     async def _welcome(self, wire: Wire) -> str:
-        """Shakes hands; returns the peer's name. Raises LinkDown for one that is not welcome, after saying why."""
+        """Shakes hands; returns the peer's name. Raises LinkDown for one that is refused, after it was sent why."""
         match await wire.first():
             case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
@@ -163,14 +163,14 @@ class PeerEndpoint:
         return None
 
     def encoded(self, published: Published) -> bytes:
-        """The records of a publication, encoded once for all sessions."""
+        """The records of a publication, encoded once for all links."""
         if self._encoded[0] is not published:
             self._encoded = published, pf.encode_records(published.records)
         return self._encoded[1]
 
     async def close(self) -> None:
         """Closes every link in order."""
-        await asyncio.gather(*(session.close() for session in list(self._sessions)))
+        await asyncio.gather(*(peer.close() for peer in list(self._peers)))
 
 
 class PeerSession:
@@ -340,15 +340,15 @@ class PeerSession:
 
 
 class Attachment:
-    """One watch of one session: a sink of the runtime."""
+    """One watch over one link: a sink of the runtime."""
 
-    __slots__ = ("_detach", "_ended", "_epoch", "_session", "_top", "key", "untaken", "watch")
+    __slots__ = ("_detach", "_ended", "_epoch", "_peer", "_top", "key", "untaken", "watch")
 
-    def __init__(self, session: PeerSession, watch: int, key: SessionKey) -> None:
+    def __init__(self, peer: PeerSession, watch: int, key: SessionKey) -> None:
         self.watch = watch
         self.key = key
         self.untaken = 0
-        self._session = session
+        self._peer = peer
         self._detach: Callable[[], None] | None = None
         self._ended = False
         self._epoch = Epoch("")
@@ -356,8 +356,8 @@ class Attachment:
 
     async def begin(self) -> bool:
         """Attaches to the actor and answers with `Attached`; False where the session is not in memory here."""
-        session = self._session
-        runtime = session.endpoint.runtime
+        peer = self._peer
+        runtime = peer.endpoint.runtime
         attached = await runtime.attach(self.key, self.publish, self.left)
         if attached is None:
             return False
@@ -367,37 +367,37 @@ class Attachment:
             detach()
             return self._ended
         self._detach = detach
-        session.post(pf.Attached(self.watch, owner, actor.epoch, actor.top))
+        peer.post(pf.Attached(self.watch, owner, actor.epoch, actor.top))
         return True
 
     def publish(self, published: Published) -> None:
         """The runtime's sink."""
-        session = self._session
-        limits = session.endpoint.limits
-        if self in session.behind or self.untaken >= limits.watch_bytes or session.events_bytes >= limits.events_bytes:
-            session.behind[self] = None
+        peer = self._peer
+        limits = peer.endpoint.limits
+        if self in peer.behind or self.untaken >= limits.watch_bytes or peer.events_bytes >= limits.events_bytes:
+            peer.behind[self] = None
             self._epoch, self._top = published.epoch, published.records[-1].offset
             return
-        data = session.endpoint.encoded(published)
+        data = peer.endpoint.encoded(published)
         num_bytes = len(data)
         self.untaken += num_bytes
-        session.events_bytes += num_bytes
-        session.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
+        peer.events_bytes += num_bytes
+        peer.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
 
     def catch_up(self) -> None:
         """There is room again: sends how far the log went, and goes on from there."""
-        del self._session.behind[self]
-        self._session.post(pf.Behind(self.watch, self._epoch, self._top))
+        del self._peer.behind[self]
+        self._peer.post(pf.Behind(self.watch, self._epoch, self._top))
 
     def left(self, epoch: Epoch, top: int, owner: Owner | None) -> None:
         """The session has left memory here."""
         self.end()
-        self._session.deactivated(self, epoch, top, owner)
+        self._peer.deactivated(self, epoch, top, owner)
 
     def end(self) -> None:
         """Nothing more is sent. Idempotent."""
         self._ended = True
-        self._session.behind.pop(self, None)
+        self._peer.behind.pop(self, None)
         detach, self._detach = self._detach, None
         if detach is not None:
             detach()

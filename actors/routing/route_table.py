@@ -216,7 +216,7 @@ class RouteTable:
 
 
 def retryable_elsewhere(error: SessileError) -> bool:
-    """Whether an error is about where the session is attempt for, and not the command's answer."""
+    """Whether an error is about where a command was sent, and not the command's answer."""
     return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 

@@ -177,7 +177,7 @@ async def test_a_guest_that_goes_takes_its_watches_along_and_leaves_its_commands
         made.network.cut("visitor")
         await until(lambda: runtime.readers(key) == 0)
         await until(lambda: made.top(other) == 1)
-        await until(lambda: made.replicas["r1"].replica.endpoint.num_sessions == 1)  # the gateway's
+        await until(lambda: made.replicas["r1"].replica.endpoint.num_peers == 1)  # the gateway's
 
 
 @virtual
@@ -189,4 +189,4 @@ async def test_whoever_says_nothing_or_something_else_is_not_kept() -> None:
         await rude.send(pf.pack([pf.encode(pf.Heartbeat())]))
         for carrier in (rude, silent):
             assert isinstance(await outcome(carrier.receive()), Exception)
-        assert host.num_sessions == 0
+        assert host.num_peers == 0
