@@ -1,4 +1,4 @@
-"""One gateway's ear at the servers: sharded channels, one per partition, read for as long as the directory is open.
+"""Subscribes to the activations of one gateway: sharded channels, one per partition, while the directory is open.
 
 It connects again by itself and forever, with a growing pause, and follows slots that move in a cluster. What was sent
 while it was not connected is missed (the port says so). A silent connection is probed with PING, so that a half-open
@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from actors.directory.pipelined_connection import NotSent, connect, end, send
 from actors.directory.topology import Servers
+from sessions.backoff import Backoff
 
 QUIET_S: Final = 2.0
 PAUSE_S: Final = 0.1
@@ -59,7 +60,7 @@ class PubSubListener:
         await end(self._task)
 
     async def _run(self) -> None:
-        pause_s = PAUSE_S
+        backoff = Backoff(PAUSE_S, PAUSE_MAX_S)
         while True:
             self._missing = {channel.encode() for channel in self._channels}
             try:
@@ -73,14 +74,13 @@ class PubSubListener:
                 NotSent,
             ) as errors:  # also ResponseError: MOVED, a missing right
                 if self.live.is_set():
-                    pause_s = PAUSE_S
+                    backoff.reset()
                     log.warning("directory_subscription_lost", error=_first(errors))
             finally:
                 self.live.clear()
             if self._closed:  # a task group that fails while it is cancelled raises only the failure
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            await asyncio.sleep(backoff.next_s())
             with contextlib.suppress(NotSent):  # still away: the next attempt finds the same
                 await self._servers.refresh()
 
