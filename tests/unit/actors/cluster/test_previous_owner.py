@@ -49,7 +49,8 @@ class OneLink:
         return self._owner
 
     async def run(self) -> LinkDown:
-        return await asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[LinkDown] = asyncio.get_running_loop().create_future()
+        return await ended
 
 
 class World:
@@ -67,11 +68,11 @@ class World:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
         return self._tasks[-1]
 
-    async def _connect(self, to: Member) -> PeerLink:
+    async def _connect(self, member: Member) -> PeerLink:
         self.queried += 1
         if self.down:
             raise LinkDown("refused")
-        return OneLink(to, self.owner)  # type: ignore[return-value]
+        return OneLink(member, self.owner)  # type: ignore[return-value]
 
     def sees(self, *members: Member, version: int = 2) -> None:
         self.query.update(View(version, members))

@@ -64,7 +64,7 @@ async def test_an_operators_drain_that_cannot_be_audited_does_not_begin_and_a_si
         async def record(*_: object) -> None:
             raise Unavailable("journal_unavailable", "away")
 
-        drain._audit.record = record  # type: ignore[union-attr,method-assign,assignment]
+        drain._audit.record = record  # type: ignore[union-attr,method-assign]
         with pytest.raises(Unavailable):
             await drain.drain(lambda *_: None, by="operator eve")
         assert not made.replicas["r1"].replica.runtime.draining

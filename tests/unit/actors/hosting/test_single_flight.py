@@ -46,7 +46,7 @@ async def test_a_failure_reaches_every_caller_and_is_reported_once() -> None:
 
     task = flights.begin(KEY, attempt())
     answers = await asyncio.gather(flights.join(task), flights.join(task), return_exceptions=True)
-    assert answers == [trouble, trouble] and failures == [(KEY, trouble)]
+    assert list(answers) == [trouble, trouble] and failures == [(KEY, trouble)]
 
 
 @virtual

@@ -58,7 +58,7 @@ class Replica:
             self.network.dialer("near"),
             kind="gateway",
             name="g",
-            limits=LinkLimits(**limits),  # type: ignore[arg-type]
+            limits=LinkLimits(**limits),
         )
         return await connect(MEMBER)
 

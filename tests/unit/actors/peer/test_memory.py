@@ -73,7 +73,8 @@ async def test_a_cut_ends_both_ends_and_what_had_arrived_is_still_received() -> 
     for work in (near.send(b"x"), near.receive(), far.receive()):
         down = await outcome(work)
         assert isinstance(down, LinkDown) and down.reason == "reset"
-    network.unlisten("far")
+    for task in network.unlisten("far"):
+        task.cancel()
     with pytest.raises(LinkDown) as refused:
         await network.dial("near", "far")
     assert refused.value.reason == "refused"
