@@ -113,7 +113,7 @@ class Runtime:
             publish=self._publish,
             erase=self.erase,
             limits=limits.actor,
-            measures=accounting.metrics,
+            metrics=accounting.metrics,
         )
 
     async def __aenter__(self) -> Runtime:

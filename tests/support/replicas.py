@@ -26,8 +26,9 @@ from actors.hosting.ownership import Identity, Peers
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.store_views import StoreViews
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
@@ -227,7 +228,7 @@ class Replica:
         self._life = asyncio.create_task(self._live())
 
     def stores(self, keys: Keys | None = None) -> Stores:
-        return Stores(StoreViews(self.journal), self.directory, keys)
+        return Stores(MemoryStore(journal=self.journal), self.directory, keys)
 
     async def started(self) -> Replica:
         announced = asyncio.create_task(self._announced.wait())

@@ -30,8 +30,9 @@ from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.store_views import StoreViews
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
@@ -180,7 +181,7 @@ class ReplicaNode:
         )
         self.replica = Replica(
             member,
-            stores=Stores(StoreViews(journal), directory),
+            stores=Stores(MemoryStore(journal=journal), directory),
             inference=Inference(self.engine, KeywordFilterSet()),
             network=PeerNetwork(self._listen, cluster.connector(self.name, "replica", member.fingerprint)),
             clock=cluster.clock,

@@ -27,8 +27,7 @@ from actors.peer.frames import DrainProgress
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence import open_journal
-from persistence.store_views import StoreViews
+from persistence import open_store
 from sessions.clock import Clock
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member
@@ -72,7 +71,7 @@ def engine_of(arguments: argparse.Namespace) -> Engine:
 async def replica(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    journal = open_journal(arguments.journal, folder=Path(arguments.data))
+    store = open_store(arguments.journal, folder=Path(arguments.data))
     directory = ValkeyDirectory(arguments.directory)
     engine = engine_of(arguments)
     servers: list[PeerServer] = []
@@ -81,7 +80,7 @@ async def replica(arguments: argparse.Namespace) -> None:
         servers.append(PeerServer(host.accept, security=SECURITY))
         return f"127.0.0.1:{await servers[0].start('127.0.0.1', 0)}"
 
-    await journal.open()
+    await store.open()
     await directory.open()
     await engine.start()
     name = arguments.name
@@ -92,7 +91,7 @@ async def replica(arguments: argparse.Namespace) -> None:
     try:
         async with Replica(
             member,
-            stores=Stores(StoreViews(journal), directory),
+            stores=Stores(store, directory),
             inference=Inference(engine, KeywordFilterSet()),
             network=PeerNetwork(
                 listen, Connector(GrpcDialer(SECURITY), kind="replica", name=name, fingerprint=fingerprint)
@@ -107,7 +106,7 @@ async def replica(arguments: argparse.Namespace) -> None:
     finally:
         await engine.close()
         await directory.close()
-        await journal.close()
+        await store.close()
 
 
 async def drain(arguments: argparse.Namespace) -> None:

@@ -24,8 +24,7 @@ from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryJournal
-from persistence.store_views import StoreViews
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
@@ -40,7 +39,8 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from sessions.ports import Engine, Journal, Member, Published
+from sessions.ports import Engine, Member, Published
+from sessions.store import Store
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
@@ -138,8 +138,9 @@ class RealReplica:
 class RealCluster:
     """What the processes share, and the processes."""
 
-    def __init__(self, journal: Journal, security: PeerSecurity) -> None:
-        self.journal = journal
+    def __init__(self, store: Store, security: PeerSecurity) -> None:
+        self.store = store
+        self.journal = store.journal
         self.security = security
         self.directory_store = DirectoryStore()
         self.replicas: dict[str, RealReplica] = {}
@@ -170,7 +171,7 @@ class RealCluster:
 
         replica = Replica(
             Member(replica=ReplicaId(name), incarnation=new_id(), address="", model=engine.info.model, fingerprint=own),
-            stores=Stores(StoreViews(self.journal), await self.directory(stack)),
+            stores=Stores(self.store, await self.directory(stack)),
             inference=Inference(engine, KeywordFilterSet()),
             network=PeerNetwork(listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=own)),
             clock=Clock(now_ms, new_id),
@@ -208,18 +209,18 @@ class RealCluster:
 
 @asynccontextmanager
 async def real_cluster(
-    replicas: int = 2, *, journal: Journal | None = None, security: PeerSecurity | None = None
+    replicas: int = 2, *, store: Store | None = None, security: PeerSecurity | None = None
 ) -> AsyncIterator[RealCluster]:
-    journal = journal or MemoryJournal()
-    await journal.open()
-    made = RealCluster(journal, security or PeerSecurity(token=TOKEN))
+    store = store or MemoryStore()
+    await store.open()
+    made = RealCluster(store, security or PeerSecurity(token=TOKEN))
     try:
         for number in range(1, replicas + 1):
             await made.add_replica(f"r{number}")
         yield made
     finally:
         await made.close()
-        await journal.close()
+        await store.close()
 
 
 async def create(router: Router, session: str) -> SessionKey:

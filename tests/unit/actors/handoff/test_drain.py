@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits
-from persistence.audit import audit_of
+from persistence.memory.audit import MemoryAudit
 from persistence.memory.journal import MemoryJournal
 from sessions.model.audit import INSTALLATION
 from sessions.model.errors import Unavailable
@@ -17,7 +17,7 @@ from tests.support.virtual_time import virtual
 async def drain_of(made: Cluster, name: str, **limits: float) -> Drain:
     journal = MemoryJournal(made.store, medium=made._medium)
     await journal.open()
-    return Drain(planner_of(made, name), made.clock, limits=DrainLimits(**limits), audit=audit_of(journal))  # type: ignore[arg-type]
+    return Drain(planner_of(made, name), made.clock, limits=DrainLimits(**limits), audit=MemoryAudit(journal.database))  # type: ignore[arg-type]
 
 
 @virtual

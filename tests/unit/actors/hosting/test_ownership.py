@@ -11,7 +11,8 @@ import pytest
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
 from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Identity, Moved, Ownership, Peers, owner_label
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.clock import Clock
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.events import Record, SessionCreated, SessionInfo

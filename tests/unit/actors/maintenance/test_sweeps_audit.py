@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from persistence.audit import audit_of
+from persistence.memory.audit import MemoryAudit
 from sessions.governance.audit_verify import verify
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, Audited
@@ -25,7 +25,7 @@ SAID = Retention(
 async def test_the_periodic_purge_trims_each_chain_as_its_retention_says() -> None:
     async with Place() as place:
         replica = await place.replica()
-        audit = audit_of(replica.journal)
+        audit = MemoryAudit(replica.journal.database)
         sweeps = sweeps_of(replica, retention=SAID, sweep_s=HOUR_S / 2, purge_every_s=HOUR_S)
         chains = (INSTALLATION, ACME, BETA, GAMMA)
         for chain in chains:
