@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
+import httpx
 import msgspec
 
 from persistence.memory.journal import Medium, MemoryDatabase, MemoryJournal, apply_at_once
+from persistence.views import views_of
+from sessions.clock import Clock
 from sessions.model import events as ev
 from sessions.model.commands import ActorCommand, Ok
 from sessions.model.journal_types import Append, HeadPatch
@@ -28,6 +33,10 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Published
+from transport.auth.authenticator import Authenticator
+from transport.gateway import Gateway
+from transport.http.app import make_app
+from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import JSON, Encoding
 from transport.reading.feeds import Feeds
@@ -124,6 +133,20 @@ async def memory_sessions(medium: Medium = apply_at_once) -> FakeSessions:
     journal = MemoryJournal(MemoryDatabase(), medium=medium)
     await journal.open()
     return FakeSessions(journal)
+
+
+def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **options: Any) -> Gateway:
+    """A gateway without sockets; everyone is the local principal unless `access` says otherwise."""
+    clock = Clock(lambda: UnixMs(1), partial(next, (f"id{number}" for number in count())))
+    access = access or Authenticator({}, clock=lambda: 0.0, now_ms=clock.now_ms)
+    return Gateway(sessions, views_of(sessions.journal), access, clock, **options)
+
+
+def http_client(gateway: Gateway, **headers: str) -> httpx.AsyncClient:
+    """A client of the gateway's HTTP routes, in this process."""
+    exposition = MetricsExposition(gateway.measures, version="1", role="test")
+    app: Any = make_app(gateway, readiness=lambda: None, web=None, exposition=exposition)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
 
 
 # -- events ----------------------------------------------------------------------------------------
