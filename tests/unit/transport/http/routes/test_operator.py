@@ -50,7 +50,8 @@ async def replicas() -> Replicas:
 @pytest.fixture
 async def gateway(replicas: Replicas) -> Gateway:
     access = Authenticator(KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
-    services = GatewayServices(operator_api=replicas)
+    operator_api: Any = replicas
+    services = GatewayServices(operator_api=operator_api)
     return gateway_over(await memory_sessions(), access, services=services)
 
 
