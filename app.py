@@ -41,12 +41,9 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
-from persistence import AnyJournal, KeyStore, api_keys_of, audit_of, connect_journal, open_journal, open_key_store
-from persistence.end_users import end_users_of
-from persistence.reviews import reviews_of
-from persistence.usage import usage_of
-from persistence.usage_stream.relay import UsageRelay, open_usage_sink
-from persistence.views import views_of
+from persistence import KeyStore, connect_store, open_key_store, open_store
+from persistence.usage_stream.open_sink import open_usage_sink
+from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
@@ -55,7 +52,7 @@ from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Journal, Member, Published, Sessions
+from sessions.ports import Engine, Member, Published, Sessions
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
@@ -209,10 +206,10 @@ def gateway_of(
     )
 
 
-def retention_of(settings: Settings, journal: AnyJournal) -> RetentionFile:
+def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
-    return RetentionFile(settings.retention, **days, audit=audit_of(journal), now_ms=now_ms)
+    return RetentionFile(settings.retention, **days, audit=store.audit, now_ms=now_ms)
 
 
 def doors_of(
@@ -245,10 +242,10 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
-    """Journal, key store and engine, opened; closed in the order that loses nothing."""
+async def running(store: Store, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
+    """Store, key store and engine, opened; closed in the order that loses nothing."""
     async with contextlib.AsyncExitStack() as stack:
-        for part in (journal, keys):
+        for part in (store, keys):
             await part.open()
             stack.push_async_callback(part.close)
         await engine.start()
@@ -259,7 +256,8 @@ async def running(journal: Journal, keys: KeyStore, engine: Engine) -> AsyncIter
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
-    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
@@ -267,8 +265,8 @@ async def serve(settings: Settings) -> int:
     exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
-        running(journal, keys, engine),
-        open_limits(settings.limits, "", journal) as limited,
+        running(store, keys, engine),
+        open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             replica=ReplicaId("local"),
             incarnation=new_id(),
@@ -284,12 +282,12 @@ async def serve(settings: Settings) -> int:
         ) as runtime,
         serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
         exporting_traces(settings.otlp, measures, role="serve", name="local"),
-        open_credentials(settings, journal) as (access, api_keys),
+        open_credentials(settings, store) as (access, api_keys),
     ):
         runtime.told = settlement_listener(limited)
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
-        retention = retention_of(settings, journal)
+        retention = retention_of(settings, store)
         started_at = now_ms() // 1000
         member = standalone_member(runtime, engine, fingerprint_of(engine))
         upkeep = Sweeps(
@@ -300,10 +298,10 @@ async def serve(settings: Settings) -> int:
             limits=SweepLimits(),
             now_ms=now_ms,
             keys=keys,
-            reviews=reviews_of(journal),
-            personal=end_users_of(journal),
+            reviews=store.reviews,
+            personal=store.end_users,
             retention=retention.now,
-            audit=audit_of(journal),
+            audit=store.audit,
         )
         assert upkeep.eraser is not None
         services = GatewayServices(
@@ -312,16 +310,15 @@ async def serve(settings: Settings) -> int:
             operator_api=local_operator_api(lambda: member, runtime, engine),
             erase=upkeep.eraser.sweep,
         )
-        gateway = gateway_of(runtime, views_of(journal), access, limited, measures, services)
+        gateway = gateway_of(runtime, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         await directory.open()
-        await audit_policies(filters, audit_of(journal), now_ms)
+        await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(upkeep.run())
             others = [
-                tasks.create_task(work)
-                for work in (*relays(settings, journal, measures), prices.run(), retention.run())
+                tasks.create_task(work) for work in (*relays(settings, store, measures), prices.run(), retention.run())
             ]
             await start_doors(server, grpc)
             tune_process()
@@ -337,12 +334,14 @@ async def serve(settings: Settings) -> int:
     return 0
 
 
-def relays(settings: Settings, journal: Journal, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
+def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
     """What passes usage rows on, where they are wanted. Raises BadInput."""
     if not settings.usage_stream:
         return []
-    sink = open_usage_sink(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
-    return [UsageRelay(usage_of(journal), sink, now_ms=now_ms, measures=measures).run()]
+    sink = open_usage_sink(
+        settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
+    )
+    return [UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
@@ -352,7 +351,7 @@ def directory_of(settings: Settings) -> ValkeyDirectory:
     return ValkeyDirectory(settings.directory)
 
 
-def turns_at(settings: Settings) -> Any:
+def lock_client(settings: Settings) -> Any:
     """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
     if not settings.directory:
         return None
@@ -376,7 +375,8 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
-    journal = open_journal(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -386,9 +386,9 @@ async def replica_role(settings: Settings) -> int:
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
-        await stack.enter_async_context(running(journal, keys, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
-        await audit_policies(filters, audit_of(journal), now_ms)
+        await stack.enter_async_context(running(store, keys, engine))
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
             server = PeerServer(host.accept, security=security)
@@ -397,7 +397,7 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
-        retention = retention_of(settings, journal)
+        retention = retention_of(settings, store)
         exposition = MetricsExposition(measures, version=VERSION, role="replica")
         await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="replica", name=name))
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
@@ -421,16 +421,16 @@ async def replica_role(settings: Settings) -> int:
                 now_ms=now_ms,
                 new_id=new_id,
                 keys=keys,
-                reviews=reviews_of(journal),
+                reviews=store.reviews,
                 measures=measures,
                 prices=prices.book,
-                personal=end_users_of(journal),
+                personal=store.end_users,
                 retention=retention.now,
-                audit=audit_of(journal),
+                audit=store.audit,
             )
         )
         await stack.enter_async_context(
-            background_tasks(*relays(settings, journal, measures), prices.run(), retention.run())
+            background_tasks(*relays(settings, store, measures), prices.run(), retention.run())
         )
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
@@ -449,9 +449,10 @@ async def gateway_role(settings: Settings) -> int:
     security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        journal = open_journal(settings.journal, folder=None, audit_key=settings.audit_key)
-        await journal.open()
-        stack.push_async_callback(journal.close)
+        store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
+        journal = store.journal
+        await store.open()
+        stack.push_async_callback(store.close)
         directory = directory_of(settings)
         await directory.open()
         stack.push_async_callback(directory.close)
@@ -468,19 +469,19 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, journal))
+        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
         exposition = MetricsExposition(measures, version=VERSION, role="gateway")
         await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
-        access, api_keys = await stack.enter_async_context(open_credentials(settings, journal, tickets))
+        access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
         drains = Tasks()
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, drains)
         services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
-        gateway = gateway_of(router, views_of(journal), access, limited, measures, services)
+        gateway = gateway_of(router, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         tune_process()
@@ -495,10 +496,9 @@ async def gateway_role(settings: Settings) -> int:
 
 async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
     """Compares the usage rows with the logs and prints what differs."""
-    async with connect_journal(settings) as journal:
-        result = await reconcile(
-            journal, usage_of(journal), tenant=TenantId(command.tenant) if command.tenant else None
-        )
+    async with connect_store(settings) as store:
+        tenant = TenantId(command.tenant) if command.tenant else None
+        result = await reconcile(store.journal, store.usage, tenant=tenant)
     print(msgspec.json.encode(result).decode() if command.as_json else reconciled_text(result))
     return 1 if result.num_differences else 0
 
@@ -506,16 +506,16 @@ async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) 
 async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
     if command.url:
         return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
-    async with connect_journal(settings) as journal:
-        return await users.run_on_journal(views_of(journal), command, now_ms, shared="://" in settings.journal)
+    async with connect_store(settings) as store:
+        return await users.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
 
 
 async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> int:
     if command.url:
         results = await audit.run_on_server(command, settings.api_key)
     else:
-        async with connect_journal(settings) as journal:
-            results = await audit.run_on_journal(audit_of(journal), command)
+        async with connect_store(settings) as store:
+            results = await audit.run_on_journal(store.audit, command)
     print(audit.format_audit(command, results))
     return 1 if audit.is_broken(command, results) else 0
 
@@ -524,8 +524,8 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
-        async with connect_journal(settings) as journal:
-            cache = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=asyncio.get_running_loop().time)
+        async with connect_store(settings) as store:
+            cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())
     print(keys.format_keys(result, as_json=command.as_json))
     return 0
@@ -536,13 +536,13 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
 
 @contextlib.asynccontextmanager
 async def open_credentials(
-    settings: Settings, journal: AnyJournal, tickets: Tickets | None = None
+    settings: Settings, store: Store, tickets: Tickets | None = None
 ) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
     """Who may come in: the keys file, the API keys, the issuers; the last two are kept up to date. API keys are there
     on every server, so that they can be made on one that is still open on loopback; they are demanded, and followed,
     only with `auth = keys`. Raises BadInput for a wrong file, Unavailable where keys cannot be read."""
     clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
-    api_keys = ApiKeyCache(api_keys_of(journal), now_ms=now_ms, clock=clock, incarnation=lambda: journal.incarnation)
+    api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
     tokens = None
     if settings.issuers:
         from transport.auth.jwt_issuers import JwtIssuers, read_issuers  # PyJWT takes a tenth of a second to load

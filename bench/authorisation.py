@@ -13,7 +13,6 @@ thing from one that does not exist, and afterwards the victim's log and keys sta
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.authorisation.entries import Names
 from tests.support.authorisation.generated import doors, one
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, missing
@@ -67,10 +66,7 @@ async def measure(attempts: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Ten thousand attempts to be let in where one may not.")
-    parser.add_argument("--attempts", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    given = command_line(__doc__, attempts=10000, seed=1)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     figures = asyncio.run(measure(given.attempts, given.seed))
     report("authorisation", figures)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from bench.support import filler, report
+from bench.support import command_line, filler, report
 from inference.llama.http import HttpClient
 from tests.support.percentiles import percentile
 from tests.support.server_process import ROOT, ServerProcess
@@ -127,7 +127,4 @@ async def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         sys.exit(serve(sys.argv[2:]))
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=100)
-    options.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, rounds=100, seed=1)))

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import filler, report
+from bench.support import Option, command_line, filler, report
 from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.support.chaos.device import Device, device
@@ -201,12 +201,17 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=25)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--seconds", type=float, default=3600.0, help="no round begins after that")
-    options.add_argument("--how", choices=("kill", "sleep", "engine"), default="kill")
-    options.add_argument("--engine", choices=("llama", "sim", "vllm"), default="llama")
-    options.add_argument("--tokens", type=int, default=60)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                rounds=25,
+                seed=1,
+                seconds=Option(3600.0, "no round begins after that"),
+                how=Option("kill", choices=("kill", "sleep", "engine")),
+                engine=Option("llama", choices=("llama", "sim", "vllm")),
+                tokens=60,
+            )
+        )
+    )

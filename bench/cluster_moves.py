@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import statistics
 import tempfile
 import time
@@ -23,12 +22,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import structlog
-
 from actors.routing.router import Router
-from bench.support import filler, report
+from bench.support import Option, command_line, filler, report
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.store import SqliteStore
 from sessions.model import commands as cm
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import CommandId, ResponseId, SessionKey
@@ -186,7 +184,7 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
 @asynccontextmanager
 async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
-        async with real_cluster(0, journal=SqliteJournal(Path(folder))) as made:
+        async with real_cluster(0, store=SqliteStore(SqliteDatabase(Path(folder)))) as made:
             for name in ("r1", "r2"):
                 await made.add_replica(name, llama(model, f"{folder}/{name}") if model else simulated())
             yield Bench(made, await made.add_gateway("g1"), tokens)
@@ -203,14 +201,18 @@ async def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=20)
-    parser.add_argument("--model", default="", help="a GGUF file; without it engines are simulated")
-    parser.add_argument("--only", choices=["", "idle", "mid"], default="")
-    parser.add_argument("--idle-tokens", type=int, default=4000)
-    parser.add_argument("--mid-tokens", type=int, default=3000)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(run(parser.parse_args()))
+    asyncio.run(
+        run(
+            command_line(
+                __doc__,
+                moves=20,
+                model=Option("", "a GGUF file; without it engines are simulated"),
+                only=Option("", choices=["", "idle", "mid"]),
+                idle_tokens=4000,
+                mid_tokens=3000,
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from bench.support import report
+from bench.support import Option, command_line, report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.load import Load, load
 from tests.support.chaos.proxy import GOOD, Flow, Proxy
@@ -176,9 +176,11 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--sessions", type=int, default=12)
-    options.add_argument("--seconds", type=float, default=8.0)
-    options.add_argument("--only", nargs="*", default=[], help="run those whose name contains one of these")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__, sessions=12, seconds=8.0, only=Option([], "run those whose name contains one of these")
+            )
+        )
+    )

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import random
-
-import structlog
 
 from actors.cluster.placement import ranking
 from actors.routing.router import Router
-from bench.support import report
+from bench.support import command_line, report
 from inference.simulated import SimulatedOptions
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import ReplicaId, SessionId, SessionKey
@@ -111,13 +108,7 @@ def measured(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--settle-s", type=float, default=15.0)
-    parser.add_argument("--think-s", type=float, default=1.0)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    measured(parser.parse_args())
+    measured(command_line(__doc__, sessions=64, seconds=20.0, settle_s=15.0, think_s=1.0))
 
 
 if __name__ == "__main__":

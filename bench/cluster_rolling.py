@@ -11,13 +11,12 @@ length.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import time
 from urllib.parse import urlsplit
 
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device
 from tests.support.chaos.load import Load, load
@@ -102,10 +101,7 @@ async def report_of(name: str, running: Load, since: float, figures: dict[str, o
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--open", type=int, default=50)
-    parser.add_argument("--sessions", type=int, default=24)
-    given = parser.parse_args()
+    given = command_line(__doc__, open=50, sessions=24)
     if given.open:
         asyncio.run(drained(given.open))
     if given.sessions:

@@ -10,9 +10,7 @@ sessions that the gateway has met; `unmet` ones are looked up in the directory f
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -22,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from actors.routing.router import Router
-from bench.support import report
+from bench.support import command_line, report
 from sessions.model import commands as cm
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
@@ -101,12 +98,7 @@ async def run(rate: float, seconds: float, sessions: int, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=200.0)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--sessions", type=int, default=200)
-    given = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    given = command_line(__doc__, rate=200.0, seconds=10.0, sessions=200)
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         os.environ[NOTES] = folder  # the replicas inherit it
         asyncio.run(run(given.rate, given.seconds, given.sessions, Path(folder)))

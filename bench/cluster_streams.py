@@ -15,19 +15,17 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
-import logging
 import pstats
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import psutil
-import structlog
 import uvloop
 
 from actors.routing.router import Router
 from bench.device import Device, Frame, Happened
-from bench.support import report
+from bench.support import command_line, report
 from sessions.model.events import OutputTextDelta
 from sessions.ports import Published
 from tests.support.chaos.cluster import chaos_cluster
@@ -146,15 +144,9 @@ async def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=250)
-    parser.add_argument("--rate", type=float, default=25.0)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--inside", action="store_true")
-    parser.add_argument("--profile", action="store_true")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    uvloop.run(run(parser.parse_args()))
+    uvloop.run(
+        run(command_line(__doc__, streams=250, rate=25.0, seconds=10.0, replicas=2, inside=False, profile=False))
+    )
 
 
 if __name__ == "__main__":

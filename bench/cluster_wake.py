@@ -9,12 +9,11 @@ second's, and `shown` from its sending to the second's sight. Nobody reconnects 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
 from tests.support.percentiles import percentile
@@ -81,9 +80,7 @@ async def run(sessions: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=30)
-    asyncio.run(run(parser.parse_args().sessions))
+    asyncio.run(run(command_line(__doc__, sessions=30).sessions))
 
 
 if __name__ == "__main__":

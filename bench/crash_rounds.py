@@ -16,7 +16,7 @@ import random
 import time
 from typing import Any
 
-from bench.support import report
+from bench.support import Option, command_line, report
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import TERMINAL, WireClient, connected, new_ulid
 
@@ -184,10 +184,15 @@ async def rounds(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=100)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--engine", choices=("llama", "sim"), default="llama")
-    options.add_argument("--kill-within", type=float, default=1.2)
-    options.add_argument("--turns-a-session", type=int, default=5)
-    asyncio.run(rounds(options.parse_args()))
+    asyncio.run(
+        rounds(
+            command_line(
+                __doc__,
+                rounds=100,
+                seed=1,
+                engine=Option("llama", choices=("llama", "sim")),
+                kill_within=1.2,
+                turns_a_session=5,
+            )
+        )
+    )

@@ -19,7 +19,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.crash_rounds import Reader, compare
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import TERMINAL, connected, new_ulid
@@ -134,8 +134,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--cuts", type=int, default=10_000)
-    options.add_argument("--clients", type=int, default=10)
-    options.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, cuts=10000, clients=10, seed=1)))

@@ -16,13 +16,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from actors.cluster.membership import Membership
 from actors.directory.address import connect
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import lower_bound, report
+from bench.support import Option, command_line, lower_bound, report
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.directories import running
@@ -125,14 +125,15 @@ async def main(arguments: argparse.Namespace) -> None:
         await measure(url, arguments)
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.directory", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of measuring each kind of call at each concurrency")
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64], help="calls under way")
-    parser.add_argument("--url", default=None, help="a server to measure; it gets keys of the bench")
-    return parser.parse_args(argv)
-
-
 if __name__ == "__main__":
-    asyncio.run(main(parse()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                seconds=Option(5.0, "of measuring each kind of call at each concurrency"),
+                rounds=50,
+                at_once=Option([1, 16, 64], "calls under way"),
+                url=Option("", "a server to measure; it gets keys of the bench"),
+            )
+        )
+    )

@@ -19,7 +19,7 @@ import time
 
 import msgspec
 
-from bench.support import report
+from bench.support import command_line, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.http import HttpClient
 from sessions.model.generation import Chunk, GenerationRequest
@@ -122,7 +122,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(main(command_line(__doc__, rounds=100, seed=1)))

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import report
+from bench.support import Option, command_line, report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
@@ -131,13 +131,18 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--sessions", type=int, default=0, help="0: four for each slot")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--context", type=int, default=3000)
-    parser.add_argument("--answer", type=int, default=16)
-    parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--save-late", action="store_true")
-    parser.add_argument("--host-mb", type=int, default=1000)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                slots=2,
+                sessions=Option(0, "0: four for each slot"),
+                turns=3,
+                context=3000,
+                answer=16,
+                at_once=1,
+                save_late=False,
+                host_mb=1000,
+            )
+        )
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import lower_bound, report
+from bench.support import command_line, lower_bound, report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
@@ -121,8 +121,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=10)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(main(command_line(__doc__, streams=8, tokens=64, pairs=10)))

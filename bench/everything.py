@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.openai_overhead import ours
 from bench.pairs import compared
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.server_process import ServerProcess
 
 POLICY = """
@@ -100,8 +100,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--pairs", type=int, default=10)
-    options.add_argument("--streams", type=int, default=32)
-    options.add_argument("--model", default="SmolLM2-135M-Instruct.Q4_1")
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, pairs=10, streams=32, model="SmolLM2-135M-Instruct.Q4_1")))

@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from bench.engine_kv import MODEL
-from bench.support import report
+from bench.support import Option, command_line, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.errors import Overloaded
@@ -185,8 +185,15 @@ def measure(arguments: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--engine", choices=["sim", "llama"], default="sim")
-    options.add_argument("--seconds", type=float, default=120.0)
-    options.add_argument("--load", type=float, default=0.5, help="the other tenant's, as part of its share")
-    sys.exit(0 if measure(options.parse_args()) else 1)
+    sys.exit(
+        0
+        if measure(
+            command_line(
+                __doc__,
+                engine=Option("sim", choices=["sim", "llama"]),
+                seconds=120.0,
+                load=Option(0.5, "the other tenant's, as part of its share"),
+            )
+        )
+        else 1
+    )

@@ -21,7 +21,6 @@ default, 0.5; nothing was tuned on these. The verdict on the latency bar is the 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -38,11 +37,11 @@ import uvloop
 
 from bench.engine_kv import MODEL
 from bench.pairs import ORDER
-from bench.support import lower_bound, report
+from bench.support import Option, command_line, lower_bound, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
-from inference.moderation.patterns import iban, luhn
+from inference.moderation.patterns import is_card_number, is_iban
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import InputFilter
@@ -113,7 +112,7 @@ async def with_filter(policy: str, body: Any) -> Any:
 def luhn_number(rng: random.Random, good: bool) -> str:
     while True:
         digits = "4" + "".join(rng.choices(string.digits, k=15))
-        if luhn(digits) is good:
+        if is_card_number(digits) is good:
             return " ".join(digits[at : at + 4] for at in range(0, 16, 4)) if rng.random() < 0.7 else digits
 
 
@@ -123,7 +122,7 @@ def iban_number(rng: random.Random, good: bool) -> str:
         if good:
             body = text[4:] + "131400"
             text = f"DE{98 - int(body) % 97:02d}{text[4:]}"
-        if iban(text) is good:
+        if is_iban(text) is good:
             return " ".join(text[at : at + 4] for at in range(0, 22, 4)) if rng.random() < 0.7 else text
 
 
@@ -342,11 +341,12 @@ async def measure(rounds: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Latency and quality of the input filters.")
-    parser.add_argument("--rounds", type=int, default=1_000)
-    parser.add_argument("--beside", choices=["llama"], help="an engine that answers meanwhile")
-    parser.add_argument("--pairs", type=int, default=3, help="with and without messages, beside an engine")
-    given = parser.parse_args()
+    given = command_line(
+        __doc__,
+        rounds=1_000,
+        beside=Option("", "an engine that answers meanwhile", choices=["", "llama"]),
+        pairs=Option(3, "with and without messages, beside an engine"),
+    )
     work = beside_engine(given.pairs) if given.beside else measure(given.rounds)
     sys.exit(0 if uvloop.run(work) else 1)  # the server's loop
 

@@ -9,7 +9,6 @@ later starts ready in ≤ 5 s. Package caches of the machine are used if there a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
@@ -19,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.server_process import READY, ROOT
 from tests.support.wire_client import connected
 
@@ -83,5 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    command_line(__doc__)
     main()

@@ -14,7 +14,7 @@ import asyncio
 import time
 
 from bench.peer import LlamaServer
-from bench.support import filler, report
+from bench.support import command_line, filler, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import connected
@@ -72,6 +72,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--turns", type=int, default=12)
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, turns=12)))

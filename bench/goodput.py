@@ -15,21 +15,18 @@ or down.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import logging
 import random
 import sys
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from bench.fairness import GPU as SHARED_GPU
-from bench.support import filler, report
+from bench.support import command_line, filler, report
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
@@ -223,7 +220,6 @@ def told(turns: list[Turn], levels: list[int], seconds: float) -> dict[str, Any]
 
 
 def measure(seconds: float) -> bool:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
     def browned(*steps: int | BrownoutStep) -> Limits:
         return Limits(targets={"default": TARGET}, brownout=steps)
@@ -252,6 +248,4 @@ def measure(seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=300.0)
-    sys.exit(0 if measure(options.parse_args().seconds) else 1)
+    sys.exit(0 if measure(command_line(__doc__, seconds=300.0).seconds) else 1)

@@ -25,7 +25,7 @@ from typing import Any
 import msgpack
 import psutil
 
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.server_process import ServerProcess
 
 Outcome = collections.Counter[str]
@@ -509,7 +509,4 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)))
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    sys.exit(asyncio.run(main(command_line(__doc__, frames=100000, seed=int.from_bytes(os.urandom(3))))))

@@ -21,7 +21,7 @@ import time
 
 import psutil
 
-from bench.support import report
+from bench.support import Option, command_line, report
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import connected
 
@@ -162,8 +162,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--hold-s", type=float, default=30.0)
-    parser.add_argument("--bar-kib", type=float, default=20.0, help="exit status 1 above this")
-    sys.exit(main(parser.parse_args()))
+    sys.exit(
+        main(command_line(__doc__, connections=10000, hold_s=30.0, bar_kib=Option(20.0, "exit status 1 above this")))
+    )

@@ -20,15 +20,13 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.support import report
+from bench.support import Option, command_line, report
+from persistence import open_store
 from persistence.memory.journal import MemoryJournal
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append, CommandRecord, HeadPatch, UsageRow
@@ -179,30 +177,31 @@ class Load:
 
 
 async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load, float]:
-    await journal.open()
     tune_process()
-    try:
-        load = Load(journal, arguments)
-        return load, await load.run(arguments.seconds)
-    finally:
-        await journal.close()
+    load = Load(journal, arguments)
+    return load, await load.run(arguments.seconds)
 
 
 async def main(arguments: argparse.Namespace) -> None:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data)))
-        journal: Journal
-        if arguments.journal == "sqlite":
-            journal = SqliteJournal(folder)
-        elif arguments.journal == "postgres":
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data or None))
+        )
+        url = arguments.journal
+        if url == "postgres":
             server = PostgresServer()
             stack.callback(server.remove)
             server.start()
-            journal = PostgresJournal(server.dsn, marker_folder=folder)
-        else:
-            journal = MemoryJournal()
-        load, cpu_s = await measure(journal, arguments)
-        idle, idle_cpu_s = await measure(NoJournal(), arguments)
+            url = server.dsn
+        store = open_store(url, folder=folder)
+        await store.open()
+        try:
+            load, cpu_s = await measure(store.journal, arguments)
+        finally:
+            await store.close()
+        nothing = NoJournal()
+        await nothing.open()
+        idle, idle_cpu_s = await measure(nothing, arguments)
     events = len(load.latencies_s)
     figures: dict[str, Any] = {
         "journal": arguments.journal,
@@ -224,18 +223,19 @@ async def main(arguments: argparse.Namespace) -> None:
     report("journal", figures)
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.journal", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--journal", choices=["memory", "sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--sessions", type=int, default=400)
-    parser.add_argument("--rate", type=float, default=25.0, help="events per second and session; 0: as fast as it goes")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--readers", type=int, default=0, help="replays beside it, each 100 times a second at most")
-    parser.add_argument("--busy", type=float, default=0.0, help="share of the time that the loop does other work")
-    parser.add_argument("--data", type=Path, default=None, help="a folder on the disk to measure")
-    parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args(argv)
-
-
 if __name__ == "__main__":
-    asyncio.run(main(parse()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                journal=Option("sqlite", choices=["memory", "sqlite", "postgres"]),
+                sessions=400,
+                rate=Option(25.0, "events per second and session; 0: as fast as it goes"),
+                seconds=10.0,
+                readers=Option(0, "replays beside it, each 100 times a second at most"),
+                busy=Option(0.0, "share of the time that the loop does other work"),
+                data=Option("", "a folder on the disk to measure"),
+                seed=1,
+            )
+        )
+    )

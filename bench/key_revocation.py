@@ -12,7 +12,6 @@ Bar (docs/keys.md): at once where it was told; elsewhere within 1 s and one read
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -24,9 +23,8 @@ from typing import Any
 
 import structlog
 
-from bench.support import report
-from persistence import api_keys_of
-from persistence.postgres.journal import PostgresJournal
+from bench.support import command_line, report
+from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
 from sessions.model.types import UnixMs
@@ -56,12 +54,11 @@ async def measure(rounds: int) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
     near_s, far_s, rings, rng = [], [], [], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        journals = [PostgresJournal(server.dsn, marker_folder=Path(folder) / name) for name in ("one", "two")]
-        for journal in journals:
-            await journal.open()
-            ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=partial(getattr, journal, "incarnation")
-            )
+        stores = [open_store(server.dsn, folder=Path(folder) / name) for name in ("one", "two")]
+        for store in stores:
+            await store.open()
+            incarnation = partial(getattr, store.journal, "incarnation")
+            ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=clock, incarnation=incarnation)
             await ring.refresh()
             rings.append(ring)
         here, there = (Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring) for ring in rings)
@@ -84,8 +81,8 @@ async def measure(rounds: int) -> dict[str, Any]:
                 assert not known(there, written) and not known(here, written)
             for task in running:
                 task.cancel()
-        for journal in journals:
-            await journal.close()
+        for store in stores:
+            await store.close()
     server.remove()
     met = max(near_s) == 0.0 and max(far_s) <= BAR_S
     return {
@@ -110,9 +107,7 @@ def known(access: Authenticator, written: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How soon a revoked key ends in a gateway that was not told.")
-    parser.add_argument("--rounds", type=int, default=30)
-    given = parser.parse_args()
+    given = command_line(__doc__, rounds=30)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     figures = asyncio.run(measure(given.rounds))
     report("key_revocation", figures)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import inference.kv.disk
 from bench.engine_kv import MODEL
-from bench.support import report
+from bench.support import command_line, report
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.cost import CostModel, RestoreChoice
 from inference.kv.envelope import SnapshotRefused
@@ -211,9 +211,10 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512, 1024])
-    parser.add_argument("--mb-per-s", type=float, nargs="+", default=[1.5, 3.0, 6.0, 12.0, 25.0, 100.0])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(
+        main(
+            command_line(
+                __doc__, sizes=[128, 256, 512, 1024], mb_per_s=[1.5, 3.0, 6.0, 12.0, 25.0, 100.0], rounds=2, seed=1
+            )
+        )
+    )

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bench.support import report
+from bench.support import command_line, report
 from inference.kv.disk import DiskEntry
 from inference.kv.envelope import KvIdentity
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
@@ -105,7 +105,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snapshots", type=int, default=20_000)
-    parser.add_argument("--pairs", type=int, default=30)
-    main(parser.parse_args())
+    main(command_line(__doc__, snapshots=20000, pairs=30))

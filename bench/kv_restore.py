@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bench.engine_kv import MODEL, Talk
-from bench.support import report
+from bench.support import command_line, report
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
 from tests.support.percentiles import percentile
@@ -111,7 +111,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--context", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=3)
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(main(command_line(__doc__, context=4000, rounds=3)))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import report
+from bench.support import command_line, report
 from inference.kv.eviction_rank import ReturnModel, SilenceKind, silence_kind
 
 BLOCK_TOKENS = 512
@@ -174,7 +174,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace")
-    parser.add_argument("--blocks", type=int, nargs="+", default=[10_000, 20_000, 30_000])
-    main(parser.parse_args())
+    main(command_line(__doc__, "trace", blocks=[10000, 20000, 30000]))

@@ -17,7 +17,6 @@ more, can be had afterwards; and one who waits as long as it was told is let in.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.chaos.cluster import chaos_cluster
 from tests.support.percentiles import percentile
 
@@ -230,6 +229,4 @@ async def main(seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=40.0)
-    sys.exit(0 if asyncio.run(main(options.parse_args().seconds)) else 1)
+    sys.exit(0 if asyncio.run(main(command_line(__doc__, seconds=40.0).seconds)) else 1)

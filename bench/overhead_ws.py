@@ -17,7 +17,7 @@ from functools import partial
 
 from bench.pairs import compared, speed
 from bench.peer import LlamaServer
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import WireClient, connected
 
@@ -71,7 +71,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--pairs", type=int, default=10)
-    options.add_argument("--streams", type=int, default=8)
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, pairs=10, streams=8)))

@@ -13,12 +13,12 @@ import asyncio
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from bench.support import command_line
 from tests.support.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -133,9 +133,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--slots", type=int, default=8)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--context", type=int, default=8192)
-    options.add_argument("--model", type=Path, default=MODEL)
-    main(options.parse_args())
+    main(command_line(__doc__, slots=8, threads=1, context=8192, model=MODEL))

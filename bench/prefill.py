@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from bench.peer import MODEL
-from bench.support import filler, report
+from bench.support import Option, command_line, filler, report
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling
@@ -67,7 +67,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--tokens", type=int, default=1536)
-    options.add_argument("--beside", type=int, nargs="+", choices=range(SLOTS), default=[0, 1, 3])
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, tokens=1536, beside=Option([0, 1, 3], choices=range(SLOTS)))))

@@ -27,7 +27,7 @@ import msgspec
 import psutil
 
 from bench.device import Device, Frame, Happened
-from bench.support import report
+from bench.support import command_line, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ROOT, ServerProcess
 
@@ -199,10 +199,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         threading.current_thread().name = "loop"
         sys.exit(serve(sys.argv[2:]))
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--streams", type=int, default=400)
-    options.add_argument("--rate", type=float, default=25.0)
-    options.add_argument("--seconds", type=float, default=20.0)
-    options.add_argument("--step", type=int, default=100)
-    options.add_argument("--search", action="store_true")
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, streams=400, rate=25.0, seconds=20.0, step=100, search=False)))

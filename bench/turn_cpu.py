@@ -14,7 +14,7 @@ import asyncio
 
 import psutil
 
-from bench.support import filler, report
+from bench.support import command_line, filler, report
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import WireClient, connected
 
@@ -62,7 +62,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--turns", type=int, default=10)
-    options.add_argument("--rounds", type=int, default=10)
-    asyncio.run(main(options.parse_args()))
+    asyncio.run(main(command_line(__doc__, turns=10, rounds=10)))

@@ -11,7 +11,6 @@ the 95% lower bound of the ratio is 0.95 or more at each number of streams.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import tempfile
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench.pairs import ORDER
-from bench.support import lower_bound, report
+from bench.support import Option, command_line, lower_bound, report
 from bench.vllm_support import BLOCK, Turn, ask, endings, options, peer, running, served, settle, words
 
 BAR = 0.95
@@ -86,11 +85,7 @@ def _rate(turns: list[Turn], elapsed_s: float, tokens: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--answer", type=int, default=64, help="tokens of each answer")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__, pairs=10, streams=[1, 8, 32], answer=Option(64, "tokens of each answer"))
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as scratch:
         asyncio.run(compare(Path(scratch), arguments.pairs, arguments.streams, arguments.answer))
 

@@ -16,11 +16,9 @@ token by token. The verdict is the last line, and the exit status.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
-import logging
 import random
 import re
 import sys
@@ -33,11 +31,10 @@ from typing import Any, NamedTuple, cast
 
 import grpc.aio
 import httpx
-import structlog
 from google.protobuf.json_format import MessageToJson
 from websockets.asyncio.client import connect
 
-from bench.support import report
+from bench.support import command_line, report
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
 from sessions.machine.state import replay
@@ -256,7 +253,7 @@ def released_text(serving_: Serving, plan: Plan) -> tuple[str, bytes, str, str]:
     """(all that the log's answer says, its ledger, the tail, the session): from the journal, folded."""
     key, log = next(
         (key, log)
-        for key, log in reversed(serving_.journal.store._logs.items())  # it is among the newest
+        for key, log in reversed(serving_.journal.database._logs.items())  # it is among the newest
         if key == SessionKey(TenantId(plan.policy), key.session) and plan_in(log.records, plan)
     )
     state = replay(Loaded(log.head, None, tuple(log.records), (), True))
@@ -426,11 +423,7 @@ async def measure(streams: int, seed: int) -> bool:
 
 
 def main() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    parser = argparse.ArgumentParser(description="Does any of a withheld span get out?")
-    parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    asked = command_line(__doc__, streams=10000, seed=1)
     sys.exit(0 if asyncio.run(measure(asked.streams, asked.seed)) else 1)
 
 

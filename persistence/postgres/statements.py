@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any, Final, cast
 
 from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
-from persistence.postgres.audit_rows import AUDIT_COLUMNS, AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
+from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
+from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record
@@ -107,7 +108,7 @@ snapshots_in AS (
 _ANSWER: Final = "SELECT (SELECT count(*) FROM mine) AS mine, nos FROM winners"
 
 # With rows for chains it is all or nothing: what they follow must be as it was taken for, and all appends that have
-# rows must win, because later rows follow from theirs. Who is told which of the two it was tries again.
+# rows must win, because later rows follow from theirs. The answer says which of the two it was; the caller tries again.
 _CHAIN: Final = """
 c AS (SELECT * FROM {heads} AS c (tenant, seq, mac, to_seq, to_mac, to_seal)),
 chain AS MATERIALIZED (

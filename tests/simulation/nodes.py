@@ -17,7 +17,7 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica
 from actors.routing.router import Router
 from persistence.memory.journal import MemoryJournal
-from persistence.views import views_of
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal, ReplicaId, SessionKey, TenantId
@@ -211,7 +211,7 @@ class GatewayNode(Node):
             clock = Clock(self.world.clock(self.name), self.world.new_id)
             origins = OriginPolicy(("*",), hosts=("sessile.test",))
             access = Authenticator(KEYS, clock=self.world.loop.time, now_ms=clock.now_ms, origins=origins)
-            self.gateway = Gateway(self.router, views_of(self.journal), access, clock, limits=config.gateway)
+            self.gateway = Gateway(self.router, MemoryStore(journal=self.journal), access, clock, limits=config.gateway)
             self.door = WebSocketConnections(self.gateway, config.connection, 1000)
             self.gateway.start()
             self.ready.set_result(None)

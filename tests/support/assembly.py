@@ -16,10 +16,10 @@ from actors.maintenance.erasure import Eraser
 from app import LimitServices, admission_of, open_limits, share_function
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.end_users import end_users_of
 from persistence.keys import MemoryKeyStore
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.views import views_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
@@ -84,7 +84,8 @@ async def assembled(
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
-    journal = MemoryJournal(store or MemoryDatabase())
+    stored = MemoryStore(store)
+    journal = stored.journal
     directory = MemoryDirectory()
     measures = Metrics()
     simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
@@ -92,14 +93,14 @@ async def assembled(
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
-    await journal.open()
+    await stored.open()
     await directory.open()
     await simulated.start()
     member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
     try:
         await directory.announce(member)
         async with (
-            open_limits(str(limits_file or ""), "", journal) as limited,
+            open_limits(str(limits_file or ""), "", stored.tallies) as limited,
             Runtime(
                 replica=replica,
                 incarnation=incarnation,
@@ -130,7 +131,7 @@ async def assembled(
             register_runtime_metrics(measures, runtime)
             eraser = Eraser(
                 runtime,
-                personal=end_users_of(journal),
+                personal=stored.end_users,
                 journal=journal,
                 directory=directory,
                 engine=simulated,
@@ -145,7 +146,7 @@ async def assembled(
             )
             gateway = Gateway(
                 runtime,
-                views_of(journal),
+                stored,
                 access,
                 Clock(now_ms, new_id),
                 limits=gateway_limits,
@@ -162,4 +163,4 @@ async def assembled(
     finally:
         await simulated.close()
         await directory.close()
-        await journal.close()
+        await stored.close()

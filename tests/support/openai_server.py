@@ -14,8 +14,9 @@ from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.views import views_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
@@ -105,7 +106,7 @@ class Serving(NamedTuple):
 
     def log(self, session: str) -> Sequence[Record]:
         """The records of a session of the local tenant."""
-        (found,) = [log.records for key, log in self.journal.store._logs.items() if key.session == session]
+        (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
         return found
 
     async def ended(self, session: str) -> None:
@@ -123,11 +124,11 @@ class Serving(NamedTuple):
 
     @property
     def sessions(self) -> list[str]:
-        return [key.session for key in self.journal.store._logs]
+        return [key.session for key in self.journal.database._logs]
 
     @property
     def usage(self) -> int:
-        return len(self.journal.store.usage_rows)
+        return len(self.journal.database.usage_rows)
 
 
 @asynccontextmanager
@@ -141,7 +142,7 @@ async def serving(
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
 ) -> AsyncIterator[Serving]:
-    journal = MemoryJournal(store or MemoryDatabase())
+    journal = MemoryJournal(store)
     directory = MemoryDirectory()
     engine = engine or ScriptedEngine(options)
     now_ms = strict_clock()
@@ -171,7 +172,7 @@ async def serving(
             services = GatewayServices(models=models)
             gateway = Gateway(
                 runtime,
-                views_of(journal),
+                MemoryStore(journal=journal),
                 access,
                 Clock(now_ms, new_id),
                 measures=runtime.measures,
@@ -194,7 +195,9 @@ async def another_door(server: Serving) -> Server:
     now_ms = server.gateway.now_ms
     access = Authenticator({}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
     services = GatewayServices(models=lambda: [card_of(server.engine.info)])
-    gateway = Gateway(server.runtime, views_of(server.journal), access, Clock(now_ms, new_id), services=services)
+    gateway = Gateway(
+        server.runtime, MemoryStore(journal=server.journal), access, Clock(now_ms, new_id), services=services
+    )
     door = Server(gateway, host="127.0.0.1", port=0)
     await door.start()
     return door

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from persistence.memory.journal import Medium, MemoryDatabase, MemoryJournal, apply_at_once
-from persistence.views import views_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model import events as ev
 from sessions.model.commands import ActorCommand, Ok, ResponseCreate, TurnCreate
@@ -118,7 +119,7 @@ class FakeSessions:
     async def new_epoch(self, session: str) -> None:
         """The log is granted again after the journal was put back to an older state."""
         key = key_of(session)
-        store = self.journal.store
+        store = self.journal.database
         store.restore(store.backup())
         head = await self.journal.head(key)
         assert head is not None
@@ -185,7 +186,7 @@ def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **
     """A gateway without sockets; everyone is the local principal unless `access` says otherwise."""
     clock = Clock(lambda: UnixMs(1), partial(next, (f"id{number}" for number in count())))
     access = access or Authenticator({}, clock=lambda: 0.0, now_ms=clock.now_ms)
-    return Gateway(sessions, views_of(sessions.journal), access, clock, **options)
+    return Gateway(sessions, MemoryStore(journal=sessions.journal), access, clock, **options)
 
 
 def http_client(gateway: Gateway, **headers: str) -> httpx.AsyncClient:

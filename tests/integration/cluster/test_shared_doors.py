@@ -13,7 +13,7 @@ import pytest
 from app import open_shared_state
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
-from persistence.views import views_of
+from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
@@ -59,7 +59,7 @@ async def front(cluster: RealCluster, name: str, tickets: Tickets, history: Hist
     assert isinstance(cluster.journal, MemoryJournal)
     gateway = Gateway(
         await cluster.add_gateway(name),
-        views_of(cluster.journal),
+        MemoryStore(journal=cluster.journal),
         Authenticator({key_digest("sk-1"): ALICE}, clock=clock, now_ms=now_ms, tickets=tickets),
         Clock(now_ms, new_id),
         services=GatewayServices(models=lambda: (card_of(SimulatedEngine(FAST).info, created=0),), history=history),

@@ -94,7 +94,7 @@ async def test_every_resumed_is_followed_by_caught_up(door: Door) -> None:
     await talk.until(has("caught_up"))
     key, journal = SessionKey(TenantId("local"), SessionId(session)), door.assembly.journal
     for number in range(2):  # the journal is put back to a backup
-        journal.store.restore(journal.store.backup())
+        journal.database.restore(journal.database.backup())
         head = await journal.head(key)
         assert head is not None
         epoch = Epoch(f"epoch-{number}")

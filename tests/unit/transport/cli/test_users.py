@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.memory.journal import MemoryJournal
-from persistence.views import views_of
+from persistence.memory.store import MemoryStore
 from sessions.model.audit import public
 from sessions.model.types import TenantId
 from sessions.store import Store
@@ -19,9 +18,9 @@ from transport.cli.users import EraseUser, ExportUser, run_on_journal
 
 @pytest.fixture
 async def store() -> Store:
-    journal = MemoryJournal()
-    await journal.open()
-    return views_of(journal)
+    store = MemoryStore()
+    await store.open()
+    return store
 
 
 def test_a_user_is_of_a_tenant() -> None:

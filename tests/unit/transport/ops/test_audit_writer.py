@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from persistence.audit import audit_of
-from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.model.audit import AuditLog, public
 from sessions.model.errors import Forbidden, Unavailable
 from sessions.model.types import Principal, TenantId, UnixMs
@@ -23,9 +22,9 @@ class Clock:
 
 
 async def opened(clock: Clock) -> AuditWriter:
-    journal = MemoryJournal()
-    await journal.open()
-    return AuditWriter(audit_of(journal), now_ms=lambda: UnixMs(1), clock=clock, tasks=Tasks())
+    store = MemoryStore()
+    await store.open()
+    return AuditWriter(store.audit, now_ms=lambda: UnixMs(1), clock=clock, tasks=Tasks())
 
 
 async def rows(audit: AuditLog) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from persistence.views import views_of
+from persistence.memory.store import MemoryStore
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.types import SCOPES, UnixMs
 from tests.support.transport import gateway_over, http_client, memory_sessions
@@ -29,7 +29,7 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     sessions = await memory_sessions()
-    store, clock = views_of(sessions.journal), lambda: 0.0
+    store, clock = MemoryStore(journal=sessions.journal), lambda: 0.0
     keys = ApiKeyCache(store.api_keys, now_ms=lambda: UnixMs(1), clock=clock)
     await keys.refresh()
     access = Authenticator({}, clock=clock, now_ms=lambda: UnixMs(1), ring=keys)

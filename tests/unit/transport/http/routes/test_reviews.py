@@ -40,7 +40,7 @@ def a_case() -> Case:
 async def sessions() -> FakeSessions:
     sessions = await memory_sessions()
     case = a_case()
-    sessions.journal.store.reviews[case.id] = case
+    sessions.journal.database.reviews[case.id] = case
     return sessions
 
 

