@@ -72,10 +72,10 @@ class ClientCore:
         self._notices: list[notices.Notice] = []
         self._close: int | None = None
         self._connection_error: ServerError | None = None
-        self._reset_connection(now)
+        self._reset_connection()
 
-    def _reset_connection(self, now: float) -> None:
-        self._received_at = now
+    def _reset_connection(self) -> None:
+        self._received_at = 0.0
         self._pinged = False
         self._ready_by: float | None = None
         self._leave_at: float | None = None
@@ -83,9 +83,12 @@ class ClientCore:
         self._window = Window(self.limits.ack_after_s)
         self._subscribes.clear()
         self._subscribe_at.clear()
+        self._outbox.clear()
         self._in_flight = 0
         for command in self._commands.values():
             command.in_flight = False
+        for track in self.tracks.values():
+            track.disconnected()
 
     # What the caller carries out
 
@@ -164,19 +167,16 @@ class ClientCore:
             self._close = code
         self.link = Link.STOPPED
         self.error = error or errors.Lost("the client was closed")
-        self._outbox.clear()
-        for track in self.tracks.values():
-            track.disconnected()
+        self._reset_connection()
         for command_id in list(self._commands):
             self._answer(command_id, None, self.error)
         self._notices.append(notices.Stopped(self.error))
 
     # What happens to the connection
 
-    def dialing(self, now: float) -> None:
+    def dialing(self) -> None:
         assert self.link is Link.OFFLINE
         self.link = Link.CONNECTING
-        self._reset_connection(now)
 
     def dial_failed(self, now: float, failure: policy.DialError) -> None:
         if self.link is not Link.CONNECTING:
@@ -226,8 +226,8 @@ class ClientCore:
         """The transport ended, and not by us."""
         if self.link not in (Link.CONNECTING, Link.READY):
             return
-        if policy.close_is_fatal(code):
-            message = f"the server closed with {code} ({reason or policy.close_reason(code)})"
+        if code in policy.FATAL_CLOSES:
+            message = f"the server closed with {code} ({reason or policy.FATAL_CLOSES[code]})"
             if self._connection_error is not None:
                 message += f": {self._connection_error}"
             self.stop(errors.ConnectionStopped(message, close_code=code))
@@ -431,8 +431,5 @@ class ClientCore:
         self._attempt += 1
         self.link = Link.OFFLINE
         self.dial_at = now + delay_s
-        self._outbox.clear()
-        for track in self.tracks.values():
-            track.disconnected()
-        self._reset_connection(now)
+        self._reset_connection()
         self._notices.append(notices.Disconnected(code, reason, delay_s))

@@ -45,7 +45,7 @@ class Item:
 
     @property
     def response_id(self) -> str | None:
-        """The response that made this item; None for what a person or a tool said."""
+        """The response that made this item; None for a message of a person or the output of a tool."""
         return text_or_none(self.data.get("response_id"))
 
     @property

@@ -51,7 +51,7 @@ class Saver:
                 await self.save(name)
 
     async def save(self, name: str) -> None:
-        """Keep the position of one session as it is now; forget that of one that is gone."""
+        """Keep the position of one session as it is now; forget that of one that has ended."""
         self._dirty.discard(name)
         session = self._find(name)
         if session is None:

@@ -16,7 +16,7 @@ from ._items import Item, ResponseState, Review, difference
 from ._values import dicts, mapping_of, number_of, text_of, text_or_none
 
 State = dict[str, Any]
-#: events that may change what was already said, beside adding to it
+#: events that may change the text so far, beside adding to it
 _REWRITES = frozenset(
     {
         "content.retracted",
@@ -68,7 +68,7 @@ class View:
         return path[::-1]
 
     def children(self, item_id: str | None) -> list[Item]:
-        """What was said after ``item_id`` (None: at the root), siblings in log order."""
+        """The items after ``item_id`` (None: at the root), siblings in log order."""
         return [item for item in self.items.values() if item.parent_id == item_id]
 
     def output(self, response_id: str) -> list[Item]:
@@ -79,7 +79,7 @@ class View:
         return [self.items[i] for _, i in sorted(response.output.items()) if i in self.items]
 
     def text(self, response_id: str) -> str:
-        """What a response has said so far, retractions applied."""
+        """The text of a response so far, retractions applied."""
         return "".join(item.text for item in self.output(response_id) if item.type == "message")
 
     @property

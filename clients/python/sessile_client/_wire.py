@@ -34,7 +34,7 @@ def encode(frames: list[Frame], encoding: Encoding) -> str | bytes:
 
 
 def decode(data: str | bytes, encoding: Encoding) -> list[Frame]:
-    """The frames of one WebSocket message, in order; WireError says what is wrong with the others."""
+    """The frames of one WebSocket message, in order; WireError where one is malformed."""
     if isinstance(data, str) is not (encoding == "json"):
         raise WireError(f"a {'text' if isinstance(data, str) else 'binary'} message on {encoding}", 1003)
     try:

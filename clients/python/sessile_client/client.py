@@ -292,7 +292,7 @@ class Client:
         try:
             while core.link is not Link.STOPPED:
                 if core.link is Link.OFFLINE and self._now() >= core.dial_at:
-                    core.dialing(self._now())
+                    core.dialing()
                     await self._connection()
                 else:
                     await self._nap()

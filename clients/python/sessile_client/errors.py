@@ -107,7 +107,7 @@ class Unavailable(ServerError):
 
 
 class ResponseFailed(SessileError):
-    """A response ended as ``response.failed``. What had been said stays readable in ``text``."""
+    """A response ended as ``response.failed``. The text until then stays readable in ``text``."""
 
     def __init__(self, response_id: str, code: str, message: str, text: str) -> None:
         super().__init__(f"{response_id} failed: {code}: {message}")

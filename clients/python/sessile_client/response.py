@@ -60,8 +60,7 @@ class Response:
     @property
     def state(self) -> ResponseState | None:
         """What the log holds of this response so far."""
-        response_id = self.id
-        return None if response_id is None else self._session.view.responses.get(response_id)
+        return self._session.view.responses.get(self.id or "")
 
     @property
     def status(self) -> str:
@@ -82,8 +81,7 @@ class Response:
     @property
     def output(self) -> list[Item]:
         """The items so far."""
-        response_id = self.id
-        return [] if response_id is None else self._session.view.output(response_id)
+        return self._session.view.output(self.id or "")
 
     @property
     def tool_calls(self) -> list[Item]:
@@ -92,8 +90,7 @@ class Response:
 
     @property
     def text_so_far(self) -> str:
-        response_id = self.id
-        return "" if response_id is None else self._session.view.text(response_id)
+        return self._session.view.text(self.id or "")
 
     async def accepted(self) -> Response:
         """Wait for the command's ``ok``: from then on it is journaled. Raises the server's refusal."""
@@ -177,9 +174,7 @@ class Response:
     def _ended(self) -> bool:
         """Whether the log has shown the end. Raises what keeps it from ever being shown."""
         state = self.state
-        if self._id is None or (state is not None and state.ended):
-            return True
-        if state is None and self.begun:
+        if self._id is None or (self.begun if state is None else state.ended):
             return True
         self._session._check()
         return self._session.phase is Phase.DELETED

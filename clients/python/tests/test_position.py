@@ -156,7 +156,7 @@ def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str
         server.grow()
         if core.link is Link.OFFLINE:
             clock = max(clock, core.dial_at)
-            core.dialing(clock)
+            core.dialing()
             core.opened(clock)
             line = [{"type": "ready", "connection": "c"}]
         for frame in core.take_outbox():
@@ -231,7 +231,7 @@ def test_every_command_is_answered_once_and_repeated_by_its_id(script: list[str]
     def connect() -> None:
         nonlocal clock
         clock = max(clock, core.dial_at)
-        core.dialing(clock)
+        core.dialing()
         core.opened(clock)
         core.received([{"type": "ready"}], 10, clock)
         look()
