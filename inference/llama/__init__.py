@@ -2,7 +2,8 @@
 
 It never tokenises a conversation twice and never mixes sessions in a slot. Start with `engine`; `scheduling` gives out
 slots (`slots`), `prefill` computes prompts, `slot_kv` saves and restores what slots hold, `eager_save`
-decides when an idle slot is saved before its session leaves, `completion` reads llama-server's stream over the lean client in `http`. `gguf` and `vocabulary` read the model file.
+decides when an idle slot is saved before its session leaves, `completion` reads llama-server's stream over the lean
+client in `http`. `gguf` and `vocabulary` read the model file.
 """
 
 from inference.llama.engine import LlamaEngine
