@@ -6,7 +6,7 @@
 
 Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
 When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
-away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are told so.
+away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are answered so.
 
 States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
 
@@ -35,7 +35,8 @@ from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, Unavailable
 from sessions.model.journal_types import Head
-from sessions.model.types import Principal, ResponseId, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
 from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
@@ -84,7 +85,7 @@ class Actor:
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
-    # -- what the runtime asks -----------------------------------------------------------------------------------
+    # -- for the runtime -----------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
@@ -123,24 +124,24 @@ class Actor:
         """The first input: goes on with what the log says is unfinished."""
         self.post(cause)
 
-    async def execute(self, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
-        """Runs a command to its journaled answer. Raises its error, or ActorGone when the actor is leaving.
+    async def execute(self, request: Request) -> cm.Ok:
+        """Runs a command to its journaled answer. Raises its error, or ActorStopped when the actor is leaving.
 
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
             raise ActorStopped
         if self._appending.away:
             raise journal_unavailable_error()
-        lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        lane = self._control if isinstance(request.command, cm.ResponseCancel | cm.SessionWarm) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        letter = Envelope(principal, command, self._loop.create_future())
-        lane.append(letter)
+        envelope = Envelope(request, self._loop.create_future())
+        lane.append(envelope)
         self._wake()
         try:
-            return await letter.answer
+            return await envelope.answer
         finally:
-            del letter  # holds its error, whose traceback holds this frame
+            del envelope  # holds its error, whose traceback holds this frame
 
     async def seal(self) -> None:
         """Takes no more commands, finishes those that are here, and stops turns where they are.
@@ -187,7 +188,7 @@ class Actor:
 
     def lost(self) -> None:
         """The journal says that another owner holds the session: shows nothing more."""
-        self._log.warning("fenced", error="found out by reading")
+        self._log.warning("actor_fenced", error="found out by reading")
         self._end(Phase.FENCED)
 
     async def written(self) -> None:
@@ -197,14 +198,14 @@ class Actor:
 
     async def passivate(self) -> None:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
-        promised = self.phase is Phase.SEALED  # to somebody who was told where the log ends: nothing more is written
+        promised = self.phase is Phase.SEALED  # the log's end was handed on: nothing more is written
         await self.seal()
         if self.phase is Phase.SEALED and not promised:
             await self._appending.leave(self._machine.state)
         self._end(Phase.GONE)
 
     def leaves_soon(self) -> None:
-        """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
+        """Another replica loads the log in a moment: the next append carries a snapshot, and little is left to read."""
         self._appending.snapshots.soon()
 
     def readers_left(self, *, cancel: bool) -> None:
@@ -214,7 +215,7 @@ class Actor:
     def readers_back(self) -> None:
         self.post(inputs_effects.ResponsesResumed())
 
-    # -- what turns say ------------------------------------------------------------------------------------------
+    # -- from turns ------------------------------------------------------------------------------------------
 
     def ready(self, output: OutputAccumulator) -> None:
         self._engine_lane.append(output)
@@ -258,10 +259,10 @@ class Actor:
                 else:
                     return
         except Fenced as error:
-            self._log.warning("fenced", error=error.public_message)
+            self._log.warning("actor_fenced", error=error.public_message)
             self._end(Phase.FENCED)
         except (Unavailable, Overloaded) as error:
-            self._log.error("journal_lost", error=error.public_message)
+            self._log.error("journal_abandoned", error=error.public_message)
             self._end(Phase.FENCED)
         except asyncio.CancelledError:
             self._end(Phase.FENCED)
@@ -274,7 +275,7 @@ class Actor:
             self.active_at = self._loop.time()
 
     async def _advance_engines(self) -> None:
-        """Everything that engines have to say at this moment, as one atomic write."""
+        """Everything that engines have released at this moment, as one atomic write."""
         step = Step()
         now = self._world.now_ms()
         while self._engine_lane:
@@ -284,35 +285,39 @@ class Actor:
                 step.then(observed_step(input, self._machine, self._world, self._log, now))
         await self._commit(step)
 
-    async def _command(self, letter: Envelope) -> None:
+    async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
         try:
-            step = await self._step_command(letter.principal, letter.command)
-            await self._commit(step, letter)
+            step = await self._step_command(envelope.request)
+            await self._commit(step, envelope)
         except BaseException as error:
-            letter.reply(error_for_sender(error))
+            envelope.reply(error_for_sender(error))
             if step is None and isinstance(error, Unavailable | Overloaded):
                 return  # nothing was decided yet
             raise
-        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok) and not self._warming:
-            self._warming = True
-            self._world.spawn(self._warm())
+        if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
+            self._begin_warming()
         if step.answer is not None:
-            letter.reply(step.answer)
+            envelope.reply(step.answer)
 
-    async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
+    async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
-        machine, digest = self._machine, cm.command_digest(command)
+        machine, principal, command = self._machine, request.principal, request.command
         if machine.known(principal, command.id) is None and machine.forgetful:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        input = inputs_effects.Command(principal, command, digest)
+        input = inputs_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):
                 input = admitted(self._world.limits.admission, self.key, input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
+
+    def _begin_warming(self) -> None:
+        if not self._warming:
+            self._warming = True
+            self._world.spawn(self._warm())
 
     async def _warm(self) -> None:
         """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
@@ -322,8 +327,8 @@ class Actor:
                 return
             if self.phase is Phase.WARM and not self._machine.state.open:
                 await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
-        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself will be told
-            self._log.exception("not_warmed")
+        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself reports it
+            self._log.exception("warming_failed")
         finally:
             self._warming = False
 
@@ -331,11 +336,11 @@ class Actor:
         try:
             await self._world.erase(self.key)
         except Exception:  # noqa: BLE001 - the purge asks again
-            self._log.exception("kv_not_erased")
+            self._log.exception("kv_erasure_failed")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self, step: Step, letter: Envelope | None = None) -> None:
+    async def _commit(self, step: Step, envelope: Envelope | None = None) -> None:
         """Makes a step durable, shows it, then does what it asks for.
 
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
@@ -346,16 +351,16 @@ class Actor:
             effects = []
         if step.durable:
             begun_at = self._loop.time()
-            await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(letter))
-            record_cases(step.reviews, self._world.measures, self._log)
+            await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
+            record_cases(step.reviews, self._world.metrics, self._log)
             if step.usage:
-                count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
+                count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
 
-    def _fail_waiting(self, letter: Envelope | None) -> None:
-        for waiting in (letter, *self._control, *self._data):
+    def _fail_waiting(self, envelope: Envelope | None) -> None:
+        for waiting in (envelope, *self._control, *self._data):
             if waiting is not None:
                 waiting.reply(journal_unavailable_error())
         self._control.clear()
@@ -400,7 +405,7 @@ class Actor:
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
-            metrics=self._world.measures,
+            metrics=self._world.metrics,
         )
         self._turns[open_.id] = turn
         task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
@@ -426,21 +431,21 @@ class Actor:
         if self._turn_tasks:
             late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:
-                self._log.error("engine_does_not_let_go", turns=len(late))
+                self._log.error("engine_stop_timed_out", turns=len(late))
 
     def _end(self, phase: Phase) -> None:
-        """Leaves for good: turns stop, whoever waits is told to look the session up again."""
+        """Leaves for good: turns stop, whoever waits has to look the session up again."""
         if self.phase in (Phase.GONE, Phase.FENCED):
             return
         self.phase = phase
         if phase is Phase.FENCED:
-            self._world.measures.fenced.add()
+            self._world.metrics.fenced.add()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():
             deadline.cancel()
-        for letter in (*self._control, *self._data):
-            letter.reply(ActorStopped())
+        for envelope in (*self._control, *self._data):
+            envelope.reply(ActorStopped())
         self._control.clear()
         self._data.clear()
         self._engine_lane.clear()
