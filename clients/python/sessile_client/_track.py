@@ -36,7 +36,6 @@ class Step(Enum):
     """What the core must do after a frame."""
 
     NOTHING = "nothing"
-    APPLIED = "applied"
     SUBSCRIBE = "subscribe"
     DISCONNECT = "disconnect"
 
@@ -123,16 +122,16 @@ class Track:
             if self.offset is None or epoch != self.epoch or first > self.offset + 1:
                 return self._subscribe_again(), None
             self.phase = Phase.REPLAYING
-            return Step.APPLIED, None
+            return Step.NOTHING, None
         at = integer(frame, "at")
         self.phase = Phase.REPLAYING
         if mode != "reset" and epoch == self.epoch and self.offset is not None and at < self.offset:
-            return Step.APPLIED, None  # an older cut of the log that we hold: its tail is dropped as known
+            return Step.NOTHING, None  # an older cut of the log that we hold: its tail is dropped as known
         self.view = View.from_state(mapping_of(frame.get("state")))
         self.epoch, self.offset = epoch, at
         kind: Mode = "reset" if mode == "reset" else "snapshot"
         reason = text_or_none(frame.get("reason"))
-        return Step.APPLIED, Snapshot(self.session, kind, epoch, at, self.view.to_state(), reason)
+        return Step.NOTHING, Snapshot(self.session, kind, epoch, at, self.view.to_state(), reason)
 
     def event(self, frame: Frame) -> tuple[Step, Event | None]:
         """Take an ``event``."""
@@ -154,7 +153,7 @@ class Track:
         if self.view.deleted:
             self.phase = Phase.DELETED
         at_ms = number_of(frame.get("at"))
-        return Step.APPLIED, Event(self.session, epoch, offset, first, at_ms, text_of(body.get("type")), body)
+        return Step.NOTHING, Event(self.session, epoch, offset, first, at_ms, text_of(body.get("type")), body)
 
     def caught_up(self, frame: Frame) -> tuple[Step, bool]:
         """Take a ``caught_up``; true where the session went live by it."""
@@ -165,7 +164,7 @@ class Track:
             return self._subscribe_again(), False
         self.phase = Phase.LIVE
         self._strikes = 0
-        return Step.APPLIED, True
+        return Step.NOTHING, True
 
     def _subscribe_again(self) -> Step:
         self._strikes += 1

@@ -29,7 +29,8 @@ def mapping_of(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def dicts(value: object) -> Iterator[dict[str, Any]]:
-    """The objects of a list; nothing if it is none."""
-    if isinstance(value, list):
-        yield from (entry for entry in value if isinstance(entry, dict))
+def entries(value: object, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list that have a string under ``key``, each with it."""
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get(key), str):
+            yield entry[key], entry

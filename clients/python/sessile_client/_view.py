@@ -13,21 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._items import Item, ResponseState, Review, difference
-from ._values import dicts, mapping_of, number_of, text_of, text_or_none
+from ._values import entries, mapping_of, number_of, text_of, text_or_none
 
 State = dict[str, Any]
-#: events that may change the text so far, beside adding to it
-_REWRITES = frozenset(
-    {
-        "content.retracted",
-        "response.content_part.added",
-        "response.content_part.done",
-        "response.output_item.added",
-        "response.output_item.done",
-        "response.output_text.done",
-        "response.refusal.done",
-    }
-)
 #: what ``to_state`` keeps of a review and of a response, beside its id
 _REVIEW_FIELDS = ("category", "response_id", "appealed", "outcome")
 _RESPONSE_FIELDS = ("status", "usage", "error", "incomplete_reason", "dropped")
@@ -125,13 +113,12 @@ class View:
     def from_state(cls, state: Mapping[str, Any]) -> View:
         """The view that a snapshot (or ``to_state``) describes; parts that are missing are empty."""
         view = cls()
-        for raw in dicts(state.get("items")):
-            if isinstance(raw.get("id"), str):
-                view.items[raw["id"]] = Item(copy.deepcopy(raw))
+        for item_id, raw in entries(state.get("items"), "id"):
+            view.items[item_id] = Item(copy.deepcopy(raw))
         view.head = text_or_none(state.get("head"))
         view._describe(state)
-        for raw in dicts(state.get("reviews")):
-            view._review(raw, appealed=raw.get("appealed") is True, outcome=raw.get("outcome"))
+        for review_id, raw in entries(state.get("reviews"), "review_id"):
+            view._review(review_id, raw, appealed=raw.get("appealed") is True, outcome=raw.get("outcome"))
         for item_id, response_id in mapping_of(state.get("made_by")).items():
             if item_id in view.items and isinstance(response_id, str):
                 view.items[item_id].data["response_id"] = response_id
@@ -147,20 +134,18 @@ class View:
             if response_id in view.responses and isinstance(reason, str):
                 view.responses[response_id].status = "incomplete"
                 view.responses[response_id].incomplete_reason = reason
-        for raw in dicts(state.get("responses")):
-            view._restore_response(raw)
-        for raw in dicts(state.get("open")):
-            if isinstance(raw.get("response_id"), str):
-                view._restore_open(raw["response_id"], raw.get("output"))
-        for raw in dicts(state.get("queued")):
-            if isinstance(raw.get("response_id"), str):
-                view._queue(raw["response_id"], raw.get("item"))
+        for response_id, raw in entries(state.get("responses"), "id"):
+            view._restore_response(response_id, raw)
+        for response_id, raw in entries(state.get("open"), "response_id"):
+            view._restore_open(response_id, raw.get("output"))
+        for response_id, raw in entries(state.get("queued"), "response_id"):
+            view._queue(response_id, raw.get("item"))
         return view
 
-    def _restore_response(self, raw: dict[str, Any]) -> None:
-        if not isinstance(raw.get("id"), str) or not isinstance(raw.get("status"), str):
+    def _restore_response(self, response_id: str, raw: dict[str, Any]) -> None:
+        if not isinstance(raw.get("status"), str):
             return
-        response = self._response(raw["id"])
+        response = self._response(response_id)
         for name in _RESPONSE_FIELDS:
             setattr(response, name, raw.get(name))
         if isinstance(raw.get("output"), dict):
@@ -169,17 +154,16 @@ class View:
     def _restore_open(self, response_id: str, output: object) -> None:
         response = self._response(response_id)
         response.status, response.output = "in_progress", {}
-        for index, item in enumerate(dicts(output)):
-            if isinstance(item.get("id"), str):
-                self.items[item["id"]] = Item({"response_id": response_id, **copy.deepcopy(item)})
-                response.output[index] = item["id"]
+        for index, (item_id, item) in enumerate(entries(output, "id")):
+            self.items[item_id] = Item({"response_id": response_id, **copy.deepcopy(item)})
+            response.output[index] = item_id
 
     # Folding
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take the next event of the log. Never fails on content: an odd field is as good as an absent one."""
         response_id = event.get("response_id")
-        if event.get("type") not in _REWRITES or not isinstance(response_id, str):
+        if not isinstance(response_id, str) or text_of(event.get("type")).endswith(".delta"):
             self._apply(event)
             return
         before = self.text(response_id)
@@ -226,10 +210,10 @@ class View:
                 self._end(response_id, name.removeprefix("response."), mapping_of(event.get("response")))
             case {"type": "content.retracted"}:
                 self._retract(event)
-            case {"type": "review.appealed"}:
-                self._review(event, appealed=True, outcome=None)
-            case {"type": "review.decided"}:
-                self._review(event, appealed=None, outcome=event.get("outcome"))
+            case {"type": "review.appealed", "review_id": str(review_id)}:
+                self._review(review_id, event, appealed=True, outcome=None)
+            case {"type": "review.decided", "review_id": str(review_id)}:
+                self._review(review_id, event, appealed=None, outcome=event.get("outcome"))
             case {"type": "context.fitted", "response_id": str(response_id)}:
                 self._response(response_id).dropped = number_of(event.get("dropped"))
             case {"type": "item.created", "item": {"id": str()} as item}:
@@ -312,11 +296,8 @@ class View:
         text = text_of(target.get(field))
         target[field] = text[:start] + replacement + text[end:]
 
-    def _review(self, raw: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
-        """Takes what a snapshot or an event says of a case. ``appealed`` None: as it was."""
-        review_id = raw.get("review_id")
-        if not isinstance(review_id, str):
-            return
+    def _review(self, review_id: str, raw: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
+        """Takes a case from a snapshot or an event. ``appealed`` None: as it was."""
         review = self.reviews.setdefault(review_id, Review(review_id))
         review.category = text_of(raw.get("category"))
         review.response_id = text_or_none(raw.get("response_id"))

@@ -136,17 +136,17 @@ class FileInbox:
         self._path(delivery).unlink(missing_ok=True)
 
     async def unfinished(self) -> list[Delivery]:
-        deliveries: list[tuple[float, Delivery]] = []
-        for path in self._folder.glob("*.json"):
-            changed = path.stat().st_mtime
+        deliveries: list[Delivery] = []
+        files = [(path.stat().st_mtime, path) for path in self._folder.glob("*.json")]
+        for changed, path in sorted(files):
             if changed < time.time() - self._keep_s:
                 path.unlink(missing_ok=True)
                 continue
             with suppress(ValueError, TypeError):  # a damaged file is none
                 body = json.loads(path.read_text(encoding="utf-8"))
                 if not body.pop("done"):
-                    deliveries.append((changed, Delivery(**body)))
-        return [delivery for _, delivery in sorted(deliveries, key=lambda each: each[0])]
+                    deliveries.append(Delivery(**body))
+        return deliveries
 
     def _write(self, delivery: Delivery, *, done: bool) -> None:
         write_json(self._path(delivery), {**vars(delivery), "done": done})

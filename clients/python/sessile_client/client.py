@@ -26,7 +26,7 @@ from ._policy import DialError, Limits
 from ._saver import Saver
 from ._track import Event, Snapshot, Track
 from ._transport import Connect, Dial, Transport, TransportClosed, connect
-from ._values import dicts, text_or_none
+from ._values import entries, text_or_none
 from ._view import View
 from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
 from .errors import Lost, SessileError, WireError
@@ -188,9 +188,8 @@ class Client:
         cursor: dict[str, str] = {}
         while True:
             ok = await self.command("session.list", limit=page, **cursor)
-            for entry in dicts(ok.get("data")):
-                if isinstance(entry.get("id"), str):
-                    yield SessionInfo(entry["id"], text_or_none(entry.get("title")), entry)
+            for session, entry in entries(ok.get("data"), "id"):
+                yield SessionInfo(session, text_or_none(entry.get("title")), entry)
             after = ok.get("last_id")
             if not ok.get("has_more") or not isinstance(after, str):
                 return
@@ -377,13 +376,11 @@ class Client:
         while core.link in (Link.CONNECTING, Link.READY):
             try:
                 data = await transport.recv()
+                core.received(decode(data, self._encoding), len(data), self._now())
             except TransportClosed as exc:
                 core.closed(exc.code, exc.reason, self._now())
-            else:
-                try:
-                    core.received(decode(data, self._encoding), len(data), self._now())
-                except WireError as exc:
-                    core.broken(exc)
+            except WireError as exc:
+                core.broken(exc)
             self._flush()
 
     async def _write(self, transport: Transport) -> None:

@@ -83,11 +83,8 @@ class _Loop:
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Walk an async generator from here; leaving early closes it."""
 
-        async def step() -> tuple[bool, T | None]:
-            try:
-                return True, await source.__anext__()
-            except StopAsyncIteration:
-                return False, None
+        async def step() -> T:
+            return await source.__anext__()
 
         async def close() -> None:
             aclose = getattr(source, "aclose", None)
@@ -96,10 +93,9 @@ class _Loop:
 
         try:
             while True:
-                more, entry = self.run(step())
-                if not more:
-                    return
-                yield entry  # type: ignore[misc]
+                yield self.run(step())
+        except StopAsyncIteration:
+            return
         finally:
             if self.running:
                 self.run(close())

@@ -466,3 +466,8 @@ async def test_a_lost_log_is_told_as_a_reset(server: FakeServer) -> None:
         assert entry.mode == "reset"
         assert (session.epoch, session.offset) == ("ep_2", 2)
         assert [item.text for item in session.items] == ["before"]
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="speed"):
+        Client("ws://127.0.0.1", speed=1)  # type: ignore[call-arg]

@@ -95,3 +95,12 @@ async def test_errors_come_through(server: FakeServer) -> None:
 
     await asyncio.to_thread(talk)
     assert not [thread for thread in threading.enumerate() if thread.name == "sessile-client"]
+
+
+def test_what_is_read_cannot_be_set_and_keeps_its_documentation(server: FakeServer) -> None:
+    client = client_of(server)
+    with pytest.raises(AttributeError):
+        client.link = None  # type: ignore[assignment]
+    assert sync.Client.error.__doc__ == "Why the client has stopped, if it has."
+    with pytest.raises(Lost):
+        client.ready()
