@@ -19,14 +19,14 @@ import time
 from pathlib import Path
 
 from bench.support import Option, command_line
-from persistence.audit import audit_of
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
+from persistence import open_store
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import Audited
 from sessions.model.journal_types import Append
 from sessions.model.types import UnixMs
 from sessions.model.verdicts import Finding
+from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.journals import ACME, NOW, a_command, delta, grant, key, patch
 from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
@@ -43,9 +43,7 @@ FOUND = Finding(
 )
 
 
-async def measured(
-    journal: SqliteJournal | PostgresJournal, name: str, seconds: float, *, audited: bool
-) -> list[float]:
+async def measured(journal: Journal, name: str, seconds: float, *, audited: bool) -> list[float]:
     """Latencies of appends, in seconds."""
     row = Audited(action="verdict", at=NOW, session=name, user="mary", detail={"direction": "input"}, findings=(FOUND,))
     until, took = time.perf_counter() + seconds, list[float]()
@@ -73,15 +71,15 @@ async def measured(
     return took
 
 
-async def compare(journal: SqliteJournal | PostgresJournal, kind: str, pairs: int, seconds: float) -> None:
-    await measured(journal, "warm", seconds, audited=True)
+async def compare(store: Store, kind: str, pairs: int, seconds: float) -> None:
+    await measured(store.journal, "warm", seconds, audited=True)
     ratios: dict[str, list[float]] = {"rate": [], "p50": [], "rate_noise": [], "p50_noise": []}
     plain_rates, plain_p50s = list[float](), list[float]()
     for pair in range(pairs):
         runs = {}
         order = ("with", "without", "again") if pair % 2 else ("again", "without", "with")
         for which in order:
-            took = await measured(journal, f"{which}{pair}", seconds, audited=which == "with")
+            took = await measured(store.journal, f"{which}{pair}", seconds, audited=which == "with")
             runs[which] = (len(took) / seconds, percentile(took, 0.5))
         for name, top in (("", "with"), ("_noise", "again")):
             ratios[f"rate{name}"].append(runs[top][0] / runs["without"][0])
@@ -89,7 +87,7 @@ async def compare(journal: SqliteJournal | PostgresJournal, kind: str, pairs: in
         plain_rates.append(runs["without"][0])
         plain_p50s.append(runs["without"][1])
     began = time.perf_counter()
-    found = await verify(audit_of(journal), ACME)
+    found = await verify(store.audit, ACME)
     took_s = time.perf_counter() - began
     print(f"{kind}: {statistics.median(plain_rates):,.0f} appends/s, p50 {statistics.median(plain_p50s) * 1000:.2f} ms")
     for name, values in ratios.items():
@@ -104,7 +102,7 @@ async def compare(journal: SqliteJournal | PostgresJournal, kind: str, pairs: in
 async def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if arguments.journal in ("sqlite", "both"):
-            sqlite = SqliteJournal(Path(folder) / "sqlite")
+            sqlite = open_store("sqlite", folder=Path(folder) / "sqlite")
             await sqlite.open()
             try:
                 await compare(sqlite, "sqlite", arguments.pairs, arguments.seconds)
@@ -114,7 +112,7 @@ async def run(arguments: argparse.Namespace) -> None:
             server = PostgresServer()
             server.start()
             try:
-                postgres = PostgresJournal(server.dsn, marker_folder=Path(folder) / "postgres")
+                postgres = open_store(server.dsn, folder=Path(folder) / "postgres")
                 await postgres.open()
                 try:
                     await compare(postgres, "postgres", arguments.pairs, arguments.seconds)

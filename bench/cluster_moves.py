@@ -25,7 +25,8 @@ from pathlib import Path
 from actors.routing.router import Router
 from bench.support import Option, command_line, filler, report
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.store import SqliteStore
 from sessions.model import commands as cm
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import CommandId, ResponseId, SessionKey
@@ -183,7 +184,7 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
 @asynccontextmanager
 async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
-        async with real_cluster(0, journal=SqliteJournal(Path(folder))) as made:
+        async with real_cluster(0, store=SqliteStore(SqliteDatabase(Path(folder)))) as made:
             for name in ("r1", "r2"):
                 await made.add_replica(name, llama(model, f"{folder}/{name}") if model else simulated())
             yield Bench(made, await made.add_gateway("g1"), tokens)

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.support import Option, command_line, report
+from persistence import open_store
 from persistence.memory.journal import MemoryJournal
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append, CommandRecord, HeadPatch, UsageRow
@@ -178,13 +177,9 @@ class Load:
 
 
 async def measure(journal: Journal, arguments: argparse.Namespace) -> tuple[Load, float]:
-    await journal.open()
     tune_process()
-    try:
-        load = Load(journal, arguments)
-        return load, await load.run(arguments.seconds)
-    finally:
-        await journal.close()
+    load = Load(journal, arguments)
+    return load, await load.run(arguments.seconds)
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -192,18 +187,21 @@ async def main(arguments: argparse.Namespace) -> None:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="sessile-bench-", dir=arguments.data or None))
         )
-        journal: Journal
-        if arguments.journal == "sqlite":
-            journal = SqliteJournal(folder)
-        elif arguments.journal == "postgres":
+        url = arguments.journal
+        if url == "postgres":
             server = PostgresServer()
             stack.callback(server.remove)
             server.start()
-            journal = PostgresJournal(server.dsn, marker_folder=folder)
-        else:
-            journal = MemoryJournal()
-        load, cpu_s = await measure(journal, arguments)
-        idle, idle_cpu_s = await measure(NoJournal(), arguments)
+            url = server.dsn
+        store = open_store(url, folder=folder)
+        await store.open()
+        try:
+            load, cpu_s = await measure(store.journal, arguments)
+        finally:
+            await store.close()
+        nothing = NoJournal()
+        await nothing.open()
+        idle, idle_cpu_s = await measure(nothing, arguments)
     events = len(load.latencies_s)
     figures: dict[str, Any] = {
         "journal": arguments.journal,

@@ -24,16 +24,20 @@ from typing import Any
 import structlog
 
 from bench.support import command_line, report
-from persistence import api_keys_of
-from persistence.postgres.journal import PostgresJournal
+from persistence import open_store
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
+from sessions.model.types import UnixMs
 from tests.support.percentiles import percentile
 from tests.support.postgres_server import PostgresServer
 from transport.auth.api_key_cache import POLL_S, ApiKeyCache
-from transport.auth.authenticator import Authenticator, wall_ms
+from transport.auth.authenticator import Authenticator
 
 BAR_S = POLL_S + 0.1
+
+
+def wall_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
 
 
 def _note_time(times: list[float], _: object) -> None:
@@ -50,15 +54,14 @@ async def measure(rounds: int) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
     near_s, far_s, rings, rng = [], [], [], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        journals = [PostgresJournal(server.dsn, marker_folder=Path(folder) / name) for name in ("one", "two")]
-        for journal in journals:
-            await journal.open()
-            ring = ApiKeyCache(
-                api_keys_of(journal), now_ms=wall_ms, clock=clock, incarnation=partial(getattr, journal, "incarnation")
-            )
+        stores = [open_store(server.dsn, folder=Path(folder) / name) for name in ("one", "two")]
+        for store in stores:
+            await store.open()
+            incarnation = partial(getattr, store.journal, "incarnation")
+            ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=clock, incarnation=incarnation)
             await ring.refresh()
             rings.append(ring)
-        here, there = (Authenticator({}, clock=clock, ring=ring) for ring in rings)
+        here, there = (Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring) for ring in rings)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(ring.run()) for ring in rings]
             for _ in range(rounds):
@@ -78,8 +81,8 @@ async def measure(rounds: int) -> dict[str, Any]:
                 assert not known(there, written) and not known(here, written)
             for task in running:
                 task.cancel()
-        for journal in journals:
-            await journal.close()
+        for store in stores:
+            await store.close()
     server.remove()
     met = max(near_s) == 0.0 and max(far_s) <= BAR_S
     return {

@@ -45,8 +45,8 @@ from tests.support.openai_server import ScriptedEngine, Serving, serving
 from tests.support.secret_spans import AROUND, SPANS
 from tests.support.wire_client import SUBPROTOCOL, new_ulid
 from transport.auth.authenticator import key_digest
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 AT_ONCE = 24
@@ -253,7 +253,7 @@ def released_text(serving_: Serving, plan: Plan) -> tuple[str, bytes, str, str]:
     """(all that the log's answer says, its ledger, the tail, the session): from the journal, folded."""
     key, log = next(
         (key, log)
-        for key, log in reversed(serving_.journal.store._logs.items())  # it is among the newest
+        for key, log in reversed(serving_.journal.database._logs.items())  # it is among the newest
         if key == SessionKey(TenantId(plan.policy), key.session) and plan_in(log.records, plan)
     )
     state = replay(Loaded(log.head, None, tuple(log.records), (), True))

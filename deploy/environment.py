@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("cyclopts", "msgspec", "structlog")  # one that is missing means that the others may be too
+PACKAGES = ("cyclopts", "msgspec", "structlog")  # one that is missing means that more may be
 
 
 def enter_environment(root: Path = ROOT) -> None:

@@ -1,17 +1,11 @@
-"""Stores: the journal on memory, SQLite and PostgreSQL, the key store, API keys, the audit log, and the codec of what
-they keep."""
+"""Stores: the durable log of every session and the tables beside it, in memory, in SQLite or in PostgreSQL.
 
-from persistence.audit import audit_of
-from persistence.end_users import end_users_of
-from persistence.open_store import AnyJournal, KeyStore, api_keys_of, connect_journal, open_journal, open_key_store
+Decides how rows become durable and in which transaction (I1, I2); never what an event means, nor who owns a session.
+Start with `open_store.py`, which picks a driver by URL. `sqlite/` and `postgres/` each have a `database.py`
+(connections, group commits) under a `journal.py`; SQL that both understand is in `sql/`. `usage_stream/` passes usage
+rows on.
+"""
 
-__all__ = [
-    "AnyJournal",
-    "KeyStore",
-    "api_keys_of",
-    "audit_of",
-    "connect_journal",
-    "end_users_of",
-    "open_journal",
-    "open_key_store",
-]
+from persistence.open_store import KeyStore, connect_store, open_key_store, open_store
+
+__all__ = ["KeyStore", "connect_store", "open_key_store", "open_store"]

@@ -1,12 +1,18 @@
-"""What every journal says and checks in the same way, whatever it stores in."""
+"""What every driver says and checks in the same way, whatever it stores in."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from sessions.model.audit import Audited
+import msgspec
+
+from sessions.governance.end_user_data import Erasure
+from sessions.model.audit import Audited, Sealer
 from sessions.model.errors import BadInput, Fenced, NotFound, Unavailable
 from sessions.model.journal_types import Append
+from sessions.model.reviews import Case, ReviewId, check_claimable, check_decidable, repeated_decision
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 
 COMMANDS_KEPT_MS: Final = 24 * 3600 * 1000
@@ -71,3 +77,38 @@ def check_append(append: Append) -> None:
     for case in append.reviews:
         assert case.key == append.key, "a review case of another session"
         check_text(case.user, case.category, case.note, case.kept)
+
+
+def check_claim(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+    """The answer to a claim that is repeated; None: it may be claimed. Raises what stands in the way."""
+    return _check_transition(
+        case, review_id, command, case.claim_command if case else "", partial(check_claimable, by=by, now=now)
+    )
+
+
+def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
+    """Likewise of a decision."""
+    return _check_transition(
+        case, review_id, command, case.decide_command if case else "", partial(check_decidable, by=by, now=now)
+    )
+
+
+def _check_transition(
+    case: Case | None, review_id: ReviewId, command: str, last: str, check: Callable[[Case], None]
+) -> Case | None:
+    """`last` is the command that made this transition before."""
+    if done := repeated_decision(case, review_id, command, last):
+        return done
+    assert case is not None
+    check(case)
+    return None
+
+
+def names_of_user(sealer: Sealer, tenant: TenantId, user: str) -> list[str]:
+    """What an end user is called in a store: by the name, and by its pseudonyms after an erasure."""
+    return [user, *sealer.pseudonyms(tenant, user)]
+
+
+def released_by(erasure: Erasure, replica: str) -> Erasure:
+    names = tuple(dict.fromkeys((*erasure.released, replica)))
+    return msgspec.structs.replace(erasure, released=names)

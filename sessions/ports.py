@@ -48,20 +48,12 @@ class Journal(Protocol):
     by itself. Nothing is acknowledged before it is on stable storage.
 
     Errors of every call: Unavailable (nothing happened), OutcomeUnknown (a write may have happened; the caller reads
-    `head` before anything else). After `close` every call raises Unavailable.
+    `head` before anything else). After its store's `close` every call raises Unavailable.
     """
 
     @property
     def incarnation(self) -> str:
         """Names the continuity of the store; changes when it was restored from a backup or promoted."""
-        ...
-
-    async def open(self) -> None:
-        """Takes locks, checks integrity and migrates. Raises Unavailable saying what to do about it."""
-        ...
-
-    async def close(self) -> None:
-        """Finishes accepted appends, then closes; the writer closes last. Idempotent."""
         ...
 
     async def grant(

@@ -1,7 +1,7 @@
-"""The port of a store: one database, and the six views of it that others are given.
+"""The port of a store: one database, and the views of it that the parts of a server are given.
 
-All six share its transactions: a usage row, a review case and an audit row stand with the append that they belong to.
-`persistence` has three drivers (memory, SQLite, PostgreSQL); which one is said by the URL that it is opened with.
+They share its transactions: a usage row, a review case and an audit row stand with the append that they belong to.
+`persistence` has three drivers (memory, SQLite, PostgreSQL); `persistence.open_store` picks one by URL.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sessions.billing.metering import UsageStore
 from sessions.governance.end_user_data import EndUserStore
+from sessions.limits import Tallies
 from sessions.model.api_keys import ApiKeyStore
 from sessions.model.audit import AuditLog
 from sessions.model.reviews import ReviewStore
@@ -23,6 +24,9 @@ class Store(Protocol):
 
     @property
     def journal(self) -> Journal: ...
+
+    @property
+    def tallies(self) -> Tallies: ...
 
     @property
     def usage(self) -> UsageStore: ...

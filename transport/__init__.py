@@ -1,8 +1,9 @@
-"""Every edge: the client protocol and its shells, HTTP, access, limits, and the feeds that readers read from.
+"""Every edge of a server: what clients and operators connect to, and how they are let in, limited and answered.
 
-    bytes ── websocket ──> protocol ──> channel ──> gateway ──> Sessions (actors)
-                                          │            └──────> Journal (reading only)
-                                          └─ feeds: tails of live logs, one per session, many cursors
+    bytes ─> websocket · http · grpc_api ─> gateway ─> Sessions (actors)
+                                              └─────> Journal (reading only), through `reading`
 
-Imports `sessions` and nothing else of ours; `app.py` puts it together with the rest.
+Never decides what a session does: that is `sessions`. Imports only `sessions` and `actors`; `app.py` wires it.
+Start at `gateway` (what every client may do), then `protocol` (the WebSocket protocol without I/O), then the edge of
+your interest; `openai` has the shapes of OpenAI's API, `auth` who may come in, `ops` metrics, audit and operators.
 """

@@ -11,30 +11,28 @@ its answer again (I5).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import structlog
 
-from sessions.billing.metering import UsageStore
+from sessions.clock import Clock
 from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
-from sessions.model.audit import AuditLog
 from sessions.model.authorization import demand, may_see
-from sessions.model.commands import ActorCommand, Ok, ReviewAppeal
+from sessions.model.commands import ActorCommand, Ok, ResponseCancel
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head, ResponsePlace
-from sessions.model.reviews import Case, ReviewStore
-from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId, UnixMs
-from sessions.ports import Journal, Sessions
+from sessions.model.reviews import Case
+from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId
+from sessions.ports import Sessions
+from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
-from transport.end_user_data import EndUserStores
-from transport.gateway_store.open_store import GatewayStores
 from transport.openai.history import HistoryIndex, MemoryHistory
 from transport.openai.model_catalog import Models
 from transport.ops.audit_writer import AuditWriter
@@ -48,6 +46,8 @@ from transport.tasks import Tasks
 
 SWEEP_S: Final = 10.0
 
+log = structlog.get_logger(__name__)
+
 
 class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     commands_max: int = 4096  # under way, in all
@@ -55,64 +55,60 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     replay_records_max: int = 20_000  # a reader further back gets a snapshot
 
 
+class GatewayServices(NamedTuple):
+    """What a gateway offers besides sessions and their logs; what is None here is answered as unavailable."""
+
+    models: Models = tuple
+    keys: ApiKeyCache | None = None  # to be administered
+    history: HistoryIndex | None = None  # of all gateways of a cluster; None: this process's own
+    operator_api: OperatorApi | None = None
+    erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
+
+
 class Gateway:
     """The operations. `start` and `close` belong to one event loop."""
 
     def __init__(
         self,
-        *,
         sessions: Sessions,
-        journal: Journal,
+        store: Store,
         access: Authenticator,
-        limits: GatewayLimits,
-        now_ms: Callable[[], UnixMs],
-        new_id: Callable[[], str],
-        models: Models = tuple,
-        keys: ApiKeyCache | None = None,
-        measures: Metrics | None = None,
+        clock: Clock,
+        *,
+        limits: GatewayLimits | None = None,
         quotas: Quotas | None = None,
-        usage: UsageStore | None = None,
-        reviews: ReviewStore | None = None,
-        audit: AuditLog | None = None,
+        measures: Metrics | None = None,
+        services: GatewayServices | None = None,
     ) -> None:
-        """`quotas` None: nothing is limited but what is under way."""
+        """`quotas` None: nothing is limited but the commands under way."""
+        services = services or GatewayServices()
+        loop_time = asyncio.get_running_loop().time
         self.access = access
-        self.keys = keys  # to be administered here; None where they are kept nowhere
-        self.limits = limits
-        self.new_id = new_id
-        self.models = models
-        self.now_ms = now_ms
+        self.store = store
+        self.limits = limits or GatewayLimits()
+        self.now_ms = clock.now_ms
+        self.new_id = clock.new_id
+        self.models = services.models
+        self.keys = services.keys
+        self.operator_api = services.operator_api
+        self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
         self.feeds = Feeds(sessions)
-        self.history: HistoryIndex = MemoryHistory(time.monotonic)
-        self.logs = LogReader(journal, now_ms=now_ms, replay_records_max=limits.replay_records_max)
+        self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)
         self.tasks = Tasks()
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter() if quotas is None else quotas.counters
         self.measures = measures or Metrics()
-        self.usage = usage
-        self.reviews = reviews
-        self.auditor: AuditWriter | None = None
-        if audit is not None:
-            clock = asyncio.get_running_loop().time
-            self.auditor = AuditWriter(audit, now_ms=now_ms, clock=clock, tasks=self.tasks)
-            if keys is not None:
-                keys.refused = self.auditor.key_refused
-        self.people: EndUserStores | None = None  # likewise
-        self.operator_api: OperatorApi | None = None  # set by whoever wires it, once there is something to show
+        self.audit = AuditWriter(store.audit, now_ms=clock.now_ms, clock=loop_time, tasks=self.tasks)
+        if self.keys is not None:
+            self.keys.subscribe(self.audit)
         register_connection_metrics(self.measures, self.counters)
         self.draining = False
+        self._erase = services.erase
         self._quotas = quotas
-        if quotas is not None:
-            quotas.count = self.count
         self._sessions = sessions
-        self._journal = journal
+        self._journal = store.journal
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
-
-    def use_stores(self, shared: GatewayStores) -> None:
-        """From now on tickets and histories are those of all gateways. For whoever wires it, before doors are made."""
-        self.access.tickets = shared.tickets
-        self.history = shared.history
 
     def start(self) -> None:
         """Begins to tidy up after readers that fell silent."""
@@ -141,8 +137,6 @@ class Gateway:
     async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
         self.measures.commands.add()
-        if isinstance(command, ReviewAppeal):
-            self.open_reviews()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
@@ -162,18 +156,30 @@ class Gateway:
             self.measures.refused.add(error.code)
             raise
 
-    def open_reviews(self) -> ReviewStore:
-        """Raises Unavailable where there are none: an appeal that nobody sees would be a lie."""
-        if self.reviews is None:
-            raise Unavailable("reviews_not_kept", "This server keeps no review cases.", retryable=False)
-        return self.reviews
-
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
-        assert self.reviews is not None
         with suppress(NotFound, Gone):  # nobody is left to be told
             await self._sessions.execute(*decision_notice(case))
-        await self.reviews.mark_delivered(case.id, decision=case.decisions)
+        await self.store.reviews.mark_delivered(case.id, decision=case.decisions)
+
+    async def cancel(
+        self, principal: Principal, session: SessionId, responses: Iterable[ResponseId], *, id_prefix: str
+    ) -> None:
+        """Cancels responses whose client has left. Raises nothing: one that has ended cannot be cancelled."""
+        for response_id in responses:
+            command_id = CommandId(f"{id_prefix}_{self.new_id()}")
+            try:
+                await self.execute(principal, ResponseCancel(id=command_id, session=session, response_id=response_id))
+            except SessileError as error:
+                log.info("cancel_failed", session=session, response=response_id, error=error.code)
+
+    async def sweep_erasures(self) -> None:
+        """Advances erasures at once where this process can; what fails here is tried again by the sweeps."""
+        if self._erase is not None:
+            try:
+                await self._erase()
+            except SessileError as error:
+                log.warning("erasure_delayed", error=error.code)
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
         """A session as it stands. Raises NotFound, Gone, Unavailable."""

@@ -14,7 +14,7 @@ Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the e
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Final
@@ -101,7 +101,7 @@ class Quotas:
         *,
         clock: Callable[[], float],
     ) -> None:
-        self.count: Callable[[str], None] = lambda name: None  # the gateway's
+        self.counters: Counter[str] = Counter()  # of the gateway that has these quotas
         self._limiter = limiter
         self._limits = limits
         self._tallies = tallies
@@ -118,7 +118,7 @@ class Quotas:
         rate = self._limits().connections_per_s
         after_ms = self._pace.enter(self._clock(), rate) if rate is not None else 0
         if after_ms:
-            self.count("connections_paced")
+            self.counters["connections_paced"] += 1
             raise Overloaded("overloaded", "Too many connect at once. Come again as told.", retry_after_ms=after_ms)
 
     async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
@@ -134,7 +134,7 @@ class Quotas:
         if told is not None:
             told.standing = grant.standing
         if grant.refusal is not None:
-            self.count(f"limited_{grant.refusal.what}")
+            self.counters[f"limited_{grant.refusal.what}"] += 1
             raise _limited(grant.refusal)
         try:
             ok = await execute(principal, command)
@@ -227,7 +227,7 @@ class Quotas:
         return tally
 
     def _full(self, what: str, limit: int, user: str | None) -> Limited:
-        self.count(f"limited_{what}")
+        self.counters[f"limited_{what}"] += 1
         scope = "tenant" if user is None else "user"
         return Limited(
             "quota_exceeded",

@@ -1,1 +1,5 @@
-"""memory."""
+"""The driver in memory: every contract without a disk, for tests, trials and the simulator.
+
+`database.py` holds the rows and may be shared; `journal.py` is one process's way to them, through a `Medium` that may
+fail. Never slow, never durable.
+"""

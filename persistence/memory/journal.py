@@ -1,8 +1,5 @@
 """The journal in memory: the contract without a disk, for tests and for a whole cluster under virtual time.
 
-`MemoryDatabase` is what survives; `MemoryJournal` is one process's way to it. A simulated replica that dies takes its
-journal with it and leaves the store. `backup` and `restore` play an operator who puts an older copy back.
-
 Faults are not switches in here: every call goes through a `Medium`, which decides when the effect happens and what
 the caller hears of it:
 
@@ -15,41 +12,20 @@ the caller hears of it:
             raise OutcomeUnknown(...)           # its answer was lost
         return result
 
-An effect is a plain function and atomic. No threads, no clock, no chance of its own. Records are kept as objects: they
-are immutable. An append is encoded once, to be refused where the other stores would.
+An effect is a plain function and atomic. An append is encoded once, to be refused where the other stores would.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
-from uuid import uuid4
 
-import msgspec
-
-from persistence.codec import PlainCodec, encode_record
-from persistence.group_commit import GroupLimits
-from persistence.validation import (
-    COMMANDS_KEPT_MS,
-    FENCES_PER_INCARNATION,
-    FIRST_KEY,
-    check_key,
-    check_text,
-    closed,
-    fenced,
-    purged_row,
-    unknown_cursor,
-)
+from persistence.codec import PlainCodec
+from persistence.memory.database import MemoryDatabase
+from persistence.validation import check_key, check_text, closed
 from persistence.write_batch import AppendWrite
-from sessions.governance.end_user_data import Erasure
 from sessions.limits import Tally
-from sessions.model.api_keys import ApiKey
-from sessions.model.audit import AuditEntry, AuditFloor, AuditHead, AuditRow, Sealer
-from sessions.model.events import Record, ResponseCreated, ResponseQueued
 from sessions.model.journal_types import (
-    COMMANDS_LOADED_MAX,
     Append,
     CommandRecord,
     Due,
@@ -57,10 +33,8 @@ from sessions.model.journal_types import (
     Loaded,
     Page,
     ResponsePlace,
-    Snapshot,
     UsageRow,
 )
-from sessions.model.reviews import Case, ReviewId, appealed
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
@@ -82,249 +56,17 @@ async def apply_at_once(call: str, key: SessionKey | None, effect: Callable[[], 
     return effect()
 
 
-class _Log:
-    """One session's rows."""
-
-    __slots__ = ("commands", "head", "records", "snapshot")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.records: list[Record] = []
-        self.snapshot: Snapshot | None = None
-        self.commands: dict[tuple[str, str], CommandRecord] = {}
-
-    def copy(self) -> _Log:
-        twin = _Log(self.head)
-        twin.records = list(self.records)
-        twin.snapshot = self.snapshot
-        twin.commands = dict(self.commands)
-        return twin
-
-
-class MemoryDatabase:
-    """The rows, and the rules of the contract as plain functions on them. May be shared by many journals."""
-
-    def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
-        self._new_id = new_id
-        self.write_bytes_max = GroupLimits().write_bytes_max
-        self.incarnation = new_id()
-        self._logs: dict[SessionKey, _Log] = {}
-        self.usage_rows: dict[tuple[SessionKey, ResponseId], UsageRow] = {}
-        self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
-        self.relayed: dict[int, UnixMs] = {}  # see persistence.usage
-        self.reviews: dict[ReviewId, Case] = {}  # see persistence.reviews
-        self.api_keys: dict[str, ApiKey] = {}  # see persistence.api_keys
-        self.audit_rows: dict[TenantId, list[AuditRow]] = {}  # see persistence.audit
-        self.audit_heads: dict[TenantId, AuditHead] = {}
-        self.audit_floors: dict[TenantId, AuditFloor] = {}
-        self.erasures: list[Erasure] = []  # see persistence.end_users
-        self.sealer = Sealer(hashlib.sha256(self.incarnation.encode()).digest())
-
-    def backup(self) -> MemoryDatabase:
-        """A copy as of now; for `restore`."""
-        twin = copy.copy(self)
-        twin._logs = {key: log.copy() for key, log in self._logs.items()}
-        twin.usage_rows = dict(self.usage_rows)
-        twin.relayed = dict(self.relayed)
-        twin._responses = dict(self._responses)
-        twin.api_keys = dict(self.api_keys)
-        twin.reviews = dict(self.reviews)
-        twin.audit_rows = {tenant: list(rows) for tenant, rows in self.audit_rows.items()}
-        twin.audit_heads = dict(self.audit_heads)
-        twin.audit_floors = dict(self.audit_floors)
-        twin.erasures = list(self.erasures)
-        return twin
-
-    def restore(self, backup: MemoryDatabase) -> None:
-        """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
-        state = backup.backup()
-        self._logs, self.usage_rows, self._responses = state._logs, state.usage_rows, state._responses
-        self.relayed, self.reviews = state.relayed, state.reviews
-        self.audit_rows, self.audit_heads = state.audit_rows, state.audit_heads
-        self.audit_floors = state.audit_floors
-        self.erasures = state.erasures
-        self.api_keys.clear()
-        self.api_keys.update(state.api_keys)
-        self.incarnation = self._new_id()
-        for log in self._logs.values():
-            fence = log.head.fence + FENCES_PER_INCARNATION
-            log.head = msgspec.structs.replace(log.head, fence=fence)
-
-    def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
-        log = self._logs.get(key)
-        if log is None:
-            if expected_fence is not None:
-                raise fenced()
-            head = Head(
-                key=key,
-                epoch=new_epoch,
-                fence=1,
-                incarnation=self.incarnation,
-                top=0,
-                owner=owner,
-                created_at=now_ms,
-                updated_at=now_ms,
-            )
-            self._logs[key] = _Log(head)
-            return head
-        head = log.head
-        if head.fence != expected_fence:
-            raise fenced()
-        log.head = msgspec.structs.replace(
-            head,
-            fence=head.fence + 1,
-            owner=owner,
-            incarnation=self.incarnation,
-            epoch=head.epoch if head.incarnation == self.incarnation else new_epoch,
-            updated_at=now_ms if head.top == 0 else head.updated_at,
-        )
-        return log.head
-
-    def append(self, append: Append) -> None:
-        log = self._logs.get(append.key)
-        if log is None or log.head.fence != append.fence or log.head.top != append.top:
-            raise fenced()
-        changes: dict[str, Any] = {"top": append.top + len(append.records)}
-        if append.head is not None:
-            changes |= {name: getattr(append.head, name) for name in append.head.__struct_fields__}
-            changes["updated_at"] = append.at
-        log.head = msgspec.structs.replace(log.head, **changes)
-        log.records += append.records
-        log.commands.update({(c.principal_id, c.command_id): c for c in append.commands})
-        for row in append.usage:
-            self.usage_rows.setdefault((append.key, row.response_id), row)
-        for record in append.records:
-            if isinstance(event := record.event, ResponseQueued | ResponseCreated):
-                place = ResponsePlace(append.key, record.offset)
-                self._responses.setdefault((append.key.tenant, event.response_id), place)
-        for case in append.reviews:
-            there = self.reviews.get(case.id)
-            self.reviews[case.id] = case if there is None else appealed(there, case)
-        if append.snapshot is not None:
-            log.snapshot = append.snapshot
-        if append.audit:
-            self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
-
-    def chain(self, entries: list[AuditEntry]) -> None:
-        """Puts entries of one tenant behind its chain."""
-        if entries:
-            tenant = entries[0].tenant
-            rows, head = self.sealer.chained(self.audit_heads.get(tenant), entries)
-            self.audit_rows.setdefault(tenant, []).extend(rows)
-            self.audit_heads[tenant] = head
-
-    def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
-        log = self._logs.get(key)
-        if log is None:
-            return None
-        recent = [c for c in log.commands.values() if c.at > now_ms - COMMANDS_KEPT_MS]
-        recent.sort(key=lambda c: (c.at, c.command_id))
-        after = log.snapshot.offset if log.snapshot else 0
-        return Loaded(
-            log.head,
-            log.snapshot,
-            tuple(log.records[after:]),
-            tuple(recent[-COMMANDS_LOADED_MAX:]),
-            len(recent) <= COMMANDS_LOADED_MAX,
-        )
-
-    def head(self, key: SessionKey) -> Head | None:
-        log = self._logs.get(key)
-        return None if log is None else log.head
-
-    def read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
-        log = self._logs.get(key)
-        if log is None:
-            return None
-        records: list[Record] = []
-        size = 0
-        for record in log.records[after : after + limit]:
-            if size >= bytes_max:
-                break
-            records.append(record)
-            size += len(encode_record(record))
-        return Page(log.head, tuple(records))
-
-    def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
-        log = self._logs.get(key)
-        return None if log is None else log.commands.get((principal_id, command_id))
-
-    def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
-        return self._responses.get((tenant, response_id))
-
-    def list_heads(self, tenant: TenantId, user: str | None, limit: int, after: SessionKey | None) -> list[Head]:
-        heads = [
-            h
-            for key, h in self._heads()
-            if key.tenant == tenant and h.listed and h.deleted_at is None and h.top > 0
-            if user is None or h.user == user
-        ]
-        if after is not None:
-            place = self.head(after)
-            if place is None or after.tenant != tenant:
-                raise unknown_cursor()
-            heads = [h for h in heads if _recency_key(h) > _recency_key(place)]
-        return sorted(heads, key=_recency_key)[:limit]
-
-    def tally(self, tenant: TenantId, user: str | None) -> Tally:
-        logs = [
-            log for key, log in self._logs.items() if key.tenant == tenant and (user is None or log.head.user == user)
-        ]
-        shown = [log for log in logs if log.head.listed and log.head.deleted_at is None and log.head.top > 0]
-        return Tally(len(shown), sum(len(encode_record(record)) for log in logs for record in log.records))
-
-    def open_heads(self, limit: int, after: SessionKey | None) -> list[Head]:
-        behind = after or FIRST_KEY
-        return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
-
-    def purgeable(self, due: Due, limit: int) -> list[SessionKey]:
-        meant = [
-            (key, head)
-            for key, head in self._heads()
-            if key.tenant not in due.besides and due.tenant in (None, key.tenant)
-        ]
-        return [key for key, head in meant if _reason(due, head) is not None][:limit]
-
-    def purge(self, keys: Sequence[SessionKey], due: Due, commands_before: UnixMs, at: UnixMs) -> list[SessionKey]:
-        purged: list[SessionKey] = []
-        for key in keys:
-            head = self.head(key)
-            reason = None if head is None else _reason(due, head)
-            if head is not None and reason is not None:
-                if head.top:
-                    self.chain([self.sealer.entry(key.tenant, purged_row(key, head.user, reason, at))])
-                purged.append(key)
-                del self._logs[key]
-        gone = set(purged)
-        self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
-        self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
-        for log in self._logs.values():
-            log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}
-        return purged
-
-    def read_usage(self, tenant: TenantId, since: UnixMs, limit: int) -> list[UsageRow]:
-        rows = [row for (key, _), row in self.usage_rows.items() if key.tenant == tenant and row.at >= since]
-        rows.sort(key=lambda row: row.at)
-        return rows[:limit]
-
-    def keys(self) -> list[SessionKey]:
-        return list(self._logs)
-
-    def _heads(self) -> list[tuple[SessionKey, Head]]:
-        return [(key, log.head) for key, log in self._logs.items()]
-
-
 class MemoryJournal:
     """The Journal port on a `MemoryDatabase`, through a `Medium`."""
 
-    def __init__(self, store: MemoryDatabase | None = None, *, medium: Medium = apply_at_once) -> None:
-        self.store = store or MemoryDatabase()
+    def __init__(self, database: MemoryDatabase | None = None, *, medium: Medium = apply_at_once) -> None:
+        self.database = database or MemoryDatabase()
         self._medium = medium
         self._open = False
 
     @property
     def incarnation(self) -> str:
-        return self.store.incarnation
+        return self.database.incarnation
 
     async def open(self) -> None:
         await self._medium("open", None, lambda: None)
@@ -345,64 +87,51 @@ class MemoryJournal:
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
         check_text(owner, new_epoch)
-        return await self._call("grant", key, lambda: self.store.grant(key, expected_fence, owner, new_epoch, now_ms))
+        return await self._call(
+            "grant", key, lambda: self.database.grant(key, expected_fence, owner, new_epoch, now_ms)
+        )
 
     async def append(self, append: Append) -> None:
-        AppendWrite(_PLAIN, append, sealer=self.store.sealer, bytes_max=self.store.write_bytes_max)
-        await self._call("append", append.key, lambda: self.store.append(append))
+        AppendWrite(_PLAIN, append, sealer=self.database.sealer, bytes_max=self.database.write_bytes_max)
+        await self._call("append", append.key, lambda: self.database.append(append))
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
-        return await self._call("load", key, lambda: self.store.load(key, now_ms))
+        return await self._call("load", key, lambda: self.database.load(key, now_ms))
 
     async def head(self, key: SessionKey) -> Head | None:
-        return await self._call("head", key, lambda: self.store.head(key))
+        return await self._call("head", key, lambda: self.database.head(key))
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
-        return await self._call("read", key, lambda: self.store.read(key, after, limit, bytes_max))
+        return await self._call("read", key, lambda: self.database.read(key, after, limit, bytes_max))
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_text(principal_id, command_id)
-        return await self._call("find_command", key, lambda: self.store.find_command(key, principal_id, command_id))
+        return await self._call("find_command", key, lambda: self.database.find_command(key, principal_id, command_id))
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
-        return await self._call("find_response", None, lambda: self.store.find_response(tenant, response_id))
+        return await self._call("find_response", None, lambda: self.database.find_response(tenant, response_id))
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
-        return await self._call("list_heads", None, lambda: self.store.list_heads(tenant, user, limit, after))
+        return await self._call("list_heads", None, lambda: self.database.list_heads(tenant, user, limit, after))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
-        found = await self._call("tally", None, lambda: self.store.tally(tenant, user))
+        found = await self._call("tally", None, lambda: self.database.tally(tenant, user))
         return found if stored else Tally(found.sessions, 0)
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
-        return await self._call("open_heads", None, lambda: self.store.open_heads(limit, after))
+        return await self._call("open_heads", None, lambda: self.database.open_heads(limit, after))
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
-        return await self._call("purgeable", None, lambda: self.store.purgeable(due, limit))
+        return await self._call("purgeable", None, lambda: self.database.purgeable(due, limit))
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        return await self._call("purge", None, lambda: self.store.purge(keys, due, commands_before, at))
+        return await self._call("purge", None, lambda: self.database.purge(keys, due, commands_before, at))
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
-        return await self._call("read_usage", None, lambda: self.store.read_usage(tenant, since, limit))
-
-
-def _reason(due: Due, head: Head) -> str | None:
-    return due.reason(
-        user=head.user,
-        top=head.top,
-        listed=head.listed,
-        open=head.open,
-        updated_at=head.updated_at,
-        deleted_at=head.deleted_at,
-    )
-
-
-def _recency_key(head: Head) -> tuple[int, str]:
-    return (-head.updated_at, head.key.session)
+        return await self._call("read_usage", None, lambda: self.database.read_usage(tenant, since, limit))

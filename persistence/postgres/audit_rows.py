@@ -3,7 +3,7 @@
 A statement takes a chain's head from what its process took it for (`seq`, `mac`) to what it makes of it, or does
 nothing at all. So rows of two processes never interleave, and no process holds a lock while it computes.
 
-Locks are taken in one order everywhere: `api_keys`, then chains by tenant, then sessions' heads.
+Locks are taken in one order everywhere: `api_keys`, then `erasures`, then chains by tenant, then sessions' heads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.write_batch import AppendWrite
 from sessions.model.audit import SECRET_BYTES, AuditEntry, AuditHead, AuditRow, Sealer
 from sessions.model.errors import Unavailable
@@ -30,7 +31,6 @@ HEAD_TYPES: Final = (
     "bytea",
     "bytea",
 )  # tenant, from (seq, mac), to (seq, mac, seal)
-AUDIT_COLUMNS: Final = "tenant, seq, at, about, key_id, body, prev, mac"
 
 MAKE_HEAD: Final = (
     "INSERT INTO audit_heads (tenant, seq, mac, seal) SELECT t, 0, '', '' FROM unnest($1::text[]) AS t"
@@ -85,9 +85,16 @@ async def chain_entries(connection: Any, sealer: Sealer, entries: Sequence[Audit
     tenant = entries[0].tenant
     await lock_chain(connection, tenant)
     head = (await heads_of(connection, [tenant]))[tenant]
-    rows, behind = sealer.chained(head, entries)
-    moved = await connection.fetchval(RECORD, *chain_columns(tenant, head, behind), *columns(rows, len(AUDIT_TYPES)))
+    moved = await move_chain(connection, sealer, head, entries)
     assert moved, "a chain moved while it was locked"
+
+
+async def move_chain(connection: Any, sealer: Sealer, head: AuditHead | None, entries: Sequence[AuditEntry]) -> bool:
+    """Puts entries of one tenant behind its chain if that still ends with `head`; one statement. False: it does not."""
+    tenant = entries[0].tenant
+    rows, behind = sealer.chained(head, entries)
+    chained = (*chain_columns(tenant, head, behind), *columns(rows, len(AUDIT_TYPES)))
+    return bool(await connection.fetchval(RECORD, *chained))
 
 
 async def lock_chain(connection: Any, tenant: str) -> None:

@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any, Final, cast
 
 from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
-from persistence.postgres.audit_rows import AUDIT_COLUMNS, AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
+from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
+from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record

@@ -1,4 +1,4 @@
-"""What contracts run on: every kind of journal, and Valkey as one server and as a cluster.
+"""What contracts run on: every kind of store, and Valkey as one server and as a cluster.
 
 The vLLM stage loads this file too, and its environment has no Valkey: only the fixtures import it.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.journals import KINDS, Bed, a_bed
 
 if TYPE_CHECKING:
@@ -25,10 +26,15 @@ async def bed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[B
 
 
 @pytest.fixture
-async def journal(bed: Bed) -> AsyncIterator[Journal]:
+async def store(bed: Bed) -> AsyncIterator[Store]:
     opened = await bed.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def journal(store: Store) -> Journal:
+    return store.journal
 
 
 @pytest.fixture(scope="module")

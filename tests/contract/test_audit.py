@@ -10,8 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from persistence.audit import audit_of
-from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.governance.audit_verify import parse_anchor, verify
 from sessions.model.audit import INSTALLATION, AuditLog, AuditRow, public
 from sessions.model.errors import Fenced
@@ -19,13 +18,14 @@ from sessions.model.journal_types import Due
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.audit_tables import BETA, Tampered, a_row, bodies, put_back, sql, unlock
 from tests.support.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
 
 
 @pytest.fixture
-def audit(journal: Journal) -> AuditLog:
-    return audit_of(journal)
+def audit(store: Store) -> AuditLog:
+    return store.audit
 
 
 async def test_rows_are_chained_in_order_and_each_tenant_has_its_own(audit: AuditLog) -> None:
@@ -114,13 +114,13 @@ async def test_purging_is_written_down_and_an_empty_head_is_not(journal: Journal
     assert row["user"] == audit.sealer.pseudonym(ACME, "mary")
 
 
-async def test_the_chain_goes_on_after_a_restart(bed: Bed, journal: Journal, audit: AuditLog) -> None:
+async def test_the_chain_goes_on_after_a_restart(bed: Bed, store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(1)])
-    await journal.close()
+    await store.close()
     again = await bed.open()
     try:
-        await audit_of(again).record(ACME, [a_row(2)])
-        found = await verify(audit_of(again), ACME)
+        await again.audit.record(ACME, [a_row(2)])
+        found = await verify(again.audit, ACME)
         assert found.intact and found.rows == 2
     finally:
         await again.close()
@@ -152,17 +152,17 @@ def _changed(row: AuditRow) -> list[AuditRow]:
     return changed
 
 
-async def test_a_slip_cannot_change_a_row(journal: Journal, audit: AuditLog) -> None:
-    if isinstance(journal, MemoryJournal):
+async def test_a_slip_cannot_change_a_row(store: Store, audit: AuditLog) -> None:
+    if isinstance(store, MemoryStore):
         return
     await audit.record(ACME, [a_row(1)])
     for statement in ("UPDATE audit SET at = 0", "DELETE FROM audit"):
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the database says
-            await sql(journal, statement)
+            await sql(store, statement)
     assert (await verify(audit, ACME)).intact
 
 
-async def test_every_change_of_every_byte_is_found(journal: Journal, audit: AuditLog) -> None:
+async def test_every_change_of_every_byte_is_found(store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(n, user="mary" if n == 1 else None) for n in range(3)])
     rows = await audit.rows(ACME, after=0, limit=9)
     middle = _changed(rows[1])
@@ -170,8 +170,8 @@ async def test_every_change_of_every_byte_is_found(journal: Journal, audit: Audi
     for changed in middle:  # the check itself, over every byte
         found = await verify(Tampered(audit, [rows[0], changed, rows[2]]), ACME)
         assert not found.intact and found.first_broken == 2, changed
-    if not isinstance(journal, MemoryJournal):
-        await unlock(journal)
+    if not isinstance(store, MemoryStore):
+        await unlock(store)
     one, two, three = rows
     renumbered = two._replace(seq=1), one._replace(seq=2)
     tables: list[tuple[list[AuditRow], int]] = [
@@ -188,10 +188,10 @@ async def test_every_change_of_every_byte_is_found(journal: Journal, audit: Audi
         ([one, three._replace(seq=2), two._replace(seq=3)], 2),
     ]
     for table, broken in tables:
-        await put_back(journal, table)
+        await put_back(store, table)
         found = await verify(audit, ACME)
         assert not found.intact and found.first_broken == broken and found.why, (len(table), found)
-    await put_back(journal, rows)
+    await put_back(store, rows)
     assert (await verify(audit, ACME)).intact
 
 
@@ -212,18 +212,18 @@ async def test_a_head_that_was_changed_is_found(journal: Journal, audit: AuditLo
     assert (await verify(Tampered(audit, rows, head), ACME)).intact
 
 
-async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Bed, journal: Journal) -> None:
-    await audit_of(journal).record(ACME, [a_row(1)])
-    await journal.close()
+async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Bed, store: Store) -> None:
+    await store.audit.record(ACME, [a_row(1)])
+    await store.close()
     await bed.backup()
-    journal = await bed.open()
-    await audit_of(journal).record(ACME, [a_row(2)])
-    anchor = (await verify(audit_of(journal), ACME)).anchor
-    await journal.close()
+    store = await bed.open()
+    await store.audit.record(ACME, [a_row(2)])
+    anchor = (await verify(store.audit, ACME)).anchor
+    await store.close()
     await bed.restore()
-    journal = await bed.open()
+    store = await bed.open()
     try:
-        audit = audit_of(journal)
+        audit = store.audit
         assert (await verify(audit, ACME)).intact, "by itself it is whole"
         anchors = dict([parse_anchor(anchor)])
         found = await verify(audit, ACME, anchors=anchors)
@@ -231,4 +231,4 @@ async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Be
         await audit.record(ACME, [a_row(3)])
         assert (await verify(audit, ACME, anchors=anchors)).first_broken == 2, "another row in its place"
     finally:
-        await journal.close()
+        await store.close()

@@ -9,14 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from persistence.audit import audit_of
-from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.governance import audit_trim
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import parse_anchor, verify
 from sessions.model.audit import AuditFloor, AuditLog, AuditRow
 from sessions.model.types import UnixMs
-from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.audit_tables import BETA, Tampered, a_row, bodies, put_back, put_floor, sql, unlock
 from tests.support.journals import ACME, NOW, Bed
 
@@ -24,8 +23,8 @@ LATER = UnixMs(NOW + 1000)
 
 
 @pytest.fixture
-def audit(journal: Journal) -> AuditLog:
-    return audit_of(journal)
+def audit(store: Store) -> AuditLog:
+    return store.audit
 
 
 def before(number: int) -> UnixMs:
@@ -86,14 +85,14 @@ async def test_a_long_chain_goes_in_steps(audit: AuditLog, monkeypatch: pytest.M
     assert (found.intact, found.rows, found.trimmed) == (True, 5 + 3, 45)
 
 
-async def test_it_stays_so_after_a_restart(bed: Bed, journal: Journal, audit: AuditLog) -> None:
+async def test_it_stays_so_after_a_restart(bed: Bed, store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(n) for n in range(4)])
     await trim(audit, ACME, before=before(2), now=LATER)
-    await journal.close()
+    await store.close()
     again = await bed.open()
     try:
-        await audit_of(again).record(ACME, [a_row(5)])
-        found = await verify(audit_of(again), ACME)
+        await again.audit.record(ACME, [a_row(5)])
+        found = await verify(again.audit, ACME)
         assert (found.intact, found.rows, found.trimmed) == (True, 4, 2)
     finally:
         await again.close()
@@ -138,11 +137,11 @@ async def test_an_anchor_noted_elsewhere(audit: AuditLog) -> None:
         assert not (await verify(audit, ACME, anchors=dict([parse_anchor(wrong)]))).intact
 
 
-async def test_a_chain_that_is_broken_keeps_what_it_has(journal: Journal, audit: AuditLog) -> None:
+async def test_a_chain_that_is_broken_keeps_what_it_has(store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(n) for n in range(6)])
     rows = await audit.rows(ACME, after=0, limit=9)
-    await unlock(journal)
-    await put_back(journal, [*rows[:2], rows[2]._replace(body=b"{}"), *rows[3:]])
+    await unlock(store)
+    await put_back(store, [*rows[:2], rows[2]._replace(body=b"{}"), *rows[3:]])
     assert await trim(audit, ACME, before=before(5), now=LATER) == 2
     assert (await verify(audit, ACME)).first_broken == 3
     assert await trim(audit, ACME, before=before(5), now=LATER) == 0
@@ -150,21 +149,21 @@ async def test_a_chain_that_is_broken_keeps_what_it_has(journal: Journal, audit:
     assert found.first_broken == 3 and found.trimmed == 2, "the evidence is still there"
 
 
-async def test_a_slip_deletes_only_what_a_floor_lets_go(journal: Journal, audit: AuditLog) -> None:
-    if isinstance(journal, MemoryJournal):
+async def test_a_slip_deletes_only_what_a_floor_lets_go(store: Store, audit: AuditLog) -> None:
+    if isinstance(store, MemoryStore):
         return
     await audit.record(ACME, [a_row(n) for n in range(4)])
     await trim(audit, ACME, before=before(2), now=LATER)
     for statement in ("UPDATE audit SET at = 0", "DELETE FROM audit WHERE seq = 3"):
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the database says
-            await sql(journal, statement)
+            await sql(store, statement)
     assert (await verify(audit, ACME)).rows == 3
 
 
 # -- whoever gets at the tables ---------------------------------------------------------------------------------------
 
 
-async def test_whatever_is_done_to_a_trimmed_chain_is_found(journal: Journal, audit: AuditLog) -> None:
+async def test_whatever_is_done_to_a_trimmed_chain_is_found(store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(n) for n in range(8)])
     whole = await audit.rows(ACME, after=0, limit=20)
     await trim(audit, ACME, before=before(2), now=before(20))
@@ -172,7 +171,7 @@ async def test_whatever_is_done_to_a_trimmed_chain_is_found(journal: Journal, au
     await trim(audit, ACME, before=before(4), now=before(21))
     rows, floor = await audit.rows(ACME, after=0, limit=20), await audit.floor(ACME)
     assert first is not None and floor is not None and [row.seq for row in rows] == [5, 6, 7, 8, 9, 10]
-    await unlock(journal)
+    await unlock(store)
 
     def at(row: AuditRow) -> AuditFloor:
         """A floor at another row, with whatever is known to somebody without the key."""
@@ -198,12 +197,12 @@ async def test_whatever_is_done_to_a_trimmed_chain_is_found(journal: Journal, au
         ("a floor sealed for a row that no row tells of", rows[1:], audit.sealer.floor(rows[0], rows[0].at), 5),
     ]
     for what, table, changed, broken in tables:
-        await put_back(journal, table)
-        await put_floor(journal, changed)
+        await put_back(store, table)
+        await put_floor(store, changed)
         found = await verify(audit, ACME)
         assert not found.intact and found.first_broken == broken and found.why, (what, found)
-    await put_back(journal, rows)
-    await put_floor(journal, floor)
+    await put_back(store, rows)
+    await put_floor(store, floor)
     assert (await verify(audit, ACME)).intact
 
 

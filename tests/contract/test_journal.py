@@ -201,7 +201,8 @@ async def test_a_head_patch_replaces_every_descriptive_field(journal: Journal) -
 
 
 async def test_an_append_that_is_too_large_is_refused_whole(bed: Bed) -> None:
-    journal = await bed.open(GroupLimits(write_bytes_max=10_000))
+    store = await bed.open(GroupLimits(write_bytes_max=10_000))
+    journal = store.journal
     try:
         head = await grant(journal, key("s"))
         large = an_append(head, 2, commands=(a_command(1),), snapshot=Snapshot(2, b"s" * 20_000))
@@ -215,7 +216,7 @@ async def test_an_append_that_is_too_large_is_refused_whole(bed: Bed) -> None:
         assert loaded is not None and loaded.snapshot is None
         assert loaded.records == large.records and loaded.commands == large.commands
     finally:
-        await journal.close()
+        await store.close()
 
 
 async def test_appends_of_many_sessions_are_answered_each_by_itself(journal: Journal) -> None:
@@ -301,12 +302,14 @@ async def test_text_that_cannot_be_stored_hurts_its_sender_alone(journal: Journa
 
 
 async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     incarnation = journal.incarnation
     await a_log(journal, "s", 3, commands=(a_command(1),), snapshot=Snapshot(1, b"x"), usage=(a_usage("r"),))
     last = await journal.head(key("s"))
-    await journal.close()
-    journal = await bed.open()
+    await store.close()
+    store = await bed.open()
+    journal = store.journal
     assert journal.incarnation == incarnation
     assert await journal.head(key("s")) == last
     loaded = await journal.load(key("s"), now_ms=NOW)
@@ -316,17 +319,18 @@ async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:
     assert await journal.read_usage(ACME, since=NOW, limit=1) == [a_usage("r")]
     head = await grant(journal, key("s"), 1, epoch="e2")
     assert (head.epoch, head.fence) == ("e1", 2)
-    await journal.close()
+    await store.close()
 
 
 async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -> None:
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     head = await a_log(journal, "s", 1)
     accepted = asyncio.ensure_future(journal.append(an_append(head, 1)))
     await asyncio.sleep(0)
-    await journal.close()
+    await store.close()
     await accepted
-    await journal.close()
+    await store.close()
     with pytest.raises(Unavailable):
         await journal.append(an_append(head, 1))
     for call in (
@@ -342,24 +346,28 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
     ):
         with pytest.raises(Unavailable):
             await call
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     stored = await journal.head(key("s"))
     assert stored is not None and stored.top == 2
-    await journal.close()
+    await store.close()
 
 
 async def test_a_restored_backup_is_a_new_incarnation_with_new_fences_and_epochs(bed: Bed) -> None:
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     old = await a_log(journal, "s", 3)
     incarnation = journal.incarnation
-    await journal.close()
+    await store.close()
     await bed.backup()
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     assert journal.incarnation == incarnation
     await journal.append(an_append(old, 2))
-    await journal.close()
+    await store.close()
     await bed.restore()
-    journal = await bed.open()
+    store = await bed.open()
+    journal = store.journal
     assert journal.incarnation != incarnation
     head = await journal.head(key("s"))
     assert head is not None
@@ -371,4 +379,4 @@ async def test_a_restored_backup_is_a_new_incarnation_with_new_fences_and_epochs
     await journal.append(an_append(new, 1))
     again = await grant(journal, key("s"), new.fence, epoch="e3")
     assert again.epoch == "e2"
-    await journal.close()
+    await store.close()

@@ -165,9 +165,9 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
 
         async def open_it() -> Journal:
             bed = await stack.enter_async_context(a_bed(request.param, tmp_path))
-            journal = await bed.open()
-            stack.push_async_callback(journal.close)
-            return journal
+            store = await bed.open()
+            stack.push_async_callback(store.close)
+            return store.journal
 
         model = MemoryJournal()
         runner.run(model.open())

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from persistence.memory import journal as memory
+from persistence.memory import database as memory
 from persistence.postgres import purge as postgres_purge
 from persistence.sqlite import transaction as sqlite_transaction
 from sessions.model.errors import Fenced, NotFound, Unavailable

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from persistence.memory.journal import MemoryJournal
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
 from sessions.model.errors import Fenced
 from sessions.model.events import Private, Record, ResponseBody, ResponseCreated, ResponseQueued
 from sessions.model.journal_types import Due, ResponsePlace
 from sessions.model.types import ResponseId, Sampling, Status, TenantId, UnixMs
 from sessions.ports import Journal
-from tests.support.journals import ACME, KINDS, NOW, a_bed, a_log, an_append, delta, grant, key, patch, purge
-
-
-@pytest.fixture(params=KINDS)
-async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
-    async with a_bed(request.param, tmp_path) as bed:
-        opened = await bed.open()
-        yield opened
-        await opened.close()
+from sessions.store import Store
+from tests.support.journals import ACME, NOW, a_log, an_append, delta, grant, key, patch, purge
 
 
 def begun(offset: int, response: str, status: Status = "in_progress") -> Record:
@@ -72,18 +59,18 @@ async def test_what_was_refused_or_purged_is_not_found(journal: Journal) -> None
     assert await journal.find_response(ACME, ResponseId("resp_a")) is None
 
 
-async def test_what_a_tenant_and_a_user_have_is_counted(journal: Journal) -> None:
+async def test_what_a_tenant_and_a_user_have_is_counted(store: Store) -> None:
+    journal, tallies = store.journal, store.tallies
     await a_log(journal, "a", 3, head=patch(user="ann"))
     await a_log(journal, "b", 2, head=patch(user="bob"))
     await a_log(journal, "hidden", 1, head=patch(user="ann", listed=False))
     await a_log(journal, "gone", 1, head=patch(user="ann", deleted_at=NOW))
     await grant(journal, key("claimed only"))
     await a_log(journal, "a", 5, tenant="other", head=patch(user="ann"))
-    assert isinstance(journal, MemoryJournal | SqliteJournal | PostgresJournal)
-    whole = await journal.tally(ACME, user=None, stored=True)
-    anns = await journal.tally(ACME, user="ann", stored=True)
+    whole = await tallies.tally(ACME, user=None, stored=True)
+    anns = await tallies.tally(ACME, user="ann", stored=True)
     assert (whole.sessions, anns.sessions) == (2, 1)
     assert 0 < anns.stored_bytes < whole.stored_bytes
-    assert (await journal.tally(ACME, user=None, stored=False)).stored_bytes == 0
-    empty = await journal.tally(TenantId("nobody"), user="ann", stored=True)
+    assert (await tallies.tally(ACME, user=None, stored=False)).stored_bytes == 0
+    empty = await tallies.tally(TenantId("nobody"), user="ann", stored=True)
     assert (empty.sessions, empty.stored_bytes) == (0, 0)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import msgspec
 import pytest
 
-from persistence import api_keys_of, end_users_of
-from persistence.audit import audit_of
-from persistence.usage import usage_of
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import EndUserStore, Erasure
@@ -18,14 +13,15 @@ from sessions.model.audit import Audited, public
 from sessions.model.journal_types import Due
 from sessions.model.types import INTEGER_MAX, TenantId, UnixMs
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
 
 BETA = TenantId("beta")
 
 
 @pytest.fixture
-def personal(journal: Journal) -> EndUserStore:
-    return end_users_of(journal)
+def personal(store: Store) -> EndUserStore:
+    return store.end_users
 
 
 def erasure(at: int = NOW, user: str = "ü") -> Erasure:
@@ -56,7 +52,7 @@ async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, p
     assert await purge(journal, due, commands_before=UnixMs(0), limit=9) == [key("b")]
 
 
-async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Journal, personal: EndUserStore) -> None:
+async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, store: Store, personal: EndUserStore) -> None:
     asked = await personal.request_erasure(erasure(), a_row())
     assert asked == erasure() and await personal.pending(limit=9) == [asked]
     assert await personal.request_erasure(erasure(NOW + 5), a_row(at=NOW + 5)) == asked, "it is under way"
@@ -65,33 +61,33 @@ async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, journal: Jour
     await personal.released(asked, "r1")
     told = await personal.released(asked, "r2")
     assert told.released == ("r1", "r2") and await personal.released(asked, "r1") == told
-    await journal.close()
+    await store.close()
     again = await bed.open()
     try:
-        (pending,) = await end_users_of(again).pending(limit=9)
+        (pending,) = await again.end_users.pending(limit=9)
         assert pending == told
         done = Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü")
-        await end_users_of(again).finish(pending, done)
-        await end_users_of(again).finish(pending, done)
-        assert await end_users_of(again).pending(limit=9) == []
-        found = await end_users_of(again).find(ACME, "ü")
+        await again.end_users.finish(pending, done)
+        await again.end_users.finish(pending, done)
+        assert await again.end_users.pending(limit=9) == []
+        found = await again.end_users.find(ACME, "ü")
         assert found is not None and found.done_at == NOW + 9 and "ü" not in found.user
-        rows = [public(row) for row in await audit_of(again).rows(ACME, after=0, limit=9)]
+        rows = [public(row) for row in await again.audit.rows(ACME, after=0, limit=9)]
         assert [row["action"] for row in rows] == ["user.erasure_asked", "user.erased"]
-        assert (await verify(audit_of(again), ACME)).intact
-        later = await end_users_of(again).request_erasure(erasure(NOW + 20), a_row(at=NOW + 20))
-        assert later.done_at is None and (await end_users_of(again).find(ACME, "ü")) == later
+        assert (await verify(again.audit, ACME)).intact
+        later = await again.end_users.request_erasure(erasure(NOW + 20), a_row(at=NOW + 20))
+        assert later.done_at is None and (await again.end_users.find(ACME, "ü")) == later
     finally:
         await again.close()
 
 
-async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: EndUserStore) -> None:
+async def test_what_remains_of_a_user_has_no_name(store: Store, personal: EndUserStore) -> None:
     own = a_usage("r2")
     own = msgspec.structs.replace(own, principal=msgspec.structs.replace(own.principal, key_id="ü"))
     other = a_usage("r3")
     other = msgspec.structs.replace(other, principal=msgspec.structs.replace(other.principal, user="x"))
-    await a_log(journal, "s", 1, usage=(a_usage("r1"), own, other))
-    keys = api_keys_of(cast(Any, journal))
+    await a_log(store.journal, "s", 1, usage=(a_usage("r1"), own, other))
+    keys = store.api_keys
     names = {"tenant": "acme", "name": "the phone of ü"}
     made = [
         await keys.add(make_api_key(ApiKeyRequest(**names, user=user), bytes([n]) * 40, now=NOW)[0])  # type: ignore[arg-type]
@@ -100,7 +96,7 @@ async def test_what_remains_of_a_user_has_no_name(journal: Journal, personal: En
     await keys.revoke(made[1].id, at=UnixMs(NOW + 1))
     asked = await personal.request_erasure(erasure(), a_row())
     await personal.finish(asked, Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü"))
-    rows = await usage_of(journal).entries(UsageQuery(tenant=ACME), after=0, limit=9)
+    rows = await store.usage.entries(UsageQuery(tenant=ACME), after=0, limit=9)
     who = {entry.row.response_id: (entry.row.principal.key_id, entry.row.principal.user) for entry in rows}
     assert who == {"r1": ("k1", None), "r2": ("", None), "r3": ("k1", "x")}
     assert sum(entry.row.usage.output_tokens for entry in rows) == 21, "what was used stays"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from persistence.reviews import reviews_of
 from sessions.model.errors import Conflict, Fenced, NotFound
 from sessions.model.journal_types import Append, Due
 from sessions.model.reviews import (
@@ -28,6 +27,7 @@ from sessions.model.reviews import (
 from sessions.model.types import ItemId, ResponseId, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
 
 FLAG = Finding(category="toxicity", action="flag", start=3, end=9, score=0.75, model="m/1", policy="p1", review=True)
@@ -35,8 +35,8 @@ BLOCK = Finding(category="pii/email", action="block", start=0, end=4, model="pat
 
 
 @pytest.fixture
-def books(journal: Journal) -> ReviewStore:
-    return reviews_of(journal)
+def books(store: Store) -> ReviewStore:
+    return store.reviews
 
 
 def a_case(session: str = "s", finding: Finding = FLAG, *, subject: str = "resp_1", **more: Any) -> Case:
@@ -222,15 +222,15 @@ async def test_pages_and_filters(journal: Journal, books: ReviewStore) -> None:
     assert set(await listed(tenant=ACME, opened_before=NOW + 1)) == {cases[0].id, cases[1].id}
 
 
-async def test_cases_outlive_the_process(bed: Bed, journal: Journal) -> None:
+async def test_cases_outlive_the_process(bed: Bed, store: Store) -> None:
     case = a_case(finding=BLOCK, appeal="please")
-    await put(journal, case)
-    await claimed(reviews_of(journal), case)
-    done = await decided(reviews_of(journal), case)
-    await journal.close()
+    await put(store.journal, case)
+    await claimed(store.reviews, case)
+    done = await decided(store.reviews, case)
+    await store.close()
     again = await bed.open()
     try:
-        assert await reviews_of(again).find(case.id) == done
+        assert await again.reviews.find(case.id) == done
     finally:
         await again.close()
 
@@ -261,7 +261,8 @@ async def test_old_cases_are_let_go(journal: Journal, books: ReviewStore) -> Non
 async def test_a_flood_of_findings_pushes_out_findings_and_no_appeal(
     journal: Journal, books: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("persistence.reviews.CASES_MAX", 3)
+    for driver in ("memory", "sql"):
+        monkeypatch.setattr(f"persistence.{driver}.reviews.CASES_MAX", 3)
     asked = a_case(finding=BLOCK, subject="asked", appeal="please")
     flood = [a_case(subject=f"f{n}", now=NOW + n) for n in range(6)]
     await put(journal, asked, *flood, a_case("s", tenant="beta"))

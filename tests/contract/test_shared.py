@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -20,8 +20,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, Ses
 from tests.support.directories import Server, cluster_url, running
 from transport.auth import tickets
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.auth.tickets import MemoryTickets
-from transport.gateway_store.open_store import GatewayStores
+from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
 from transport.openai.history import (
     GIVEN_MAX,
@@ -53,6 +52,13 @@ def history(turns: int, principal: Principal = ALICE) -> tuple[list[bytes], list
     return extend_chain_all(chain_root(principal, None, "m", (), None), units), units
 
 
+class Shared(NamedTuple):
+    """What one gateway has of it."""
+
+    tickets: Tickets
+    history: HistoryIndex
+
+
 class World:
     """Two gateways, and the clock of what they share."""
 
@@ -62,9 +68,9 @@ class World:
         self.stores: list[ValkeyGatewayStore] = []
         if servers:
             self.stores = [ValkeyGatewayStore(url, clock=lambda: self.now_s) for _ in range(2)]
-            self.near, self.far = (GatewayStores(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
+            self.near, self.far = (Shared(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
         else:
-            self.near = self.far = GatewayStores(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
+            self.near = self.far = Shared(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
 
     def clients(self) -> Iterator[redis.Redis]:
         for server in self._servers:
@@ -155,9 +161,10 @@ async def test_open_tickets_are_bounded(world: World, monkeypatch: pytest.Monkey
 
 
 async def test_a_ticket_itself_is_kept_nowhere(world: World) -> None:
-    doors = [Authenticator({}, clock=lambda: world.now_s) for _ in range(2)]
-    for door, shared in zip(doors, (world.near, world.far), strict=True):
-        door.tickets = shared.tickets
+    doors = [
+        Authenticator({}, clock=lambda: world.now_s, now_ms=lambda: UnixMs(1), tickets=shared.tickets)
+        for shared in (world.near, world.far)
+    ]
     ticket = await doors[0].issue_ticket(ALICE)
     stored = [(key, client.get(key)) for client in world.clients() for key in client.scan_iter("*")]
     assert all(ticket.encode() not in key + value for key, value in stored)

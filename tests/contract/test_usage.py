@@ -1,36 +1,25 @@
-"""The contract of the UsageBooks port, on every implementation: sums, pages, the outbox, and the logs beside them."""
+"""The contract of the UsageStore port, on every implementation: sums, pages, the outbox, and the logs beside them."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from persistence.usage import usage_of
 from sessions.billing.metering import DAY_MS, UsageGroup, UsageQuery, UsageStore
 from sessions.billing.reconcile import reconcile
 from sessions.model.events import Private, Record, ResponseBody, ResponseCompleted, ResponseCreated
 from sessions.model.journal_types import Due, UsageRow
 from sessions.model.types import Principal, ResponseId, Sampling, TenantId, UnixMs, Usage, pack_tokens
 from sessions.ports import Journal
-from tests.support.journals import ACME, KINDS, NOW, a_bed, a_log, a_usage, an_append, delta, grant, key, patch, purge
+from sessions.store import Store
+from tests.support.journals import ACME, NOW, a_log, a_usage, an_append, delta, grant, key, patch, purge
 
 HUGE = 9 * 10**18  # two of them leave 64 bits
 
 
-@pytest.fixture(params=KINDS)
-async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
-    async with a_bed(request.param, tmp_path) as bed:
-        opened = await bed.open()
-        yield opened
-        await opened.close()
-
-
 @pytest.fixture
-def books(journal: Journal) -> UsageStore:
-    return usage_of(journal)
+def books(store: Store) -> UsageStore:
+    return store.usage
 
 
 def row(

@@ -16,18 +16,17 @@ from typing import Any
 
 import httpx
 
-from persistence import api_keys_of
-from persistence.audit import audit_of
-from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.library import sqlite3
+from persistence.sqlite.store import SqliteStore
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import verify
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.types import UnixMs
+from tests.support.assembly import wall_ms
 from tests.support.journals import ACME, NOW, key
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import wall_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = '[policies.default.input]\nphrases = { deny = ["project nightjar"] }\n'
@@ -60,15 +59,15 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 async def keys_of_acme(folder: Path) -> tuple[str, str]:
     """An operator's key and Mary's, made while no server runs."""
-    journal = SqliteJournal(folder)
-    await journal.open()
+    store = SqliteStore(SqliteDatabase(folder))
+    await store.open()
     try:
-        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=asyncio.get_running_loop().time)
         _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
         _, mary = await ring.create(ApiKeyRequest(tenant="acme", user="mary"))
         return boss, mary
     finally:
-        await journal.close()
+        await store.close()
 
 
 def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Path) -> None:
@@ -109,18 +108,18 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
 
 async def trimmed_log(folder: Path) -> str:
     """A log whose three oldest rows are gone, made while no server runs; an operator's key to it."""
-    journal = SqliteJournal(folder)
-    await journal.open()
+    store = SqliteStore(SqliteDatabase(folder))
+    await store.open()
     try:
-        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=asyncio.get_running_loop().time)
-        audit = audit_of(journal)
+        ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=asyncio.get_running_loop().time)
+        audit = store.audit
         old = [Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n}) for n in range(3)]
         await audit.record(ACME, old)
         _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
         assert await trim(audit, ACME, before=UnixMs(NOW + 3), now=wall_ms()) == 3
         return boss
     finally:
-        await journal.close()
+        await store.close()
 
 
 def test_a_trimmed_log_is_shown_and_checked(tmp_path: Path) -> None:
@@ -150,10 +149,10 @@ def test_a_trimmed_log_is_shown_and_checked(tmp_path: Path) -> None:
 WRITING = """
 import asyncio, sys
 from pathlib import Path
-from persistence.sqlite.journal import SqliteJournal
 from sessions.model.audit import Audited
 import msgspec
 from tests.support.journals import NOW, an_append, grant, key
+from tests.support.stores import opened
 
 async def one(journal, name):
     found = await journal.head(key(name))
@@ -166,9 +165,8 @@ async def one(journal, name):
         print(top, flush=True)
 
 async def main():
-    journal = SqliteJournal(Path(sys.argv[1]), checkpoint_pages=20)
-    await journal.open()
-    await asyncio.gather(*(one(journal, f"s{n}") for n in range(8)))
+    async with opened(Path(sys.argv[1]), checkpoint_pages=20) as journal:
+        await asyncio.gather(*(one(journal, f"s{n}") for n in range(8)))
 
 asyncio.run(main())
 """
@@ -185,12 +183,11 @@ async def test_a_kill_never_parts_an_append_from_its_row(tmp_path: Path) -> None
         process.send_signal(signal.SIGKILL)
         await process.stdout.read()
         await process.wait()
-        journal = SqliteJournal(tmp_path)
-        await journal.open()
+        store = SqliteStore(SqliteDatabase(tmp_path))
+        await store.open()
         try:
-            audit = audit_of(journal)
-            tops = [head.top if (head := await journal.head(key(f"s{n}"))) else 0 for n in range(8)]
-            found = await verify(audit, ACME)
+            tops = [head.top if (head := await store.journal.head(key(f"s{n}"))) else 0 for n in range(8)]
+            found = await verify(store.audit, ACME)
             assert found.intact and found.rows == sum(tops) > 0
         finally:
-            await journal.close()
+            await store.close()

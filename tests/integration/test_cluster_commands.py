@@ -23,7 +23,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from persistence import open_journal
+from persistence import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.wire_client import WireClient, connected, text_of
 from transport.ops.operator_link import SessionPage, SessionQuery, list_sessions
@@ -253,11 +253,11 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
 
 async def owner(cluster: Cluster, session: str) -> str:
     """The replica that was granted the session last, by the journal's word."""
-    journal = open_journal(cluster.journal, folder=None)
-    await journal.open()
+    store = open_store(cluster.journal, folder=None)
+    await store.open()
     try:
-        head = await journal.head(SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session)))
+        head = await store.journal.head(SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session)))
     finally:
-        await journal.close()
+        await store.close()
     assert head is not None
     return head.owner.split("/", 1)[0]

@@ -17,6 +17,8 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica
 from actors.routing.router import Router
 from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal, ReplicaId, SessionKey, TenantId
 from sessions.ports import Member
@@ -26,6 +28,7 @@ from tests.simulation.oracle import Speaker
 from tests.simulation.sockets import Wire
 from tests.simulation.stores import Medium, Way
 from transport.auth.authenticator import Authenticator, key_digest
+from transport.auth.origins import OriginPolicy
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
@@ -205,14 +208,10 @@ class GatewayNode(Node):
             limits=config.router,
         )
         async with self.router:
-            self.gateway = Gateway(
-                sessions=self.router,
-                journal=self.journal,
-                access=Authenticator(KEYS, clock=self.world.loop.time, origins=("*",), hosts=("sessile.test",)),
-                limits=config.gateway,
-                now_ms=self.world.clock(self.name),
-                new_id=self.world.new_id,
-            )
+            clock = Clock(self.world.clock(self.name), self.world.new_id)
+            origins = OriginPolicy(("*",), hosts=("sessile.test",))
+            access = Authenticator(KEYS, clock=self.world.loop.time, now_ms=clock.now_ms, origins=origins)
+            self.gateway = Gateway(self.router, MemoryStore(journal=self.journal), access, clock, limits=config.gateway)
             self.door = WebSocketConnections(self.gateway, config.connection, 1000)
             self.gateway.start()
             self.ready.set_result(None)

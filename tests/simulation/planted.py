@@ -18,7 +18,7 @@ import actors.hosting.ownership
 import actors.hosting.recovery_gate
 import actors.maintenance.sweeps
 import actors.routing.subscriptions
-import persistence.memory.journal
+import persistence.memory.database
 import sessions.actor.snapshots
 import sessions.machine.machine
 import sessions.machine.responses
@@ -54,18 +54,18 @@ def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
 
 @planted(40, "pause_replica")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.append
+    right = persistence.memory.database.MemoryDatabase.append
 
     def append(self: Any, append: Append) -> None:
         head = self.head(append.key)
         right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "append", append)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "append", append)
 
 
 @planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.grant
+    right = persistence.memory.database.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
         head = right(self, key, expected, *more)
@@ -73,19 +73,19 @@ def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
             self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
 @planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.journal.MemoryDatabase.grant
+    right = persistence.memory.database.MemoryDatabase.grant
 
     def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
         head = right(self, key, expected, owner, new_epoch, now_ms)
         self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
         return head
 
-    patch.setattr(persistence.memory.journal.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
 @planted(60, "pause_replica")

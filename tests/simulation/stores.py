@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors.directory.rules import DirectoryState as DirectoryRules
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Append, Head, Page

@@ -13,26 +13,24 @@ from typing import NamedTuple
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.maintenance.erasure import Eraser
+from app import LimitServices, admission_of, open_limits, share_function
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.audit import audit_of
-from persistence.end_users import end_users_of
 from persistence.keys import MemoryKeyStore
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.reviews import reviews_of
-from persistence.usage import usage_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
+from sessions.clock import Clock
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
 from sessions.ports import Engine, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
-from transport.end_user_data import EndUserStores
-from transport.gateway import Gateway, GatewayLimits
+from transport.gateway import Gateway, GatewayLimits, GatewayServices
 from transport.http.server import Server, ServerLimits
-from transport.limits_setup import LimitServices, admission_of, open_limits, share_function
 from transport.openai.model_catalog import card_of
 from transport.ops.metric_sources import register_engine_metrics, register_runtime_metrics
 from transport.ops.operator_api import local_operator_api
@@ -51,13 +49,17 @@ class Assembly(NamedTuple):
         return self.server.url.replace("http", "ws") + "/v1/ws"
 
 
+def wall_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
 def strict_clock() -> Callable[[], UnixMs]:
-    """The time of day in ms, each asking later than the one before: what is ordered by time is in order."""
+    """The time of day in ms, each reading later than the one before: what is ordered by time is in order."""
     last = 0
 
     def now_ms() -> UnixMs:
         nonlocal last
-        last = max(last + 1, time.time_ns() // 1_000_000)
+        last = max(last + 1, wall_ms())
         return UnixMs(last)
 
     return now_ms
@@ -82,7 +84,8 @@ async def assembled(
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
-    journal = MemoryJournal(store or MemoryDatabase())
+    stored = MemoryStore(store)
+    journal = stored.journal
     directory = MemoryDirectory()
     measures = Metrics()
     simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
@@ -90,14 +93,14 @@ async def assembled(
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
     replica, incarnation = ReplicaId("local"), new_id()
-    await journal.open()
+    await stored.open()
     await directory.open()
     await simulated.start()
     member = Member(replica=replica, incarnation=incarnation, address="", model="simulated", fingerprint="f")
     try:
         await directory.announce(member)
         async with (
-            open_limits(str(limits_file or ""), "", journal) as limited,
+            open_limits(str(limits_file or ""), "", stored.tallies) as limited,
             Runtime(
                 replica=replica,
                 incarnation=incarnation,
@@ -121,38 +124,36 @@ async def assembled(
                 runtime.told = limited.settler.published
             ring: ApiKeyCache | None = None
             if admit is None:
-                access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time)
+                access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
             else:
                 access, ring = admit(journal)
-            gateway = Gateway(
-                sessions=runtime,
-                journal=journal,
-                access=access,
-                limits=gateway_limits or GatewayLimits(),
-                now_ms=now_ms,
-                new_id=new_id,
-                models=lambda: (card_of(simulated.info, created=0),),
-                quotas=None if limited is None else limited.quotas,
-                measures=measures,
-                usage=usage_of(journal),
-                reviews=reviews_of(journal),
-                keys=ring,
-                audit=audit_of(journal),
-            )
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
             eraser = Eraser(
                 runtime,
-                personal=end_users_of(journal),
+                personal=stored.end_users,
                 journal=journal,
                 directory=directory,
                 engine=simulated,
                 keys=MemoryKeyStore(),
                 now_ms=now_ms,
             )
-            people = EndUserStores(end_users_of(journal), journal, usage_of(journal), audit_of(journal), eraser.sweep)
-            gateway.people = people
-            gateway.operator_api = local_operator_api(lambda: member, runtime, simulated)
+            services = GatewayServices(
+                models=lambda: (card_of(simulated.info, created=0),),
+                keys=ring,
+                operator_api=local_operator_api(lambda: member, runtime, simulated),
+                erase=eraser.sweep,
+            )
+            gateway = Gateway(
+                runtime,
+                stored,
+                access,
+                Clock(now_ms, new_id),
+                limits=gateway_limits,
+                quotas=None if limited is None else limited.quotas,
+                measures=measures,
+                services=services,
+            )
             server = Server(gateway, host="127.0.0.1", port=0, limits=limits, readiness=lambda: simulated.stats().away)
             await server.start()
             try:
@@ -162,4 +163,4 @@ async def assembled(
     finally:
         await simulated.close()
         await directory.close()
-        await journal.close()
+        await stored.close()

@@ -1,15 +1,17 @@
-"""Rows for the audit log's suites, and hands that get at its tables past the journal."""
+"""Rows for the audit log's suites, and hands that get at its tables past the store."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from persistence.memory.journal import MemoryJournal
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
+from persistence.memory.store import MemoryStore
+from persistence.postgres.store import PostgresStore
+from persistence.sqlite.store import SqliteStore
+from persistence.sqlite.transaction import STORE_KEY
+from persistence.write_batch import JobWrite
 from sessions.model.audit import Audited, AuditFloor, AuditLog, AuditRow, public
 from sessions.model.types import Principal, TenantId, UnixMs
-from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.journals import ACME, NOW
 
 BETA = TenantId("beta")
@@ -25,49 +27,51 @@ async def bodies(audit: AuditLog, tenant: TenantId = ACME) -> list[dict[str, Any
     return [public(row) for row in await audit.rows(tenant, after=0, limit=1000)]
 
 
-async def sql(journal: Journal, statement: str, *values: Any) -> None:
+async def sql(store: Store, statement: str, *values: Any) -> None:
     """Runs a statement as somebody with a connection of their own to the database would. `?` marks the values."""
-    match journal:
-        case SqliteJournal():
-            await journal.job(lambda connection: connection.execute(statement, values) and None)
-        case PostgresJournal():
+    match store:
+        case SqliteStore():
+            await store.database.submit(
+                JobWrite(STORE_KEY, lambda connection: connection.execute(statement, values) and None)
+            )
+        case PostgresStore():
             for number in range(1, len(values) + 1):
                 statement = statement.replace("?", f"${number}", 1)
-            async with journal.transaction() as connection:
+            async with store.database.transaction() as connection:
                 await connection.execute(statement, *values)
 
 
-async def unlock(journal: Journal) -> None:
+async def unlock(store: Store) -> None:
     """What keeps rows from being changed by a slip is no hindrance to whoever means to."""
-    match journal:
-        case SqliteJournal():
-            await sql(journal, "DROP TRIGGER audit_is_not_changed")
-            await sql(journal, "DROP TRIGGER audit_is_not_deleted")
-        case PostgresJournal():
-            await sql(journal, "DROP TRIGGER audit_stays ON audit")
-            await sql(journal, "DROP TRIGGER audit_stays_from_floor ON audit")
+    match store:
+        case SqliteStore():
+            await sql(store, "DROP TRIGGER audit_is_not_changed")
+            await sql(store, "DROP TRIGGER audit_is_not_deleted")
+        case PostgresStore():
+            await sql(store, "DROP TRIGGER audit_stays ON audit")
+            await sql(store, "DROP TRIGGER audit_stays_from_floor ON audit")
 
 
-async def put_back(journal: Journal, rows: list[AuditRow]) -> None:
+async def put_back(store: Store, rows: list[AuditRow]) -> None:
     """The table of a tenant as given."""
-    if isinstance(journal, MemoryJournal):
-        journal.store.audit_rows[ACME] = list(rows)
+    if isinstance(store, MemoryStore):
+        store.database.audit_rows[ACME] = list(rows)
         return
-    await sql(journal, "DELETE FROM audit")
+    await sql(store, "DELETE FROM audit")
     for row in rows:
-        await sql(journal, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        await sql(store, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
 
-async def put_floor(journal: Journal, floor: AuditFloor | None) -> None:
+async def put_floor(store: Store, floor: AuditFloor | None) -> None:
     """The floor of a tenant as given."""
-    if isinstance(journal, MemoryJournal):
-        journal.store.audit_floors.pop(ACME, None)
+    if isinstance(store, MemoryStore):
+        store.database.audit_floors.pop(ACME, None)
         if floor is not None:
-            journal.store.audit_floors[ACME] = floor
+            store.database.audit_floors[ACME] = floor
         return
-    await sql(journal, "DELETE FROM audit_floors")
+    await sql(store, "DELETE FROM audit_floors")
     if floor is not None:
-        await sql(journal, "INSERT INTO audit_floors VALUES (?, ?, ?, ?, ?, ?)", ACME, *floor)
+        await sql(store, "INSERT INTO audit_floors VALUES (?, ?, ?, ?, ?, ?)", ACME, *floor)
 
 
 class Tampered:

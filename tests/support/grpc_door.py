@@ -12,8 +12,8 @@ import grpc.aio
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Principal
 from tests.support.assembly import Assembly, assembled
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 from transport.grpc_api.status import ERROR_KEY
 

@@ -1,6 +1,6 @@
-"""Makes journals for the contract suite, and what the suite puts into them.
+"""Makes stores for the contract suite, and what the suite puts into them.
 
-A `Bed` is one store with everything beside it. `open` gives a journal on it; a bed may be reopened after a close, and
+A `Bed` is one database with everything beside it. `open` gives a store on it; a bed may be reopened after a close, and
 `backup`/`restore` do what an operator would do with the files while nothing runs.
 """
 
@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from persistence.group_commit import GroupLimits
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.postgres.journal import PostgresJournal
-from persistence.sqlite.journal import SqliteJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.store import MemoryStore
+from persistence.postgres.database import PostgresDatabase
+from persistence.postgres.store import PostgresStore
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.store import SqliteStore
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, HeadPatch, UsageRow
@@ -37,6 +40,7 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
+from sessions.store import Store
 
 if TYPE_CHECKING:  # where vLLM's tests run there is no PostgreSQL
     from tests.support.postgres_server import PostgresServer
@@ -47,7 +51,7 @@ ACME = TenantId("acme")
 
 
 class Bed(Protocol):
-    async def open(self, limits: GroupLimits | None = None) -> Journal: ...
+    async def open(self, limits: GroupLimits | None = None) -> Store: ...
 
     async def backup(self) -> None: ...
 
@@ -56,21 +60,21 @@ class Bed(Protocol):
 
 class MemoryBed:
     def __init__(self) -> None:
-        self.store = MemoryDatabase()
+        self.database = MemoryDatabase()
         self._kept: MemoryDatabase | None = None
 
-    async def open(self, limits: GroupLimits | None = None) -> Journal:
-        self.store.write_bytes_max = (limits or GroupLimits()).write_bytes_max
-        journal = MemoryJournal(self.store)
-        await journal.open()
-        return journal
+    async def open(self, limits: GroupLimits | None = None) -> Store:
+        self.database.write_bytes_max = (limits or GroupLimits()).write_bytes_max
+        store = MemoryStore(self.database)
+        await store.open()
+        return store
 
     async def backup(self) -> None:
-        self._kept = self.store.backup()
+        self._kept = self.database.backup()
 
     async def restore(self) -> None:
         assert self._kept is not None
-        self.store.restore(self._kept)
+        self.database.restore(self._kept)
 
 
 class SqliteBed:
@@ -78,10 +82,10 @@ class SqliteBed:
         self.folder = folder / "data"
         self._kept = folder / "kept.db"
 
-    async def open(self, limits: GroupLimits | None = None) -> Journal:
-        journal = SqliteJournal(self.folder, limits=limits)
-        await journal.open()
-        return journal
+    async def open(self, limits: GroupLimits | None = None) -> Store:
+        store = SqliteStore(SqliteDatabase(self.folder, limits=limits))
+        await store.open()
+        return store
 
     async def backup(self) -> None:
         shutil.copy(self.folder / "journal.db", self._kept)
@@ -100,10 +104,11 @@ class PostgresBed:
         self._folder = folder
         self._schema = f"bed_{next(self._numbers)}"
 
-    async def open(self, limits: GroupLimits | None = None) -> Journal:
-        journal = PostgresJournal(self._server.dsn, schema=self._schema, marker_folder=self._folder, limits=limits)
-        await journal.open()
-        return journal
+    async def open(self, limits: GroupLimits | None = None) -> Store:
+        database = PostgresDatabase(self._server.dsn, schema=self._schema, marker_folder=self._folder, limits=limits)
+        store = PostgresStore(database)
+        await store.open()
+        return store
 
     async def backup(self) -> None:
         self._server.stop()
@@ -218,13 +223,13 @@ async def grant(
 
 
 @asynccontextmanager
-async def billed(names: Sequence[str]) -> AsyncIterator[MemoryJournal]:
-    """A journal in memory with a usage row for each of these responses."""
-    journal = MemoryJournal()
-    await journal.open()
-    await a_log(journal, "s", 1, usage=tuple(a_usage(name) for name in names))
-    yield journal
-    await journal.close()
+async def billed(names: Sequence[str]) -> AsyncIterator[MemoryStore]:
+    """A store in memory with a usage row for each of these responses."""
+    store = MemoryStore()
+    await store.open()
+    await a_log(store.journal, "s", 1, usage=tuple(a_usage(name) for name in names))
+    yield store
+    await store.close()
 
 
 async def a_log(journal: Journal, session: str, count: int = 3, *, tenant: str = ACME, **fields: Any) -> Head:

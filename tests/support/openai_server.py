@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -16,15 +14,18 @@ from actors.directory.memory import MemoryDirectory
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
-from persistence.reviews import reviews_of
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
-from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens, UnixMs
+from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import FilterSet, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.assembly import new_id, strict_clock
 from transport.auth.authenticator import Authenticator
-from transport.gateway import Gateway, GatewayLimits
+from transport.gateway import Gateway, GatewayServices
 from transport.http.server import Server
 from transport.openai.model_catalog import ModelCard, card_of
 
@@ -105,7 +106,7 @@ class Serving(NamedTuple):
 
     def log(self, session: str) -> Sequence[Record]:
         """The records of a session of the local tenant."""
-        (found,) = [log.records for key, log in self.journal.store._logs.items() if key.session == session]
+        (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
         return found
 
     async def ended(self, session: str) -> None:
@@ -123,11 +124,11 @@ class Serving(NamedTuple):
 
     @property
     def sessions(self) -> list[str]:
-        return [key.session for key in self.journal.store._logs]
+        return [key.session for key in self.journal.database._logs]
 
     @property
     def usage(self) -> int:
-        return len(self.journal.store.usage_rows)
+        return len(self.journal.database.usage_rows)
 
 
 @asynccontextmanager
@@ -141,18 +142,10 @@ async def serving(
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
 ) -> AsyncIterator[Serving]:
-    journal = MemoryJournal(store or MemoryDatabase())
+    journal = MemoryJournal(store)
     directory = MemoryDirectory()
     engine = engine or ScriptedEngine(options)
-    last = 0
-
-    def now_ms() -> UnixMs:
-        nonlocal last
-        last = max(last + 1, time.time_ns() // 1_000_000)
-        return UnixMs(last)
-
-    def new_id() -> str:
-        return secrets.token_hex(10)
+    now_ms = strict_clock()
 
     def models() -> list[ModelCard]:
         return [card_of(engine.info, created=1_700_000_000)]
@@ -175,16 +168,15 @@ async def serving(
             now_ms=now_ms,
             new_id=new_id,
         ) as runtime:
+            access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
+            services = GatewayServices(models=models)
             gateway = Gateway(
-                sessions=runtime,
-                journal=journal,
-                access=Authenticator(keys or {}, clock=asyncio.get_running_loop().time),
-                limits=GatewayLimits(),
-                now_ms=now_ms,
-                new_id=new_id,
-                models=models,
+                runtime,
+                MemoryStore(journal=journal),
+                access,
+                Clock(now_ms, new_id),
                 measures=runtime.measures,
-                reviews=reviews_of(journal),
+                services=services,
             )
             server = Server(gateway, host="127.0.0.1", port=0)
             await server.start()
@@ -200,14 +192,11 @@ async def serving(
 
 async def another_door(server: Serving) -> Server:
     """A second gateway to the same actors, which knows nothing of the first."""
+    now_ms = server.gateway.now_ms
+    access = Authenticator({}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
+    services = GatewayServices(models=lambda: [card_of(server.engine.info)])
     gateway = Gateway(
-        sessions=server.runtime,
-        journal=server.journal,
-        access=Authenticator({}, clock=asyncio.get_running_loop().time),
-        limits=GatewayLimits(),
-        now_ms=server.gateway.now_ms,
-        new_id=lambda: secrets.token_hex(10),
-        models=lambda: [card_of(server.engine.info)],
+        server.runtime, MemoryStore(journal=server.journal), access, Clock(now_ms, new_id), services=services
     )
     door = Server(gateway, host="127.0.0.1", port=0)
     await door.start()

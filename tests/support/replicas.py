@@ -24,7 +24,8 @@ from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev

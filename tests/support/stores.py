@@ -1,15 +1,20 @@
-"""What the tests of the stores share: a session, its records, an opened SQLite journal."""
+"""What the tests of the stores share: a session, its records, an opened SQLite store."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from persistence.group_commit import GroupLimits
+from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import Unavailable
 from sessions.model.events import OutputTextDelta, Record
 from sessions.model.journal_types import Append, Head
@@ -51,21 +56,24 @@ async def top_of(journal: Journal, session: str = "s") -> int:
 
 
 @contextlib.asynccontextmanager
-async def opened(folder: Path, **settings: object) -> AsyncIterator[SqliteJournal]:
-    journal = SqliteJournal(folder, **settings)  # type: ignore[arg-type]
-    await journal.open()
+async def opened(
+    folder: Path, *, marker: Path | None = None, limits: GroupLimits | None = None, **tuning: Any
+) -> AsyncIterator[SqliteJournal]:
+    database = SqliteDatabase(folder, marker=marker, limits=limits, tuning=SqliteTuning(**tuning))
+    store = SqliteStore(database)
+    await store.open()
     try:
-        yield journal
+        yield store.journal
     finally:
-        await journal.close()
+        await store.close()
 
 
-async def refused(folder: Path, **settings: object) -> Unavailable:
+async def refused(folder: Path, **tuning: Any) -> Unavailable:
     """The error of an opening that must fail; and it must leave the folder unlocked."""
     errors = []
     for _ in range(2):
         with pytest.raises(Unavailable) as caught:
-            async with opened(folder, **settings):
+            async with opened(folder, **tuning):
                 pass
         errors.append(caught.value)
     assert errors[0].code == errors[1].code
@@ -76,6 +84,14 @@ async def refused(folder: Path, **settings: object) -> Unavailable:
 async def a_journal(folder: Path, count: int = 20) -> None:
     async with opened(folder) as journal:
         await append(journal, await grant(journal), 0, count)
+
+
+def one_more_migration(migrations: Path, folder: Path, text: str) -> Path:
+    """A copy of a driver's migrations with another one behind."""
+    longer = folder / "longer migrations"
+    shutil.copytree(migrations, longer)
+    (longer / f"{len(list(longer.iterdir())) + 1:03}.sql").write_text(text)
+    return longer
 
 
 def overwrite(path: Path, start: int, data: bytes) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from persistence.memory.journal import Medium, MemoryDatabase, MemoryJournal, apply_at_once
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
 from sessions.model import events as ev
 from sessions.model.commands import ActorCommand, Ok
 from sessions.model.journal_types import Append, HeadPatch
@@ -107,7 +108,7 @@ class FakeSessions:
     async def new_epoch(self, session: str) -> None:
         """The log is granted again after the journal was put back to an older state."""
         key = key_of(session)
-        store = self.journal.store
+        store = self.journal.database
         store.restore(store.backup())
         head = await self.journal.head(key)
         assert head is not None

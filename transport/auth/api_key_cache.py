@@ -45,6 +45,19 @@ PAGE: Final = 2000
 log = structlog.get_logger(__name__)
 
 
+class KeyListener:
+    """Called when keys end; each method may be overridden, none may raise."""
+
+    def key_ended(self, key_id: str, error: SessileError) -> None:
+        """The key lets nobody in any more."""
+
+    def key_refused(self, key: ApiKey, error: SessileError) -> None:
+        """A key that has ended was shown, with the right secret."""
+
+    def keys_stale(self, error: SessileError) -> None:
+        """The keys cannot be trusted any more, because the store could not be read for too long."""
+
+
 class ApiKeyCache:
     """The keys. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
 
@@ -67,12 +80,11 @@ class ApiKeyCache:
         self._incarnation = ""
         self._fresh_at: float | None = None  # when the newest read that succeeded began
         self._reading = asyncio.Lock()
-        self.ended: Callable[[str, SessileError], None] = _ignore_ended
-        """Told of each key that lets nobody in any more."""
-        self.refused: Callable[[ApiKey, SessileError], None] = _ignore_refused
-        """Told of each key that has ended and was shown."""
-        self.stale: Callable[[SessileError], None] = _ignore_stale
-        """Told when the keys cannot be trusted any more because nothing was heard of the journal."""
+        self._listeners: list[KeyListener] = []
+
+    def subscribe(self, listener: KeyListener) -> None:
+        """Calls `listener` whenever a key ends, for as long as this object lives."""
+        self._listeners.append(listener)
 
     # -- knowing ------------------------------------------------------------------------------------------------------
 
@@ -93,7 +105,8 @@ class ApiKeyCache:
                 error = expired()
             case "active":
                 return key.principal
-        self.refused(key, error)
+        for listener in self._listeners:
+            listener.key_refused(key, error)
         raise error
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -145,20 +158,21 @@ class ApiKeyCache:
 
     async def run(self) -> None:
         """Keeps the ring up to date until it is cancelled."""
-        told = False
+        reported = False
         while True:
             try:
                 await self.refresh()
-                told = False
+                reported = False
             except SessileError as error:
                 log.warning("keys_not_read", error=error.code)
                 try:
                     self.check_fresh()
                 except Unavailable as stale:
-                    if not told:
-                        told = True
+                    if not reported:
+                        reported = True
                         log.error("keys_stale", after_s=STALE_S)
-                        self.stale(stale)
+                        for listener in self._listeners:
+                            listener.keys_stale(stale)
             await asyncio.sleep(POLL_S)
 
     async def _read(self) -> None:
@@ -181,11 +195,11 @@ class ApiKeyCache:
         while changes := await self._store.changes(after=version, limit=PAGE):
             keys |= {key.id: key for key in changes}
             version = changes[-1].version
-        gone = [key_id for key_id in self._keys if key_id not in keys]
+        missing = [key_id for key_id in self._keys if key_id not in keys]
         self._version = version
-        for key_id in gone:
+        for key_id in missing:
             del self._keys[key_id]
-            self.ended(key_id, revoked())
+            self._end(key_id)
         for key in keys.values():
             self._take(key)
 
@@ -193,7 +207,11 @@ class ApiKeyCache:
         known = self._keys.get(key.id)
         self._keys[key.id] = key
         if key.revoked_at is not None and (known is None or known.revoked_at is None):
-            self.ended(key.id, revoked())
+            self._end(key.id)
+
+    def _end(self, key_id: str) -> None:
+        for listener in self._listeners:
+            listener.key_ended(key_id, revoked())
 
 
 def _audited(action: Action, at: UnixMs, by: Principal | None, user: str | None, detail: dict[str, Json]) -> Audited:
@@ -208,19 +226,7 @@ def expired() -> Unauthorized:
     return Unauthorized("unauthorized", "This key has expired.")
 
 
-def _ignore_ended(key_id: str, error: SessileError) -> None:
-    """The ring of a process without doors."""
-
-
-def _ignore_refused(key: ApiKey, error: SessileError) -> None:
-    """Likewise."""
-
-
-def _ignore_stale(error: SessileError) -> None:
-    """Likewise."""
-
-
 def public_key_fields(key: ApiKey, now: UnixMs) -> dict[str, object]:
     """A key as its administrators see it: everything but what it is checked by."""
-    told = {name: value for name, value in msgspec.structs.asdict(key).items() if name not in ("digest", "version")}
-    return {"object": "key", **told, "scopes": list(key.scopes), "state": key.state(now)}
+    shown = {name: value for name, value in msgspec.structs.asdict(key).items() if name not in ("digest", "version")}
+    return {"object": "key", **shown, "scopes": list(key.scopes), "state": key.state(now)}

@@ -17,23 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
-from urllib.parse import SplitResult, urlsplit
 
-from sessions.model.errors import Forbidden, SessileError, Unauthorized
+from sessions.model.errors import SessileError, Unauthorized
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, UnixMs
-from transport.auth.api_key_cache import ApiKeyCache, expired, revoked
+from transport.auth.api_key_cache import ApiKeyCache, KeyListener, expired, revoked
 from transport.auth.auth_throttle import AuthThrottle
+from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import MemoryTickets, Tickets
 
 CREDENTIAL_LENGTH_MAX: Final = 8192
 TOKEN_PREFIX: Final = "jwt:"  # of the key ids of principals that an issuer vouches for
 
-Ended = Callable[[SessileError], None]
+CredentialEnded = Callable[[SessileError], None]
 
 
 class TokenVerifier(Protocol):
@@ -50,16 +48,12 @@ class TokenVerifier(Protocol):
         ...
 
 
-def wall_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)
-
-
 def key_digest(key: str) -> str:
     """How a key is written in the configuration: hex SHA-256. Keys are long random strings, so no salt is needed."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Authenticator:
+class Authenticator(KeyListener):
     """Turns credentials into principals. `clock` is monotonic, in seconds."""
 
     def __init__(
@@ -67,36 +61,30 @@ class Authenticator:
         keys: Mapping[str, Principal],
         *,
         clock: Callable[[], float],
-        origins: Iterable[str] = (),
-        hosts: Iterable[str] = (),
+        now_ms: Callable[[], UnixMs],
         ring: ApiKeyCache | None = None,
         tokens: TokenVerifier | None = None,
-        now_ms: Callable[[], UnixMs] = wall_ms,
+        tickets: Tickets | None = None,
+        origins: OriginPolicy | None = None,
+        throttle: AuthThrottle | None = None,
     ) -> None:
-        """`keys` by `key_digest`; `origins` as browsers write them ("https://chat.example"), "*" for every one. `ring`
-        and `tokens` are demanded where they are given."""
+        """`keys` by `key_digest`. With `ring` or `tokens` credentials are required. `tickets`: those of all gateways of
+        a cluster; None: this process's own."""
+        self.origins = origins or OriginPolicy()
         self._keys = dict(keys)
         self._ring = ring
-        self._issued = tokens
+        self._tokens = tokens
         self._now_ms = now_ms
-        self.strangers = AuthThrottle(clock=clock)
-        self._watched: dict[str, dict[object, Ended]] = {}  # by key id
+        self._tickets = tickets or MemoryTickets(clock)
+        self._throttle = throttle or AuthThrottle(clock=clock)
+        self._watched: dict[str, dict[object, CredentialEnded]] = {}  # by key id
         if ring is not None:
-            ring.ended = self._end
-            ring.stale = self._end_cached_keys
-        self._origins = {origin.rstrip("/").lower() for origin in origins}
-        self._hosts = {host.lower() for host in hosts}
-        self.tickets: Tickets = MemoryTickets(clock)  # or those of all gateways of a cluster
-
-    @property
-    def origins(self) -> tuple[str, ...]:
-        """The pages of others that may use this server from a browser."""
-        return tuple(sorted(self._origins))
+            ring.subscribe(self)
 
     @property
     def open(self) -> bool:
         """No keys are configured: everyone is the local principal."""
-        return not self._keys and self._ring is None and self._issued is None
+        return not self._keys and self._ring is None and self._tokens is None
 
     def authenticate(self, credential: str | None, address: str | None = None) -> Principal:
         """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key
@@ -108,7 +96,7 @@ class Authenticator:
         try:
             return self._principal_of(credential, address)
         except Unauthorized:
-            self.strangers.failed(address)
+            self._throttle.failed(address)
             raise
 
     def _principal_of(self, credential: str, address: str | None) -> Principal:
@@ -120,11 +108,11 @@ class Authenticator:
                 return principal
             if self._ring is not None and self._ring.is_api_key(credential):
                 return self._ring.principal_of(credential)
-            if self._issued is not None and self._issued.is_jwt(credential):
-                principal = self._issued.known(credential)
+            if self._tokens is not None and self._tokens.is_jwt(credential):
+                principal = self._tokens.known(credential)
                 if principal is None:
-                    self.strangers.check(address)  # a signature costs a hundred times what a key does
-                    principal = self._issued.principal_of(credential)
+                    self._throttle.check(address)  # a signature costs a hundred times what a key does
+                    principal = self._tokens.principal_of(credential)
                 return principal
         raise Unauthorized("unauthorized", "This key is not known here.")
 
@@ -138,7 +126,7 @@ class Authenticator:
                 raise revoked()
             self._ring.check_fresh()
 
-    def watch(self, principal: Principal, ended: Ended) -> Callable[[], None]:
+    def watch(self, principal: Principal, ended: CredentialEnded) -> Callable[[], None]:
         """Has `ended` called (a plain function, at most once) when the principal's credential ends. What is returned
         takes that back. Raises what `verify` raises."""
         if self.open:
@@ -165,55 +153,43 @@ class Authenticator:
         watched[token] = ended
         return unwatch
 
-    def _end(self, key_id: str, error: SessileError) -> None:
+    def key_ended(self, key_id: str, error: SessileError) -> None:
+        """Implements `KeyListener`."""
         watched = self._watched.pop(key_id, {})
-        told = list(watched.values())
+        callbacks = list(watched.values())
         watched.clear()
-        for ended in told:
+        for ended in callbacks:
             ended(error)
 
-    def _end_cached_keys(self, error: SessileError) -> None:
+    def keys_stale(self, error: SessileError) -> None:
+        """Implements `KeyListener`: nobody is let in by a key that cannot be checked."""
         assert self._ring is not None
         for key_id in list(self._watched):
             if self._ring.find(key_id) is not None:
-                self._end(key_id, error)
+                self.key_ended(key_id, error)
 
     # -- tickets ----------------------------------------------------------------------------------------------------
 
     async def issue_ticket(self, principal: Principal) -> str:
         """A ticket for one connection within `TICKET_S`. Raises Limited when too many are open, Unavailable."""
         ticket = "tkt_" + secrets.token_urlsafe(24)
-        await self.tickets.put(key_digest(ticket), principal)
+        await self._tickets.put(key_digest(ticket), principal)
         return ticket
 
     async def redeem_ticket(self, ticket: str, address: str | None = None) -> Principal:
         """The ticket's principal; the ticket is used up. Raises Unauthorized, Limited, and Unavailable where it cannot
         be told whose it is."""
-        principal = await self.tickets.take(key_digest(ticket))
+        principal = await self._tickets.take(key_digest(ticket))
         if principal is None:
-            self.strangers.failed(address)
+            self._throttle.failed(address)
             raise Unauthorized("unauthorized", "This ticket is unknown, used or too old: ask for another.")
         self.verify(principal)
         return principal
 
-    # -- where a request comes from ---------------------------------------------------------------------------------
-
     def check_host(self, host: str | None) -> None:
-        """Raises Forbidden for a Host header under which an open server must not answer."""
-        if not self.open:
-            return
-        name = _split(f"//{host}").hostname if host and "/" not in host else None
-        if name is None or not (is_loopback(name) or name in self._hosts):
-            raise Forbidden("forbidden", "Without keys this server answers on loopback names only.")
-
-    def check_origin(self, origin: str | None, host: str | None) -> None:
-        """Raises Forbidden for a page of another site that is not on the list. Programs send no Origin."""
-        if origin is None or "*" in self._origins or origin.lower() in self._origins:
-            return
-        parts = _split(origin.lower())
-        if host is not None and parts.scheme in ("http", "https") and parts.netloc == host.lower():
-            return
-        raise Forbidden("forbidden", "Pages of this origin may not connect; it is not on the allow-list.")
+        """Raises Forbidden for a Host header under which a server without keys must not answer."""
+        if self.open:
+            self.origins.check_host(host)
 
 
 def _ended(principal: Principal) -> Unauthorized:
@@ -225,21 +201,3 @@ def _ended(principal: Principal) -> Unauthorized:
 
 def _no_unwatch() -> None:
     """What takes back a watch where nothing ever ends."""
-
-
-def _split(url: str) -> SplitResult:
-    """`urlsplit` for what strangers write: what it refuses has no parts."""
-    try:
-        return urlsplit(url)
-    except ValueError:
-        return SplitResult("", "", "", "", "")
-
-
-def is_loopback(host: str) -> bool:
-    """True for the names and addresses that only this machine can reach."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -32,7 +32,8 @@ from msgspec import Meta
 from sessions.model.api_keys import check_name
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
 from sessions.model.types import DEFAULT_SCOPES, SCOPES, Authority, Principal, Scope, TenantId, UnixMs
-from transport.auth.authenticator import TOKEN_PREFIX, is_loopback
+from transport.auth.authenticator import TOKEN_PREFIX
+from transport.auth.origins import is_loopback
 
 JWKS_BYTES_MAX: Final = 256 * 1024
 JWKS_KEYS_MAX: Final = 100

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sessions.model.errors import SessileError, Unavailable
-from transport.auth.authenticator import is_loopback
+from transport.auth.origins import is_loopback
 from transport.cli.settings import BadSetting
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -44,7 +44,7 @@ class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
 
-class Command(NamedTuple):
+class CommandSpec(NamedTuple):
     """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
 
     options: type[msgspec.Struct]
@@ -59,30 +59,36 @@ OFFLINE: Final = ("Journal", "Logging")
 OFFLINE_OR_SERVER: Final = (*OFFLINE, "Running server")
 DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
 
-COMMANDS: Final[dict[str, Command]] = {
-    "serve": Command(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
-    "gateway": Command(
+COMMANDS: Final[dict[str, CommandSpec]] = {
+    "serve": CommandSpec(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
+    "gateway": CommandSpec(
         RunGateway,
         (*DOORS, "journal", "audit_key", "Directory", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
-    "replica": Command(
+    "replica": CommandSpec(
         RunReplica,
         (*ENGINE, "Moderation", "Journal", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
         "replica --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile --model model.gguf",
     ),
-    "replicas": Command(ListReplicas, ("directory", "Logging"), "replicas --directory redis://127.0.0.1:6379"),
-    "sessions": Command(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
-    "drain": Command(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
-    "usage reconcile": Command(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
-    "keys create": Command(keys.CreateKey, OFFLINE_OR_SERVER, "keys create --tenant acme --role operator --label me"),
-    "keys list": Command(keys.ListKeys, OFFLINE_OR_SERVER, "keys list --tenant acme"),
-    "keys show": Command(keys.ShowKey, OFFLINE_OR_SERVER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
-    "keys revoke": Command(keys.RevokeKey, OFFLINE_OR_SERVER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"),
-    "audit list": Command(audit.ListRows, OFFLINE_OR_SERVER, "audit list --tenant acme --last 20"),
-    "audit verify": Command(audit.VerifyChain, OFFLINE_OR_SERVER, "audit verify --tenant acme"),
-    "users export": Command(users.ExportUser, OFFLINE_OR_SERVER, "users export mary --tenant acme --out mary.jsonl"),
-    "users erase": Command(users.EraseUser, OFFLINE_OR_SERVER, "users erase mary --tenant acme"),
+    "replicas": CommandSpec(ListReplicas, ("directory", "Logging"), "replicas --directory redis://127.0.0.1:6379"),
+    "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
+    "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
+    "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
+    "keys create": CommandSpec(
+        keys.CreateKey, OFFLINE_OR_SERVER, "keys create --tenant acme --role operator --label me"
+    ),
+    "keys list": CommandSpec(keys.ListKeys, OFFLINE_OR_SERVER, "keys list --tenant acme"),
+    "keys show": CommandSpec(keys.ShowKey, OFFLINE_OR_SERVER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
+    "keys revoke": CommandSpec(
+        keys.RevokeKey, OFFLINE_OR_SERVER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"
+    ),
+    "audit list": CommandSpec(audit.ListRows, OFFLINE_OR_SERVER, "audit list --tenant acme --last 20"),
+    "audit verify": CommandSpec(audit.VerifyChain, OFFLINE_OR_SERVER, "audit verify --tenant acme"),
+    "users export": CommandSpec(
+        users.ExportUser, OFFLINE_OR_SERVER, "users export mary --tenant acme --out mary.jsonl"
+    ),
+    "users erase": CommandSpec(users.EraseUser, OFFLINE_OR_SERVER, "users erase mary --tenant acme"),
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",
@@ -145,7 +151,7 @@ def _paragraphs(docstring: str | None) -> str:
     return "\n\n".join(" ".join(each.split()) for each in (docstring or "").split("\n\n"))
 
 
-def _entry(command: Command, environment: Mapping[str, str]) -> Any:
+def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
     """A function with a command's options and all settings as its parameters."""
     hints = get_type_hints(command.options, include_extras=True)
     own = [_own(each, hints[each.name]) for each in inspect.signature(command.options).parameters.values()]

@@ -1,7 +1,7 @@
 """Files of limits, prices and retention: read strictly at the start, and again whenever they change.
 
 A file that cannot be read, or has something that is not allowed, is refused with what is wrong in it; at the start that
-ends the process, later what was in force stays in force. A file that is gone changes nothing. No file at all (path "")
+ends the process, later what was in force stays in force. A removed file changes nothing. No file at all (path "")
 has a value of its own, and nothing is watched.
 
     output_tokens = 1024             # limits: reserved where a request names no max_output_tokens

@@ -1,6 +1,6 @@
 """Checks before a start what would else fail only once the model is loaded: ports and the data folder.
 
-Nothing is held: between a check and the start somebody may still take the port, and then the start fails as before.
+Nothing is held: between a check and the start another process may still take the port; then the start fails as before.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def secrets_in(settings: Settings) -> list[str]:
 
 
 def read_keys(path: str) -> dict[str, Principal]:
-    """The keys file: `[[keys]]` tables with `id`, `tenant`, `sha256` and, if wanted, `user` and `role`."""
+    """The keys file: `[[keys]]` tables with `id`, `tenant`, `sha256` and optionally `user` and `role`."""
     try:
         tables = tomllib.loads(Path(path).read_text()).get("keys", [])
         keys: dict[str, Principal] = {}

@@ -21,10 +21,10 @@ import msgspec
 from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
+from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call, open_response
 from transport.cli.options import Json, ServerUrl, text
 from transport.cli.settings import BadSetting
-from transport.end_user_data import EndUserStores
 
 POLL_S: Final = 0.5
 
@@ -65,24 +65,22 @@ class EraseUser(_UserOptions, frozen=True, kw_only=True):
 UserCommand = ExportUser | EraseUser
 
 
-async def run_on_journal(
-    stores: EndUserStores, command: UserCommand, now_ms: Callable[[], UnixMs], *, shared: bool
-) -> int:
+async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[], UnixMs], *, shared: bool) -> int:
     """Runs the command on a journal that is open here; returns the exit status. `shared`: other processes may have it
     open too, and carry an erasure out. Raises Unavailable."""
     tenant = TenantId(command.tenant)
     at = now_ms()
     if isinstance(command, ExportUser):
-        await stores.audit.record(tenant, [Audited(action="user.exported", at=at, user=command.user)])
+        await store.audit.record(tenant, [Audited(action="user.exported", at=at, user=command.user)])
         out = await asyncio.to_thread(open, command.out, "wb") if command.out else sys.stdout.buffer
         try:
             async for each in export_user_data(
                 tenant,
                 command.user,
-                personal=stores.personal,
-                journal=stores.journal,
-                usage=stores.usage,
-                audit=stores.audit,
+                personal=store.end_users,
+                journal=store.journal,
+                usage=store.usage,
+                audit=store.audit,
                 at=at,
             ):
                 out.write(msgspec.json.encode(each) + b"\n")
@@ -91,13 +89,13 @@ async def run_on_journal(
                 out.close()
         return 0
     row = Audited(action="user.erasure_asked", at=at, user=command.user)
-    erasure = await stores.personal.request_erasure(
+    erasure = await store.end_users.request_erasure(
         Erasure(tenant=tenant, user=command.user, asked_at=at, asked_by=""), row
     )
     until = time.monotonic() + (command.wait if shared else 0)
     while erasure.done_at is None and time.monotonic() < until:
         await asyncio.sleep(POLL_S)
-        erasure = await stores.personal.find(tenant, command.user) or erasure
+        erasure = await store.end_users.find(tenant, command.user) or erasure
     return _report(status(erasure, command.user), command)
 
 

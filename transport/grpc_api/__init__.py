@@ -1,5 +1,6 @@
-"""The gRPC door: the sessions of `sessile.proto` on the same gateway and the same logs as WebSocket and HTTP."""
+"""The gRPC API: the sessions of `sessile.proto` on the same gateway and the same logs as WebSocket and HTTP.
 
-from transport.grpc_api.server import GrpcServer
-
-__all__ = ["GrpcServer"]
+Never translates by hand what `translate` does field by field; `sessile_pb2*` are generated.
+Start at `service` (unary calls and history), then `converse` (the bidirectional stream); `server` listens, `status`
+maps errors.
+"""

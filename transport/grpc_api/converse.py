@@ -27,7 +27,7 @@ import structlog
 from sessions.model.commands import ActorCommand, Ok, ResponseCancel
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
-from sessions.model.types import CommandId, Epoch, Principal, ResponseId, SessionId, SessionKey
+from sessions.model.types import Epoch, Principal, ResponseId, SessionId, SessionKey
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import translate
@@ -293,12 +293,6 @@ class ConverseCall(_EventStreamer):
         async def cancel() -> None:
             answers = await asyncio.gather(*running, return_exceptions=True)
             answered = [each.response_id for each in answers if isinstance(each, Ok) and each.response_id is not None]
-            for response_id in (*begun, *answered):
-                command_id = CommandId(f"grpc_{gateway.new_id()}")
-                command = ResponseCancel(id=command_id, session=key.session, response_id=response_id)
-                try:
-                    await gateway.execute(principal, command)
-                except SessileError as error:
-                    log.info("not_cancelled", session=key.session, response=response_id, error=error.code)
+            await gateway.cancel(principal, key.session, (*begun, *answered), id_prefix="grpc")
 
         gateway.tasks.start(cancel())

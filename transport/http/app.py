@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
+from transport.http.context import gateway_of
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.routes import (
     audit,
@@ -70,42 +71,42 @@ _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  #
 log = structlog.get_logger(__name__)
 
 
-def make_app(
-    gateway: Gateway, *, version: str, readiness: Readiness, web: Path | None, exposition: MetricsExposition
-) -> App:
+def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
-    app = FastAPI(title="Sessile", version=version, redoc_url=None)
-    app.state.auditor = gateway.auditor
+    app = FastAPI(title="Sessile", version=exposition.version, redoc_url=None)
+    app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    if gateway.access.origins:
+    if gateway.access.origins.allowed:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=gateway.access.origins,
+            allow_origins=gateway.access.origins.allowed,
             allow_methods=("GET", "POST", "PATCH", "DELETE"),
             allow_headers=CORS_ASKED,
             expose_headers=CORS_TOLD,
             max_age=CORS_S,
         )
     app.include_router(health.router(readiness))
-    app.include_router(metrics.router(gateway, exposition))
-    app.include_router(tickets.router(gateway))
-    app.include_router(keys.router(gateway))
-    doorway = TurnStarter(gateway, history=gateway.history, new_id=gateway.new_id)
-    app.include_router(models.router(gateway))
-    app.include_router(chat.router(gateway, doorway))
-    app.include_router(responses.router(gateway, doorway))
-    app.include_router(conversations.router(gateway, doorway))
-    app.include_router(sessions.router(gateway, doorway))
-    app.include_router(reviews.router(gateway, doorway))
-    app.include_router(usage.router(gateway))
-    app.include_router(audit.router(gateway))
-    app.include_router(limits.router(gateway))
-    app.include_router(users.router(gateway))
-    app.include_router(operator.router(gateway, version=version))
+    app.include_router(metrics.router(exposition))
+    for each in (
+        tickets,
+        keys,
+        models,
+        chat,
+        responses,
+        conversations,
+        sessions,
+        reviews,
+        usage,
+        audit,
+        limits,
+        users,
+        operator,
+    ):
+        app.include_router(each.routes)
     if web is not None:
         app.include_router(page.router(web))  # last: it takes every path that nobody else has
     return RequestContextMiddleware(
@@ -127,10 +128,10 @@ async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Sen
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, SessileError)
-    auditor, principal = request.app.state.auditor, getattr(request.state, "principal", None)
-    if isinstance(error, Forbidden) and auditor is not None and principal is not None:
+    principal = getattr(request.state, "principal", None)
+    if isinstance(error, Forbidden) and principal is not None:
         route = request.scope.get("route")
-        await auditor.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
+        await gateway_of(request).audit.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
     return error_response(error)
 
 

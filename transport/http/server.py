@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from sessions.model.errors import BadInput, Unavailable
-from transport.auth.authenticator import is_loopback
+from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.http.app import make_app
 from transport.http.http_connection import HttpConnection
@@ -51,27 +51,21 @@ class Server:
         *,
         host: str,
         port: int,
-        version: str = "0",
         limits: ServerLimits | None = None,
         readiness: Callable[[], str | None] = lambda: None,
         web: Path | None = WEB,
         tls: ServerTls | None = None,
         exposition: MetricsExposition | None = None,
     ) -> None:
-        """`readiness` says why traffic is not welcome, or None; draining is looked at here already."""
+        """`readiness` says why traffic is not welcome, or None; draining is checked here already."""
         self.gateway = gateway
         self._host = host
         self._port = port
         self._limits = limits or ServerLimits()
         self._readiness = readiness
         self._tls = tls
-        self._app = make_app(
-            gateway,
-            version=version,
-            readiness=self._unready,
-            web=web,
-            exposition=exposition or MetricsExposition(gateway.measures, version=version, role="serve"),
-        )
+        exposition = exposition or MetricsExposition(gateway.measures, version="0", role="serve")
+        self._app = make_app(gateway, readiness=self._unready, web=web, exposition=exposition)
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._door: WebSocketConnections | None = None

@@ -1,6 +1,7 @@
-"""OpenAI's HTTP API on the log: what its requests ask of sessions, and how the log's events look in its shapes.
+"""OpenAI's HTTP API on sessions: requests become commands, and the log's events take OpenAI's shapes.
 
-    request ──> wanted (wire → items, sampling) ──> places (which session) ──> turn.create ──> LogCursor ──> chunks
+    request ─> parse_request (items, sampling) ─> turn_starter (which session) ─> turn.create ─> log_cursor ─> chunks
 
-The routes in `transport.http.routes` are thin: they parse, call in here and answer. Nothing here keeps a conversation.
+Never keeps a conversation: what a client resends is found again by `history`. Start at `turn_starter`, then `chat` and
+`responses` (reading an answer), `chat_render` and `render` (its shapes); the schemas are `*_models`.
 """

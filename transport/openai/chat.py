@@ -21,20 +21,20 @@ FINGERPRINT: Final = "sessile"
 class ChatCompletionReader:
     """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
 
-    def __init__(self, doorway: TurnStarter, begun: StartedTurn, *, model: str, logprobs: bool, usage: bool) -> None:
-        self._doorway = doorway
-        self._begun = begun
+    def __init__(self, starter: TurnStarter, started: StartedTurn, *, model: str, logprobs: bool, usage: bool) -> None:
+        self._starter = starter
+        self._started = started
         self._model = model
         self._usage = usage
         self._choices = {
             response_id: ChoiceBuilder(index, response_id, logprobs=logprobs)
-            for index, response_id in enumerate(begun.responses)
+            for index, response_id in enumerate(started.responses)
         }
-        self._first = self._choices[begun.responses[0]]
+        self._first = self._choices[started.responses[0]]
 
     async def whole(self) -> dict[str, Json]:
         """The `chat.completion` object. Raises the error that an answer ended with."""
-        with self._begun.cursor:
+        with self._started.cursor:
             async for _ in self._entries():
                 pass
         for choice in self._choices.values():
@@ -54,7 +54,7 @@ class ChatCompletionReader:
 
         `skip`: what its reader has seen already, by a stream of the same request with ids."""
         told = False
-        cursor = self._begun.cursor
+        cursor = self._started.cursor
         with cursor:
             try:
                 async for record, entries, error in self._entries():
@@ -80,7 +80,7 @@ class ChatCompletionReader:
     async def _entries(self) -> AsyncIterator[tuple[Record, list[dict[str, Json]], SessileError | None]]:
         """Every event of these responses with what it becomes, to the end of the last one."""
         left = len(self._choices)
-        async for record in self._begun.cursor.records(self._begun.after):
+        async for record in self._started.cursor.records(self._started.after):
             event = record.event
             if isinstance(event, ev.SessionDeleted):
                 break
@@ -94,7 +94,7 @@ class ChatCompletionReader:
                 if entries:
                     yield record, entries, None
                 continue
-            await self._doorway.record_answer(self._begun, choice.body)
+            await self._starter.record_answer(self._started, choice.body)
             yield record, entries, choice.error
             left -= 1
             if not left:

@@ -1,11 +1,11 @@
-"""Begins the turns of HTTP clients: finds the session, makes the command, acquires the reader, sends it.
+"""Starts the turns of HTTP clients: finds the session, makes the command, acquires the reader, sends the command.
 
 Every request becomes one `turn.create` with an id of its own, or one that follows from its `Idempotency-Key`: then the
 same key and body find the same session and the same answer, whether that is still being written or long done (I5).
 Where a request with a key goes is decided once, for every gateway and over restarts, and the log is what remembers it:
-the session that follows from the key either holds the turn, or was created by the very same command id as a note that
-names the place: of a stateless request the one which the history index gave, of another the session that the request
-names. Of two gateways that decide at once one is refused (`idempotency_conflict`) and reads what the other has written.
+the session that follows from the key either holds the turn, or was created by the very same command id as a pointer to
+the place: of a stateless request the one that the history index gave, of another the session that the request names. Of
+two gateways that decide at once one is refused (`idempotency_conflict`) and reads what the other has written.
 
 A place that the history index gave is given back when the turn did not begin; with a key it stays with the key, because
 the same request may have been applied without our knowing.
@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -44,7 +45,6 @@ from transport.gateway import Gateway
 from transport.http.headers import EventId
 from transport.openai.chat_render import resendable_answer
 from transport.openai.history import (
-    HistoryIndex,
     HistoryMatch,
     HistoryPlace,
     Unit,
@@ -56,13 +56,13 @@ from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import check, resume
 
 RETRIES_MAX: Final = 20_000
-PLACE: Final = "sessile.place"  # in the metadata of a note: session[, last item, messages that are there already]
+PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages that are there already]
 
 log = structlog.get_logger(__name__)
 
 
 class TurnInput(NamedTuple):
-    """What a stateless request asks for."""
+    """What a stateless request asks the model, in the terms of sessions."""
 
     model: str
     user: str | None
@@ -75,6 +75,17 @@ class TurnInput(NamedTuple):
     request: Mapping[str, Json] = MappingProxyType({"store": False})
 
 
+class TurnRequest(NamedTuple):
+    """A stateless request: who sent it, by which route, and what makes it the same request when it comes again."""
+
+    principal: Principal
+    route: str
+    input: TurnInput
+    body: bytes  # as it came: an Idempotency-Key is good for one body
+    idempotency_key: str | None = None
+    seen: EventId | None = None  # the place of a reader that comes back
+
+
 class StartedTurn(NamedTuple):
     """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
 
@@ -84,135 +95,150 @@ class StartedTurn(NamedTuple):
     chain: bytes  # of the history up to the answer
 
 
-class _Retry:
-    """What is known of an Idempotency-Key."""
+class SentTurn(NamedTuple):
+    """A command that was applied, with a reader on its log. `last`: the last item that it added."""
 
-    __slots__ = ("body", "found", "lock")
+    cursor: LogCursor
+    responses: tuple[ResponseId, ...]
+    after: int
+    last: ItemId | None
+
+
+class _Draft(NamedTuple):
+    """A turn that has a command id and not yet a session."""
+
+    principal: Principal
+    command_id: CommandId
+    input: TurnInput
+    root: bytes  # the chain before the first message
+    chains: Sequence[bytes]  # behind each message
+
+    @property
+    def chain(self) -> bytes:
+        return self.chains[-1] if self.chains else self.root
+
+
+class _Unread(Enum):
+    """Where a request with a key goes, as long as the log has not answered that."""
+
+    UNREAD = "unread"
+
+
+UNREAD: Final = _Unread.UNREAD
+
+
+class _Retry:
+    """What is known of an Idempotency-Key. `match` None: the session that follows from the key."""
+
+    __slots__ = ("body", "lock", "match")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.lock = asyncio.Lock()
-        self.found: HistoryMatch | None | bool = False  # False: not decided
+        self.match: HistoryMatch | None | _Unread = UNREAD
 
 
 class TurnStarter:
-    """One for all HTTP doors of a gateway."""
+    """One for all HTTP routes of a gateway."""
 
-    def __init__(self, gateway: Gateway, *, history: HistoryIndex, new_id: Callable[[], str]) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.history = history
-        self._new_id = new_id
+        self._history = gateway.history
         self._retries: OrderedDict[tuple[str, ...], _Retry] = OrderedDict()
 
-    def command_id(self, principal: Principal, door: str, idempotency_key: str | None) -> CommandId:
+    def command_id(self, principal: Principal, route: str, idempotency_key: str | None) -> CommandId:
+        """The id that follows from an Idempotency-Key; without one an id of its own."""
         if idempotency_key is None:
-            return CommandId(f"http_{self._new_id()}")
-        digest = hashlib.sha256("\0".join((door, principal.tenant, principal.id, idempotency_key)).encode())
+            return CommandId(f"http_{self.gateway.new_id()}")
+        digest = hashlib.sha256("\0".join((route, principal.tenant, principal.id, idempotency_key)).encode())
         return CommandId(f"idem_{digest.hexdigest()[:40]}")
 
     # -- stateless ------------------------------------------------------------------------------------------------
 
-    async def begin(
-        self,
-        principal: Principal,
-        door: str,
-        wanted: TurnInput,
-        body: bytes,
-        key: str | None,
-        seen: EventId | None = None,
-    ) -> StartedTurn:
-        """Begins the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
+    async def start(self, request: TurnRequest) -> StartedTurn:
+        """Starts the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
         some of it, comes back to. Raises SessileError."""
-        start = chain_root(principal, wanted.user, wanted.model, wanted.tools, wanted.instructions)
-        behind = extend_chain_all(start, wanted.units)
+        principal, given, seen = request.principal, request.input, request.seen
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
+        command_id = self.command_id(principal, request.route, request.idempotency_key)
+        draft = _Draft(principal, command_id, given, root, extend_chain_all(root, given.units))
         if seen is not None and seen.response is not None:
-            found = await resume(self.gateway, principal, seen, choices=wanted.choices)
-            return StartedTurn(*found, behind[-1] if behind else start)
-        begun = await self._begin_once(principal, door, wanted, body, key, behind, start)
-        await self._check_seen(begun.cursor, begun.after, seen)
-        return begun
+            return StartedTurn(*await resume(self.gateway, principal, seen, choices=given.choices), draft.chain)
+        if request.idempotency_key is None:
+            started = await self._begin(draft, await self._find(draft), give_back=True)
+        else:
+            started = await self._begin_once(draft, self._retry(request, request.idempotency_key))
+        await self._check_seen(started.cursor, started.after, seen)
+        return started
 
-    async def _begin_once(
-        self,
-        principal: Principal,
-        door: str,
-        wanted: TurnInput,
-        body: bytes,
-        key: str | None,
-        behind: Sequence[bytes],
-        start: bytes,
-    ) -> StartedTurn:
-        command_id = self.command_id(principal, door, key)
-        if key is None:
-            found = await self._find(behind, wanted.units)
-            return await self._begin(principal, command_id, wanted, found, behind, start, give_back=True)
-        retry = self._retry((door, principal.tenant, principal.id, key), hashlib.sha256(body).digest())
+    async def _begin_once(self, draft: _Draft, retry: _Retry) -> StartedTurn:
         async with retry.lock:
-            if retry.found is False:
-                retry.found = await self._recorded_match(principal, command_id, wanted, behind)
-            assert not isinstance(retry.found, bool)
+            if retry.match is UNREAD:
+                retry.match = await self._decide(draft)
             try:
-                return await self._begin(principal, command_id, wanted, retry.found, behind, start, give_back=False)
+                return await self._begin(draft, retry.match, give_back=False)
             except Conflict as error:
-                noted = await self._noted(principal, command_id, behind) if retry.found is None else None
-                if error.code != "idempotency_conflict" or not isinstance(noted, HistoryMatch):
+                match = await self._read_pointer(draft) if retry.match is None else None
+                if error.code != "idempotency_conflict" or not isinstance(match, HistoryMatch):
                     raise
-                retry.found = noted
-                return await self._begin(principal, command_id, wanted, noted, behind, start, give_back=False)
+                retry.match = match
+                return await self._begin(draft, match, give_back=False)
 
-    async def _recorded_match(
-        self, principal: Principal, command_id: CommandId, wanted: TurnInput, behind: Sequence[bytes]
-    ) -> HistoryMatch | None:
-        """Where a request with a key goes: None for the session that follows from the key. Notes any other place."""
-        noted = await self._noted(principal, command_id, behind)
-        if not isinstance(noted, bool):
-            return noted
-        found = await self._find(behind, wanted.units)
-        if found is None:
+    async def _decide(self, draft: _Draft) -> HistoryMatch | None:
+        """Where a request with a key goes: None for the session that follows from the key. Any other place is written
+        down as a pointer first."""
+        recorded = await self._read_pointer(draft)
+        if recorded is not UNREAD:
+            return recorded
+        match = await self._find(draft)
+        if match is None:
             return None
         try:
-            await self._note(principal, command_id, [*found.place, found.units], wanted.model)
+            place: list[Json] = [*match.place, match.units]
+            await self._write_pointer(draft.principal, draft.command_id, place, draft.input.model)
         except SessileError as error:
-            await self._give_back(found)
-            noted = await self._noted(principal, command_id, behind) if error.code == "idempotency_conflict" else False
-            if isinstance(noted, bool):
+            await self._give_back(match)
+            recorded = await self._read_pointer(draft) if error.code == "idempotency_conflict" else UNREAD
+            if recorded is UNREAD:
                 raise
-            return noted
-        return found
+            return recorded
+        return match
 
     async def bind(self, principal: Principal, turn: cm.TurnCreate) -> None:
         """Binds a key to the session that its turn goes to, where that does not follow from the key itself. Raises
         Conflict for a key that went elsewhere."""
         if turn.session != derived_session_id(principal, turn.id):
-            await self._note(principal, turn.id, [turn.session])
+            await self._write_pointer(principal, turn.id, [turn.session])
 
-    async def _note(
+    async def _write_pointer(
         self, principal: Principal, command_id: CommandId, place: list[Json], model: str | None = None
     ) -> None:
-        """Notes a place in the session that follows from a key. The same note again is none."""
-        note = cm.TurnCreate(
+        """Writes a place into the session that follows from a key. The same pointer again changes nothing."""
+        command = cm.TurnCreate(
             id=command_id,
             session=derived_session_id(principal, command_id),
             create=cm.SessionSettings(model=model, metadata={PLACE: place}, listed=False),
             respond=False,
         )
-        await self.gateway.execute(principal, note)
+        await self.gateway.execute(principal, command)
 
-    async def _noted(
-        self, principal: Principal, command_id: CommandId, behind: Sequence[bytes]
-    ) -> HistoryMatch | None | Literal[False]:
-        """What the log says of it; False: nothing yet. Raises Unavailable."""
-        key = SessionKey(principal.tenant, derived_session_id(principal, command_id))
+    async def _read_pointer(self, draft: _Draft) -> HistoryMatch | None | _Unread:
+        """What the log says of a key: a place, None for the session of the key itself, UNREAD where it says nothing.
+        Raises Unavailable."""
+        key = SessionKey(draft.principal.tenant, derived_session_id(draft.principal, draft.command_id))
         try:
-            _, state = await self.gateway.logs.state(principal, key)
+            _, state = await self.gateway.logs.state(draft.principal, key)
         except (NotFound, Gone):
-            return False
+            return UNREAD
         match state["metadata"].get(PLACE):
-            case [str(session), str(leaf), int(units)] if 0 < units <= len(behind):
-                return HistoryMatch(HistoryPlace(SessionId(session), ItemId(leaf)), units, behind[units - 1])
+            case [str(session), str(leaf), int(units)] if 0 < units <= len(draft.chains):
+                return HistoryMatch(HistoryPlace(SessionId(session), ItemId(leaf)), units, draft.chains[units - 1])
         return None
 
-    def _retry(self, name: tuple[str, ...], body: bytes) -> _Retry:
+    def _retry(self, request: TurnRequest, idempotency_key: str) -> _Retry:
+        """Raises Conflict for a key that was used with another body."""
+        name = (request.route, request.principal.tenant, request.principal.id, idempotency_key)
+        body = hashlib.sha256(request.body).digest()
         retry = self._retries.get(name)
         if retry is None:
             retry = self._retries[name] = _Retry(body)
@@ -224,110 +250,70 @@ class TurnStarter:
             )
         return retry
 
-    async def _find(self, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
-        """None too where the index is away, which it tells by itself."""
+    async def _find(self, draft: _Draft) -> HistoryMatch | None:
+        """None too where the index is away, which it logs by itself."""
         try:
-            return await find_history(self.history, behind, units)
+            return await find_history(self._history, draft.chains, draft.input.units)
         except Unavailable:
             return None
 
-    async def _give_back(self, found: HistoryMatch) -> None:
+    async def _give_back(self, match: HistoryMatch) -> None:
         """Raises nothing for an index that is away: the next request of its client begins a session."""
         with suppress(Unavailable):
-            await self.history.give_back(found.chain, found.place)
+            await self._history.give_back(match.chain, match.place)
 
-    async def _begin(
-        self,
-        principal: Principal,
-        command_id: CommandId,
-        wanted: TurnInput,
-        found: HistoryMatch | None,
-        behind: Sequence[bytes],
-        start: bytes,
-        *,
-        give_back: bool,
-    ) -> StartedTurn:
-        chain = behind[-1] if behind else start
-        if found is not None:
+    async def _begin(self, draft: _Draft, match: HistoryMatch | None, *, give_back: bool) -> StartedTurn:
+        command_id = draft.command_id
+        if match is not None:
             try:
-                return await self._send(principal, self._turn(command_id, wanted, found), wanted, chain)
+                return await self._send(draft, _turn(draft, command_id, match))
             except SessileError as error:
                 if not isinstance(error, NotFound | Gone) and error.code != "session_full":
                     if give_back:
-                        await self._give_back(found)
+                        await self._give_back(match)
                     raise
-                log.info("place_is_gone", session=found.place.session, error=error.code)
+                log.info("history_place_lost", session=match.place.session, error=error.code)
             with suppress(Unavailable):
-                await self.history.drop(found.chain, found.place)
-            command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the note
-        turn = self._turn(command_id, wanted, None, derived_session_id(principal, command_id))
-        return await self._send(principal, turn, wanted, chain)
+                await self._history.drop(match.chain, match.place)
+            command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the pointer
+        return await self._send(draft, _turn(draft, command_id, None))
 
-    def _turn(
-        self, command_id: CommandId, wanted: TurnInput, found: HistoryMatch | None, session: SessionId | None = None
-    ) -> cm.TurnCreate:
-        if found is not None:
-            session, parent, units = found.place.session, found.place.leaf, wanted.units[found.units :]
-            create = None
-        else:
-            parent, units = None, wanted.units
-            create = cm.SessionSettings(
-                model=wanted.model, instructions=wanted.instructions, tools=wanted.tools, listed=False
-            )
-        assert session is not None
-        return cm.TurnCreate(
-            id=command_id,
-            session=session,
-            create=create,
-            items=tuple(item for unit in units for item in unit.items),
-            parent_id=parent,
-            metadata=dict(wanted.metadata),
-            request=dict(wanted.request),
-            **msgspec.structs.asdict(wanted.sampling),
-        )
-
-    async def _send(self, principal: Principal, turn: cm.TurnCreate, wanted: TurnInput, chain: bytes) -> StartedTurn:
-        begun = await self.send(principal, turn)
-        responses = begun.responses
+    async def _send(self, draft: _Draft, turn: cm.TurnCreate) -> StartedTurn:
+        principal, given = draft.principal, draft.input
+        sent = await self.send(principal, turn)
+        responses = sent.responses
         try:
-            parent = turn.parent_id if begun.last is None else begun.last
-            for number in range(1, wanted.choices):
+            parent = turn.parent_id if sent.last is None else sent.last
+            for number in range(1, given.choices):
                 seed = turn.seed + number if turn.seed is not None else None
                 another = cm.ResponseCreate(
                     id=CommandId(f"{turn.id}.{number}"),
                     session=turn.session,
                     parent_id=parent,
-                    **(msgspec.structs.asdict(wanted.sampling) | {"seed": seed}),
+                    **(msgspec.structs.asdict(given.sampling) | {"seed": seed}),
                 )
                 ok = await self.gateway.execute(principal, another)
                 assert ok.response_id is not None
                 responses += (ok.response_id,)
-            begun.cursor.follow(responses)
+            sent.cursor.follow(responses)
         except BaseException:
-            begun.cursor.close()
+            sent.cursor.close()
             raise
-        return StartedTurn(begun.cursor, responses, begun.after, chain)
+        return StartedTurn(sent.cursor, responses, sent.after, draft.chain)
 
-    async def record_answer(self, begun: StartedTurn, body: ResponseBody) -> None:
-        """Notes where an answer lies, for its client's next request."""
+    async def record_answer(self, started: StartedTurn, body: ResponseBody) -> None:
+        """Puts where an answer lies into the history index, for its client's next request."""
         answer = resendable_answer(body)
         if answer is None:
             return
         leaf, unit = answer
+        (chain,) = extend_chain_all(started.chain, [unit])
         with suppress(Unavailable):  # then its next request begins a session
-            await self.history.put(
-                extend_chain_all(begun.chain, [unit])[0], HistoryPlace(begun.cursor.key.session, leaf)
-            )
+            await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf))
 
     # -- any ------------------------------------------------------------------------------------------------------
 
-    class Sent(NamedTuple):
-        cursor: LogCursor
-        responses: tuple[ResponseId, ...]
-        after: int
-        last: ItemId | None
-
-    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> Sent:
+    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> SentTurn:
         """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
         closes it."""
         # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
@@ -342,7 +328,7 @@ class TurnStarter:
         await self._check_seen(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
         cursor.follow(responses)
-        return TurnStarter.Sent(cursor, responses, ok.offset, ok.item_id)
+        return SentTurn(cursor, responses, ok.offset, ok.item_id)
 
     async def _check_seen(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
         """Raises BadInput, and has closed the cursor, where a reader cannot have been."""
@@ -362,15 +348,25 @@ class TurnStarter:
 
     def cancel_soon(self, principal: Principal, session: SessionId, responses: Sequence[ResponseId]) -> None:
         """Cancels responses whose client has left, in a task of the gateway's."""
+        self.gateway.tasks.start(self.gateway.cancel(principal, session, responses, id_prefix="http"))
 
-        async def cancel() -> None:
-            for response_id in responses:
-                command = cm.ResponseCancel(
-                    id=CommandId(f"http_{self._new_id()}"), session=session, response_id=response_id
-                )
-                try:
-                    await self.gateway.execute(principal, command)
-                except SessileError as error:
-                    log.info("not_cancelled", session=session, response=response_id, error=error.code)
 
-        self.gateway.tasks.start(cancel())
+def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
+    """The command: below the matched place, or in the session that follows from the command's own id."""
+    given = draft.input
+    if match is not None:
+        session, parent, create = match.place.session, match.place.leaf, None
+    else:
+        session, parent = derived_session_id(draft.principal, command_id), None
+        create = cm.SessionSettings(model=given.model, instructions=given.instructions, tools=given.tools, listed=False)
+    units = given.units[match.units :] if match is not None else given.units
+    return cm.TurnCreate(
+        id=command_id,
+        session=session,
+        create=create,
+        items=tuple(item for unit in units for item in unit.items),
+        parent_id=parent,
+        metadata=dict(given.metadata),
+        request=dict(given.request),
+        **msgspec.structs.asdict(given.sampling),
+    )

@@ -18,6 +18,7 @@ from sessions.model.api_keys import ApiKey
 from sessions.model.audit import Action, Audited, AuditLog
 from sessions.model.errors import Forbidden, SessileError
 from sessions.model.types import Json, Principal, TenantId, UnixMs
+from transport.auth.api_key_cache import KeyListener
 from transport.tasks import Tasks
 
 REFUSALS_EVERY_S: Final = 60.0
@@ -26,7 +27,7 @@ REFUSALS_KNOWN_MAX: Final = 4096
 log = structlog.get_logger(__name__)
 
 
-class AuditWriter:
+class AuditWriter(KeyListener):
     """`clock` is monotonic, in seconds."""
 
     def __init__(
@@ -38,7 +39,7 @@ class AuditWriter:
         self._tasks = tasks
         self._refused: dict[tuple[str, ...], tuple[float, int]] = {}  # when written last, how many left out since
 
-    async def note(
+    async def record(
         self,
         tenant: TenantId,
         action: Action,

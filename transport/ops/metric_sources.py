@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from actors.hosting.runtime import Runtime
+from actors.limits.settlement import Settler
 from actors.routing.router import Router
-from sessions.metrics import Labels, Metrics
+from sessions.actor.admission import Admission
+from sessions.limits import LimitsNow
+from sessions.metrics import TPOT_TARGET_S, TTFT_TARGET_S, Labels, Metrics
 from sessions.model.generation import EngineStats
 from sessions.ports import Engine
 
@@ -145,3 +148,21 @@ def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> No
     gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
     gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
     gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)
+
+
+def register_limit_metrics(measures: Metrics, settler: Settler, admission: Admission) -> None:
+    """What limits do at a replica."""
+    about = "Reservations that ended and could not be settled."
+    measures.gauge("limits_not_settled", about, (), lambda: {ZERO: settler.given_up}, grows=True)
+    measures.gauge("brownout_level", "How far brownout goes.", (), lambda: {ZERO: admission.level})
+
+
+def latency_targets(limits: LimitsNow) -> Callable[[int], tuple[float, float]]:
+    """The (TTFT, TPOT) in seconds that answers of a priority are counted against: the file's targets, and those of
+    `Metrics` where it has none."""
+
+    def targets_s(priority: int) -> tuple[float, float]:
+        target = limits().target(priority)
+        return (TTFT_TARGET_S, TPOT_TARGET_S) if target is None else (target.ttft_ms / 1000, target.tpot_ms / 1000)
+
+    return targets_s

@@ -7,8 +7,6 @@ strangers away from it by the network, as one does with every exporter. Nothing 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
 import uvicorn
@@ -18,13 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from transport.http.http_connection import HttpConnection
 from transport.ops.prometheus import MetricsExposition
 
 KEEP_ALIVE_S: Final = 15
-READY: Final = "Metrics are ready: "
 
 
 class MetricsServer:
@@ -87,36 +83,3 @@ class MetricsServer:
 
     async def _alive(self, _: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
-
-
-@contextlib.asynccontextmanager
-async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
-    """The process's metrics on a port of their own for as long as the block runs; a negative one: none."""
-    if port < 0:
-        yield
-        return
-    door = MetricsServer(exposition, host=host, port=port)
-    await door.start()
-    print(f"{READY}{door.url}/metrics", flush=True)
-    try:
-        yield
-    finally:
-        await door.stop()
-
-
-@contextlib.asynccontextmanager
-async def exporting_traces(
-    endpoint: str, measures: Metrics, *, role: str, name: str, version: str
-) -> AsyncIterator[None]:
-    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
-    if not endpoint:
-        yield
-        return
-    from transport.ops.otlp import otlp  # its packages are there only where they are wanted
-
-    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=version)
-    try:
-        yield
-    finally:
-        measures.tracer = None
-        await asyncio.to_thread(tracer.close)

@@ -32,6 +32,7 @@ class MetricsExposition:
 
     def __init__(self, measures: Metrics, *, version: str, role: str) -> None:
         self._measures = measures
+        self.version = version
         self._about = {"version": version, "role": role}
         self._registry: CollectorRegistry | None = None
         self._client: Any = None

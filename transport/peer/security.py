@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Final
 
 import grpc
 import msgspec
 
 from sessions.model.errors import BadInput
+from transport.auth.origins import is_loopback
 
 TOKEN_HEADER: Final = "authorization"
 TOKEN_BYTES_MIN: Final = 16
@@ -47,7 +47,7 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_address(self, host: str) -> None:
         """Raises BadInput when a server with this security must not listen there."""
-        if not self.token and not self.tls and not is_loopback_host(host):
+        if not self.token and not self.tls and not is_loopback(host):
             raise BadInput(
                 "invalid_setting",
                 f"A peer link on {host!r} needs a token or TLS: without either it listens on loopback only.",
@@ -72,12 +72,3 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
-
-
-def is_loopback_host(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

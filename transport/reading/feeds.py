@@ -218,7 +218,9 @@ class Feed:
                 reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
-        """All retractions of (after, top] are now known."""
+        """All retractions of (after, top] are now known. Of two stretches with a gap between them the later counts."""
+        if top < self._seen_from:
+            return
         if self._seen_to < after:
             self._seen_from = after
         self._seen_from = min(self._seen_from, after)
@@ -351,7 +353,9 @@ class FeedReader(Unacked):
         if records[0].offset != self.position + 1 or records[-1].offset != self.position + len(records):
             return PullResult.STALE  # the log begins later now: only a snapshot is without a hole
         if feed.retracted_after(self.position):
-            # Looked at now and not when the page was read: one may have come in between.
+            # Looked at now and not when the page was read: one may have come in between, and one before it been missed.
+            if not feed.covers(self.position, feed.retractions[-1][0]):
+                return PullResult.NEEDS_PAGE
             if self.scrubber is None or self.scrubber.newest != feed.retractions[-1][0]:
                 self.scrubber = Scrubber(one for one in feed.retractions if one[0] > self.position)
         else:

@@ -117,25 +117,26 @@ class LogReader:
         if page is None or page.head.top == 0:
             raise not_found(feed.key)
         feed.learn(page.head)
-        if not feed.covers(after, page.head.top):
+        if not feed.covers(after, feed.top):
             await self._look_ahead(feed, page, after)
         return page
 
     async def _look_ahead(self, feed: Feed, page: Page, after: int) -> None:
-        """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part."""
-        top = page.head.top
+        """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part. The
+        top is the feed's as it is by then: records may have been published, and others missed, since the page was read.
+        """
         found: list[Retraction] = []
         records, position = page.records, after
         while records:
             found += [(r.offset, r.event) for r in records if isinstance(r.event, ContentRetracted)]
             position = feed.covered_from(records[-1].offset)
-            if position >= top:
+            if position >= feed.top:
                 break
             further = await self._journal.read(feed.key, after=position, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
             if further is None or further.head.epoch != page.head.epoch:
                 raise not_found(feed.key)
             records = further.records
-        feed.remember(after, top, found)
+        feed.remember(after, max(position, page.head.top), found)
 
     # -- states -----------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ def shake_hands(
     headers = request.headers
     host = _only(headers.get_all("Host"))
     access.check_host(host)
-    access.check_origin(_only(headers.get_all("Origin")), host)
+    access.origins.check_origin(_only(headers.get_all("Origin")), host)
     response = ws.accept(request)
     if response.status_code != 101:
         if (error := ws.handshake_exc) is not None:  # the request holds it, and its frames the request

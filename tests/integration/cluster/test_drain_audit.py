@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from actors.handoff.drain import BY_SIGNAL
-from persistence.audit import audit_of
+from persistence.memory.audit import MemoryAudit
 from persistence.memory.journal import MemoryJournal
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import INSTALLATION, public
@@ -19,7 +19,7 @@ from tests.support.virtual_time import outcome, virtual
 async def written(made: Cluster) -> list[tuple[str, object]]:
     journal = MemoryJournal(made.store)
     await journal.open()
-    audit = audit_of(journal)
+    audit = MemoryAudit(journal.database)
     assert (await verify(audit, INSTALLATION)).intact
     rows = [public(row) for row in await audit.rows(INSTALLATION, after=0, limit=9)]
     return [(row["action"], row["detail"]) for row in rows]

@@ -17,7 +17,8 @@ from actors.peer.client import Connector
 from actors.peer.links import LinkDown, LinkLimits
 from actors.peer.wire import Wire
 from actors.routing.router import Router, RouterLimits
-from persistence.sqlite.journal import SqliteJournal
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ReplicaId
 from sessions.ports import Member
@@ -36,7 +37,7 @@ HASTY = RouterLimits(patience_s=1.0)
 
 
 async def test_a_turn_over_grpc_with_a_journal_on_disk(tmp_path: Path) -> None:
-    async with real_cluster(2, journal=SqliteJournal(tmp_path)) as made:
+    async with real_cluster(2, store=SqliteStore(SqliteDatabase(tmp_path))) as made:
         near, far = await made.add_gateway("g1"), await made.add_gateway("g2")
         key = await create(near, "one")
         stories = [Story(near, key), Story(far, key)]

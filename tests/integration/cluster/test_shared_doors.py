@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from app import open_shared_state
 from inference.simulated import SimulatedEngine
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
 from tests.support.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
@@ -18,11 +22,10 @@ from tests.support.directories import Server as Valkey
 from tests.support.directories import running
 from tests.support.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.auth.tickets import MemoryTickets
-from transport.gateway import Gateway, GatewayLimits
-from transport.gateway_store.open_store import GatewayStores, open_gateway_stores
+from transport.auth.tickets import MemoryTickets, Tickets
+from transport.gateway import Gateway, GatewayServices
 from transport.http.server import Server
-from transport.openai.history import HistoryPlace, MemoryHistory
+from transport.openai.history import HistoryIndex, HistoryPlace, MemoryHistory
 from transport.openai.model_catalog import card_of
 
 KEY = {"authorization": "Bearer sk-1"}
@@ -51,17 +54,16 @@ class Front(NamedTuple):
 
 
 @asynccontextmanager
-async def front(cluster: RealCluster, name: str, shared: GatewayStores) -> AsyncIterator[Front]:
+async def front(cluster: RealCluster, name: str, tickets: Tickets, history: HistoryIndex) -> AsyncIterator[Front]:
+    clock = asyncio.get_running_loop().time
+    assert isinstance(cluster.journal, MemoryJournal)
     gateway = Gateway(
-        sessions=await cluster.add_gateway(name),
-        journal=cluster.journal,
-        access=Authenticator({key_digest("sk-1"): ALICE}, clock=asyncio.get_running_loop().time),
-        limits=GatewayLimits(),
-        now_ms=now_ms,
-        new_id=new_id,
-        models=lambda: (card_of(SimulatedEngine(FAST).info, created=0),),
+        await cluster.add_gateway(name),
+        MemoryStore(journal=cluster.journal),
+        Authenticator({key_digest("sk-1"): ALICE}, clock=clock, now_ms=now_ms, tickets=tickets),
+        Clock(now_ms, new_id),
+        services=GatewayServices(models=lambda: (card_of(SimulatedEngine(FAST).info, created=0),), history=history),
     )
-    gateway.use_stores(shared)
     server = Server(gateway, host="127.0.0.1", port=0)
     await server.start()
     try:
@@ -82,7 +84,7 @@ async def fronts(cluster: RealCluster, valkey: Valkey) -> AsyncIterator[tuple[Fr
     async with AsyncExitStack() as stack:
         near, far = [
             await stack.enter_async_context(
-                front(cluster, name, await stack.enter_async_context(open_gateway_stores(valkey.unix_url)))
+                front(cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url)))
             )
             for name in ("g1", "g2")
         ]
@@ -110,7 +112,7 @@ async def test_a_ticket_of_one_is_good_once_at_the_other(fronts: tuple[Front, Fr
 
 async def test_a_ticket_speaks_for_the_user_that_it_was_asked_for(cluster: RealCluster, valkey: Valkey) -> None:
     service = Principal(tenant=ALICE.tenant, key_id="k", role="service")
-    async with open_gateway_stores(valkey.unix_url) as shared, front(cluster, "g1", shared) as near:
+    async with open_shared_state(valkey.unix_url) as shared, front(cluster, "g1", *shared) as near:
         near.gateway.access._keys[key_digest("sk-2")] = service
         headers = {"authorization": "Bearer sk-2", "x-sessile-user": "ann"}
         ticket = (await near.http.post("/v1/ws/tickets", headers=headers)).json()["ticket"]
@@ -184,7 +186,7 @@ class LosesPlaces(MemoryHistory):
 async def test_an_index_that_goes_away_hides_no_answer(cluster: RealCluster) -> None:
     loop = asyncio.get_running_loop()
     index = LosesPlaces(loop.time)
-    async with front(cluster, "g1", GatewayStores(MemoryTickets(loop.time), index)) as near:
+    async with front(cluster, "g1", MemoryTickets(loop.time), index) as near:
         for headers in ({}, {"idempotency-key": "one"}):
             index.away = False
             messages: list[Any] = [{"role": "user", "content": "Hello"}]
@@ -210,7 +212,7 @@ class SlowTickets(MemoryTickets):
 async def test_whoever_waits_for_a_ticket_to_be_looked_up_is_never_left_waiting(cluster: RealCluster, how: str) -> None:
     loop = asyncio.get_running_loop()
     tickets = SlowTickets(loop.time)
-    async with front(cluster, "g1", GatewayStores(tickets, MemoryHistory(loop.time))) as near:
+    async with front(cluster, "g1", tickets, MemoryHistory(loop.time)) as near:
         ticket = (await near.ticket()).json()["ticket"]
         reader, writer = await asyncio.open_connection("127.0.0.1", near.server.port)
         lines = (

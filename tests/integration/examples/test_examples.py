@@ -29,7 +29,7 @@ from inference.simulated import SimulatedOptions
 from tests.support.chaos.proxy import Flow, Proxy
 from tests.support.node import CLIENT, WITH_NODE, node_modules
 from tests.support.openai_server import Serving, serving
-from transport.grpc_api import GrpcServer
+from transport.grpc_api.server import GrpcServer
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "docs" / "examples"

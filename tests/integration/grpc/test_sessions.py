@@ -16,8 +16,8 @@ from sessions.model.errors import BadInput
 from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.grpc_door import ENDS, Door, error_of, events, has, opened, text
 from transport.auth.authenticator import key_digest
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 
 NewCommand = Callable[[], str]
 
@@ -94,7 +94,7 @@ async def test_every_resumed_is_followed_by_caught_up(door: Door) -> None:
     await talk.until(has("caught_up"))
     key, journal = SessionKey(TenantId("local"), SessionId(session)), door.assembly.journal
     for number in range(2):  # the journal is put back to a backup
-        journal.store.restore(journal.store.backup())
+        journal.database.restore(journal.database.backup())
         head = await journal.head(key)
         assert head is not None
         epoch = Epoch(f"epoch-{number}")

@@ -19,8 +19,8 @@ from tests.support.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import key_digest
 from transport.cli.config_files import limits_file
 from transport.cli.settings import BadSetting
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "Hello there."}], "max_tokens": 8}

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio as redis
 
-from persistence.memory.journal import MemoryJournal
-from persistence.usage import usage_of
+from persistence.memory.store import MemoryStore
 from persistence.usage_stream.kafka import KafkaSink
-from persistence.usage_stream.relay import UsageRelay, open_usage_sink
+from persistence.usage_stream.open_sink import open_usage_sink
+from persistence.usage_stream.relay import UsageRelay
 from sessions.billing.metering import entry_public
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-async def journal() -> AsyncIterator[MemoryJournal]:
+async def store() -> AsyncIterator[MemoryStore]:
     async with billed(NAMES) as opened:
         yield opened
 
@@ -58,22 +58,22 @@ def kafka(address: str, topic: str = "bills") -> KafkaSink:
     return sink
 
 
-def relay(journal: MemoryJournal, sink: KafkaSink, *, batch: int = 4) -> UsageRelay:
-    return UsageRelay(usage_of(journal), sink, now_ms=lambda: UnixMs(NOW), measures=Metrics(), batch=batch, poll_s=0.01)
+def relay(store: MemoryStore, sink: KafkaSink, *, batch: int = 4) -> UsageRelay:
+    return UsageRelay(store.usage, sink, now_ms=lambda: UnixMs(NOW), metrics=Metrics(), batch=batch, poll_s=0.01)
 
 
-async def waiting(journal: MemoryJournal) -> list[str]:
-    return [entry.row.response_id for entry in await usage_of(journal).unrelayed(limit=100)]
+async def waiting(store: MemoryStore) -> list[str]:
+    return [entry.row.response_id for entry in await store.usage.unrelayed(limit=100)]
 
 
 async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
-    journal: MemoryJournal, broker: KafkaBroker, consumer: KafkaConsumer
+    store: MemoryStore, broker: KafkaBroker, consumer: KafkaConsumer
 ) -> None:
     sink = kafka(broker.address)
-    passing = relay(journal, sink)
+    passing = relay(store, sink)
     try:
         assert await passing.relay_batch() is True
-        assert await waiting(journal) == NAMES[4:]
+        assert await waiting(store) == NAMES[4:]
         broker.pause()
         turns = 0
         stuck = asyncio.create_task(passing.relay_batch())
@@ -82,54 +82,52 @@ async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
         with pytest.raises(Unavailable, match=r"'bills' at 127\.0\.0\.1:\d+ cannot be written"):
             await stuck
         assert turns > 100, "the event loop went on"
-        assert await waiting(journal) == NAMES[4:], "what was not acknowledged is not marked"
+        assert await waiting(store) == NAMES[4:], "what was not acknowledged is not marked"
         broker.resume()
         while await passing.relay_batch():
             pass
-        assert await waiting(journal) == []
+        assert await waiting(store) == []
         async with asyncio.timeout(PATIENCE_S):
             await consumer.has(len(NAMES))
     finally:
         broker.resume()
         await sink.close()
-    table = {entry.row.response_id: entry_public(entry) for entry in await usage_of(journal).of_session(key("s"))}
+    table = {entry.row.response_id: entry_public(entry) for entry in await store.usage.of_session(key("s"))}
     assert {name[2]: row for name, row in consumer.rows.items()} == json.loads(json.dumps(table))
     assert consumer.faults == []
 
 
-async def test_a_topic_that_is_not_there_is_said_and_not_made(journal: MemoryJournal, broker: KafkaBroker) -> None:
+async def test_a_topic_that_is_not_there_is_said_and_not_made(store: MemoryStore, broker: KafkaBroker) -> None:
     sink = kafka(broker.address, "bils")
     try:
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"'bils' at .* the topic is not there; make it"):
-                await relay(journal, sink).relay_batch()
+                await relay(store, sink).relay_batch()
     finally:
         await sink.close()
-    assert await waiting(journal) == NAMES
+    assert await waiting(store) == NAMES
 
 
-async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(journal: MemoryJournal) -> None:
+async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(store: MemoryStore) -> None:
     async def refused(address: str, problem: str) -> None:
         sink = kafka(address)
         try:
             with pytest.raises(Unavailable, match=problem):
-                await relay(journal, sink).relay_batch()
+                await relay(store, sink).relay_batch()
         finally:
             await sink.close()
 
     closed = f"127.0.0.1:{free_port()}"
     await asyncio.gather(refused(closed, "Connection refused"), refused("nowhere.invalid:1", "Failed to resolve"))
-    assert await waiting(journal) == NAMES
+    assert await waiting(store) == NAMES
 
 
-async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(
-    journal: MemoryJournal, broker: KafkaBroker
-) -> None:
+async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(store: MemoryStore, broker: KafkaBroker) -> None:
     sink = kafka(broker.address)
-    await relay(journal, sink).relay_batch()
+    await relay(store, sink).relay_batch()
     broker.pause()
     try:
-        passing = asyncio.create_task(relay(journal, sink).run())
+        passing = asyncio.create_task(relay(store, sink).run())
         async with asyncio.timeout(5):
             while not (sink._producer and len(sink._producer)):  # rows are on their way
                 assert not (await asyncio.wait([passing], timeout=0.001))[0]
@@ -138,11 +136,11 @@ async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(
         assert passing.cancelled()
     finally:
         broker.resume()
-    assert await waiting(journal) == NAMES[4:]
+    assert await waiting(store) == NAMES[4:]
 
 
 @pytest.mark.cluster
-async def test_relays_of_a_cluster_take_turns_in_its_directory(journal: MemoryJournal, broker: KafkaBroker) -> None:
+async def test_relays_of_a_cluster_take_turns_in_its_directory(store: MemoryStore, broker: KafkaBroker) -> None:
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"

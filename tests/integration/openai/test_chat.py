@@ -117,7 +117,7 @@ async def test_a_client_that_resends_its_history_stays_in_its_session(
         cached = usage.total_tokens - 2  # what ends the answer was drawn and not computed
         messages.append(completion.choices[0].message.model_dump(exclude_none=True))
         messages.append({"role": "user", "content": f"and number {turn}"})
-    assert [h.listed for _, h in server.journal.store._heads()] == [False]
+    assert [h.listed for _, h in server.journal.database._heads()] == [False]
 
 
 async def test_a_changed_history_branches_off_within_its_session(client: openai.AsyncOpenAI, server: Serving) -> None:

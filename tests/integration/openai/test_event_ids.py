@@ -176,7 +176,7 @@ async def test_a_log_that_was_put_back_is_not_gone_on_with(server: Serving, http
     _, last = await cut(http, "/v1/responses", RESPONSE)
     (session,) = server.sessions
     await server.ended(session)
-    key, store = SessionKey(TenantId("local"), SessionId(session)), server.journal.store
+    key, store = SessionKey(TenantId("local"), SessionId(session)), server.journal.database
     store.restore(store.backup())
     head = await server.journal.head(key)
     assert head is not None

@@ -11,7 +11,7 @@ from openai.types.responses import ResponseErrorEvent
 
 from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import Unauthorized
 from sessions.model.types import Principal, TenantId
 from tests.support.openai_server import SIMULATED, Serving, serving
@@ -36,7 +36,7 @@ async def test_a_response_is_kept(client: openai.AsyncOpenAI, server: Serving) -
     assert again == made
     items = [item async for item in client.responses.input_items.list(made.id)]
     assert [getattr(item, "role", None) for item in items] == ["user"]
-    assert [head.listed for _, head in server.journal.store._heads()] == [True]
+    assert [head.listed for _, head in server.journal.database._heads()] == [True]
 
 
 async def test_a_response_goes_on_from_another(client: openai.AsyncOpenAI, server: Serving) -> None:
@@ -70,7 +70,7 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
         async for event in stream:
             events.append(event)
             if event.type == "response.output_text.delta":
-                server.gateway.access._end("k", Unauthorized("unauthorized", "This key was revoked."))
+                server.gateway.access.key_ended("k", Unauthorized("unauthorized", "This key was revoked."))
         last = events[-1]
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
         assert (last.code, last.message, last.param) == ("unauthorized", "This key was revoked.", None)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from inference.simulated import SimulatedOptions
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from tests.support.openai_server import SIMULATED, another_door, serving
 from tests.support.rounds.openai_retries import retried
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import httpx
 
-from persistence import api_keys_of
+from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import Authenticator, wall_ms
+from transport.auth.authenticator import Authenticator
 
 
 @asynccontextmanager
@@ -27,8 +27,8 @@ async def running() -> AsyncIterator[tuple[Assembly, ApiKeyCache]]:
     clock = asyncio.get_running_loop().time
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
-        made.append(ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=clock))
-        return Authenticator({}, clock=clock, ring=made[0]), made[0]
+        made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
+        return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
 
     async with assembled(admit=admit) as server:
         await made[0].refresh()
@@ -110,7 +110,7 @@ async def test_pages_and_who_may_turn_them() -> None:
             kept = {"anchor": [verified["anchor"]]}
             assert (await boss.get("/v1/audit/verify", params=kept)).json()["intact"]
             assert (await boss.get("/v1/audit/verify", params={"anchor": "3:nonsense"})).status_code == 400
-            store = server.journal.store
+            store = server.journal.database
             store.audit_rows[first["tenant"]][0] = store.audit_rows[first["tenant"]][0]._replace(body=b"{}")
             broken = (await boss.get("/v1/audit/verify")).json()
             assert not broken["intact"] and broken["first_broken"] == 1
@@ -183,7 +183,7 @@ async def test_who_decided_a_review_case_and_how_is_written_down_once() -> None:
         case = case_of(
             finding, Subject(key=key, name="x", direction="output", user="mary", offset=1, now=UnixMs(wall_ms()))
         )
-        server.journal.store.reviews[case.id] = case
+        server.journal.database.reviews[case.id] = case
         async with bearing(server, admin) as boss:
             body, once = {"outcome": "upheld", "note": "a word of its own"}, {"idempotency-key": "d1"}
             refused = await boss.post(f"/v1/reviews/{case.id}/decide", json=body)

@@ -25,8 +25,8 @@ from sessions.model.errors import BadInput
 from tests.support.assembly import assembled
 from transport.cli.security import tls_of
 from transport.cli.settings import BadSetting, Settings
-from transport.grpc_api import GrpcServer
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 from transport.http.server import Server
 from transport.http.tls import ServerTls, read_server_tls

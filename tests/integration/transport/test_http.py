@@ -208,9 +208,8 @@ async def test_addresses_that_cannot_be_had(server: Assembly) -> None:
     with pytest.raises(Unavailable) as taken:
         await Server(server.gateway, host="127.0.0.1", port=server.server.port).start()
     assert str(server.server.port) in taken.value.public_message
-    server.gateway.access = Authenticator(
-        {key_digest("k"): Principal(tenant=TenantId("t"), key_id="k")}, clock=lambda: 0.0
-    )
+    keys = {key_digest("k"): Principal(tenant=TenantId("t"), key_id="k")}
+    server.gateway.access = Authenticator(keys, clock=lambda: 0.0, now_ms=server.gateway.now_ms)
     anywhere = Server(server.gateway, host="0.0.0.0", port=0)
     await anywhere.start()
     await anywhere.stop()

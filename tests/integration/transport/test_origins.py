@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import assembled
+from tests.support.assembly import assembled, wall_ms
 from transport.auth.authenticator import Authenticator, key_digest
+from transport.auth.origins import OriginPolicy
 
 LISTED = "https://app.example"
 KEY = {"authorization": "Bearer k"}
@@ -18,7 +19,8 @@ KEY = {"authorization": "Bearer k"}
 
 def guarded(*origins: str) -> Authenticator:
     who = Principal(tenant=TenantId("t"), key_id="k")
-    return Authenticator({key_digest("k"): who}, clock=asyncio.get_running_loop().time, origins=origins)
+    clock = asyncio.get_running_loop().time
+    return Authenticator({key_digest("k"): who}, clock=clock, now_ms=wall_ms, origins=OriginPolicy(origins))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from inference.simulated import SimulatedOptions
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput
 from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import trace_ids

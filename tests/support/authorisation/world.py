@@ -20,7 +20,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from inference.simulated import SimulatedOptions
-from persistence import api_keys_of
+from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
@@ -36,12 +36,12 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled
+from tests.support.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
-from transport.auth.authenticator import Authenticator, key_digest, wall_ms
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
-from transport.grpc_api import GrpcServer
+from transport.grpc_api.server import GrpcServer
 
 ISSUER: Final = JwtIssuer(
     issuer="https://login.example",
@@ -91,7 +91,7 @@ class World:
         now = wall_ms()
         wanted = ApiKeyRequest(tenant="acme", user="ana", scopes=SCOPES[:4], expires_at=now - 1_800_000)
         key, written = make_api_key(wanted, secrets.token_bytes(40), now=UnixMs(now - 3_600_000))
-        await api_keys_of(self.assembly.journal).add(key)
+        await MemoryApiKeys(self.assembly.journal.database).add(key)
         await self.ring.refresh()
         return written
 
@@ -143,7 +143,7 @@ class World:
             key=key, name=response, direction="output", user="ana", offset=1, now=now, response_id=response
         )
         case = case_of(finding, answer, appeal=f"{self.canary} note")
-        self.assembly.journal.store.reviews[case.id] = case
+        self.assembly.journal.database.reviews[case.id] = case
         return case.id
 
     def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, **claims: Any) -> str:
@@ -191,12 +191,13 @@ async def a_world() -> AsyncIterator[World]:
     await issuers.load()
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
-        ring = ApiKeyCache(api_keys_of(journal), now_ms=wall_ms, clock=clock)
+        ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
         made.append(ring)
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
-        access = Authenticator({key_digest("sk-filed-of-beta"): filed}, clock=clock, ring=ring, tokens=issuers)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
-        access.strangers = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
+        throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
+        keys = {key_digest("sk-filed-of-beta"): filed}
+        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, tokens=issuers, throttle=throttle)
         return access, ring
 
     async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:

@@ -19,9 +19,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from persistence import open_journal
+from persistence import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from sessions.ports import Journal
 from tests.support.chaos.device import Device
 from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.verdict import judge, log_of
@@ -102,7 +101,8 @@ class ChaosCluster:
         self.folder = folder
         self.members: dict[str, Member] = {}
         self.devices: list[Device] = []
-        self.journal: Journal = open_journal(postgres.dsn, folder=None)
+        self.store = open_store(postgres.dsn, folder=None)
+        self.journal = self.store.journal
         self._flags = flags
         self._proxied = proxied
         self._python = python
@@ -182,7 +182,7 @@ async def chaos_cluster(
         valkey.start()
         postgres.start()
         made = ChaosCluster(valkey, postgres, folder, [*(flags or SIMULATED), "--log-level", "info"], proxied, python)
-        await made.journal.open()
+        await made.store.open()
         try:
             # The first one makes the schema; the others may start together.
             await made.start(names[0])
@@ -191,7 +191,7 @@ async def chaos_cluster(
         finally:
             for member in made.members.values():
                 await member.end()
-            await made.journal.close()
+            await made.store.close()
     finally:
         valkey.stop()
         postgres.remove()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from persistence.memory.journal import MemoryDatabase
+from persistence.memory.database import MemoryDatabase
 from sessions.model.events import ItemCreated, Record, ResponseCreated, ResponseEvent
 from sessions.model.types import SessionKey
 

@@ -28,8 +28,9 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from actors.routing.router import Router, RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.audit import audit_of
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.audit import MemoryAudit
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.types import (
@@ -186,7 +187,7 @@ class ReplicaNode:
             limits=cluster.replica_limits,
             now_ms=cluster.now_ms,
             new_id=cluster.new_id,
-            audit=audit_of(journal),
+            audit=MemoryAudit(journal.database),
         )
         try:
             async with self.replica:

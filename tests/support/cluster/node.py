@@ -27,7 +27,7 @@ from actors.peer.frames import DrainProgress
 from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence import open_journal
+from persistence import open_store
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -70,7 +70,7 @@ def engine_of(arguments: argparse.Namespace) -> Engine:
 async def replica(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    journal = open_journal(arguments.journal, folder=Path(arguments.data))
+    store = open_store(arguments.journal, folder=Path(arguments.data))
     directory = ValkeyDirectory(arguments.directory)
     engine = engine_of(arguments)
     servers: list[PeerServer] = []
@@ -79,7 +79,7 @@ async def replica(arguments: argparse.Namespace) -> None:
         servers.append(PeerServer(host.accept, security=SECURITY))
         return f"127.0.0.1:{await servers[0].start('127.0.0.1', 0)}"
 
-    await journal.open()
+    await store.open()
     await directory.open()
     await engine.start()
     name = arguments.name
@@ -90,7 +90,7 @@ async def replica(arguments: argparse.Namespace) -> None:
     try:
         async with Replica(
             member,
-            journal=journal,
+            journal=store.journal,
             directory=directory,
             engine=engine,
             filters=KeywordFilterSet(),
@@ -109,7 +109,7 @@ async def replica(arguments: argparse.Namespace) -> None:
     finally:
         await engine.close()
         await directory.close()
-        await journal.close()
+        await store.close()
 
 
 async def drain(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from actors.cluster.placement import BoundedRendezvous
 from actors.directory.valkey import ValkeyDirectory
 from actors.peer.client import Connector
 from actors.routing.router import Router, RouterLimits
-from persistence import open_journal
+from persistence import open_store
 from sessions.ports import Journal
 from tests.support.cluster.node import SECURITY
 from tests.support.directories import Server, free_port
@@ -85,24 +85,24 @@ class Processes:
 
     @asynccontextmanager
     async def gateway(self, name: str, limits: RouterLimits | None = None) -> AsyncIterator[tuple[Router, Journal]]:
-        journal = open_journal(self._dsn, folder=None)
+        store = open_store(self._dsn, folder=None)
         directory = ValkeyDirectory(self.valkey.url)
-        await journal.open()
+        await store.open()
         await directory.open()
         try:
             async with Router(
                 gateway=name,
                 directory=directory,
-                journal=journal,
+                journal=store.journal,
                 placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(SECURITY), kind="gateway", name=name),
                 rng=random.Random(1),
                 limits=limits,
             ) as router:
-                yield router, journal
+                yield router, store.journal
         finally:
             await directory.close()
-            await journal.close()
+            await store.close()
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import Replica, ReplicaLimits
 from actors.routing.router import Router, RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.model.types import (
@@ -36,6 +36,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Engine, Journal, Member, Published
+from sessions.store import Store
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
@@ -208,18 +209,18 @@ class RealCluster:
 
 @asynccontextmanager
 async def real_cluster(
-    replicas: int = 2, *, journal: Journal | None = None, security: PeerSecurity | None = None
+    replicas: int = 2, *, store: Store | None = None, security: PeerSecurity | None = None
 ) -> AsyncIterator[RealCluster]:
-    journal = journal or MemoryJournal()
-    await journal.open()
-    made = RealCluster(journal, security or PeerSecurity(token=TOKEN))
+    store = store or MemoryStore()
+    await store.open()
+    made = RealCluster(store.journal, security or PeerSecurity(token=TOKEN))
     try:
         for number in range(1, replicas + 1):
             await made.add_replica(f"r{number}")
         yield made
     finally:
         await made.close()
-        await journal.close()
+        await store.close()
 
 
 async def create(router: Router, session: str) -> SessionKey:

@@ -1,1 +1,5 @@
-"""The routes of the HTTP side, one router a file. Each is a function of what it needs; none knows another."""
+"""The HTTP routes, one file for each family of paths: a table `routes` with its handlers at module level.
+
+Never decides about sessions: a handler authenticates (`principal_of`), calls the gateway or `transport.openai`, and
+answers. Start at `sessions`; a new route needs an entry in the authorisation matrix of the tests.
+"""

@@ -11,63 +11,50 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 
 from sessions.governance.audit_verify import parse_anchor, verify
-from sessions.model.audit import PAGE_MAX, AuditLog, public
+from sessions.model.audit import PAGE_MAX, public
 from sessions.model.authorization import demand_administrator
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
+from transport.http.paging import page_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS
 
 Name = Annotated[str | None, Query(max_length=128)]
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["audit"], route_class=StrictRoute)
+routes = APIRouter(tags=["audit"], route_class=StrictRoute)
 
-    def kept() -> AuditLog:
-        if gateway.auditor is None:
-            raise Unavailable("audit_not_kept", "This server keeps no audit log.", retryable=False)
-        return gateway.auditor.audit
 
-    @routes.get("/v1/audit", responses=ERRORS)
-    async def rows(
-        request: Request,
-        tenant: Name = None,
-        user: Name = None,
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-        after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
-    ) -> dict[str, Any]:
-        """Rows in the order in which they were written; `after` is the last page's `last_id`. `user` asks for those
-        about one end user, whose name rows do not tell."""
-        owner = demand_administrator(principal_of(request, gateway), tenant)
-        audit = kept()
-        about = None if user is None else audit.sealer.pseudonyms(owner, user)
-        found = await audit.rows(owner, after=after, limit=limit + 1, about=about)
-        page = found[:limit]
-        return {
-            "object": "list",
-            "tenant": owner,
-            "data": [public(row) for row in page],
-            "has_more": len(found) > limit,
-            "last_id": page[-1].seq if page else None,
-        }
+@routes.get("/v1/audit", responses=ERRORS)
+async def rows(
+    request: Request,
+    tenant: Name = None,
+    user: Name = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+    after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
+) -> dict[str, Any]:
+    """Rows in the order in which they were written; `after` is the last page's `last_id`. `user` asks for those
+    about one end user, whose name rows do not tell."""
+    owner = demand_administrator(principal_of(request), tenant)
+    audit = gateway_of(request).store.audit
+    about = None if user is None else audit.sealer.pseudonyms(owner, user)
+    found = await audit.rows(owner, after=after, limit=limit + 1, about=about)
+    return page_of(found, limit, show=public, cursor=lambda row: row.seq, tenant=owner)
 
-    @routes.get("/v1/audit/verify", responses=ERRORS)
-    async def verified(
-        request: Request,
-        tenant: Name = None,
-        anchor: Annotated[list[Annotated[str, Query(max_length=128)]] | None, Query(max_length=64)] = None,
-    ) -> dict[str, Any]:
-        """Goes over the whole chain, and says which row is the first that is not as it was written. `anchor` is one
-        that an earlier answer gave: the row must still be there, unless it is `unchecked`: trimmed by now."""
-        owner = demand_administrator(principal_of(request, gateway), tenant)
-        try:
-            anchors = dict(parse_anchor(each) for each in anchor or ())
-        except ValueError as error:
-            raise BadInput("invalid_request", f"anchor: {error}.", param="anchor") from error
-        found = await verify(kept(), owner, anchors=anchors)
-        return {"object": "audit.verified", **msgspec.to_builtins(found)}
 
-    return routes
+@routes.get("/v1/audit/verify", responses=ERRORS)
+async def verified(
+    request: Request,
+    tenant: Name = None,
+    anchor: Annotated[list[Annotated[str, Query(max_length=128)]] | None, Query(max_length=64)] = None,
+) -> dict[str, Any]:
+    """Goes over the whole chain, and says which row is the first that is not as it was written. `anchor` is one
+    that an earlier answer gave: the row must still be there, unless it is `unchecked`: trimmed by now."""
+    owner = demand_administrator(principal_of(request), tenant)
+    try:
+        anchors = dict(parse_anchor(each) for each in anchor or ())
+    except ValueError as error:
+        raise BadInput("invalid_request", f"anchor: {error}.", param="anchor") from error
+    verdict = await verify(gateway_of(request).store.audit, owner, anchors=anchors)
+    return {"object": "audit.verified", **msgspec.to_builtins(verdict)}

@@ -14,58 +14,55 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from sessions.model.errors import BadInput
-from transport.gateway import Gateway
 from transport.http import sse
+from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
-from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import chat_history, chat_sampling, chat_tools
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
-from transport.openai.turn_starter import TurnInput, TurnStarter
+from transport.openai.turn_starter import TurnInput, TurnRequest
 
-DOOR: Final = "chat"
+ROUTE: Final = "chat"
 
 
-def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
-    routes = APIRouter(tags=["chat"], route_class=StrictRoute)
+routes = APIRouter(tags=["chat"], route_class=StrictRoute)
 
-    @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
-    async def create(request: Request, body: ChatRequest) -> Response:
-        """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
-        principal = principal_of(request, gateway, "chat")
-        gateway.check_draining()
-        headers, given = read_retry_headers(request), await request.body()
-        seen = resumed_event_id(request, headers, given)
-        wanted = chat_turn(body, card(gateway.models, body.model))
-        begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
-        session = begun.cursor.key.session
-        plain = headers.idempotency_key is None and not headers.event_ids
 
-        def left() -> None:
-            if plain and begun.cursor.sole_reader:
-                doorway.cancel_soon(principal, session, begun.responses)
+@routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
+async def create(request: Request, body: ChatRequest) -> Response:
+    """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
+    gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    headers, given = read_retry_headers(request), await request.body()
+    seen = resumed_event_id(request, headers, given)
+    turn = chat_turn(body, card(gateway.models, body.model))
+    started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
+    session = started.cursor.key.session
+    plain = headers.idempotency_key is None and not headers.event_ids
 
-        completion = ChatCompletionReader(
-            doorway,
-            begun,
-            model=wanted.model,
-            logprobs=wanted.sampling.logprobs,
-            usage=body.stream_options is not None and bool(body.stream_options.include_usage),
-        )
-        told = {"x-session-id": session}
-        if not body.stream:
-            whole = await sse.cancel_on_disconnect(request, completion.whole(), left)
-            return JSONResponse(whole, headers=told)
-        ids = event_id_format(begun.responses[0], given, headers.idempotency_key) if headers.event_ids else None
-        chunks = completion.stream(ids=ids, skip=seen)
-        # What is wrong before the first word is told by the status.
-        first = await sse.cancel_on_disconnect(request, anext(chunks), left)
-        return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=told)
+    def left() -> None:
+        if plain and started.cursor.sole_reader:
+            starter.cancel_soon(principal, session, started.responses)
 
-    return routes
+    completion = ChatCompletionReader(
+        starter,
+        started,
+        model=turn.model,
+        logprobs=turn.sampling.logprobs,
+        usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+    )
+    named = {"x-session-id": session}
+    if not body.stream:
+        whole = await sse.cancel_on_disconnect(request, completion.whole(), left)
+        return JSONResponse(whole, headers=named)
+    ids = event_id_format(started.responses[0], given, headers.idempotency_key) if headers.event_ids else None
+    chunks = completion.stream(ids=ids, skip=seen)
+    # What goes wrong before the first chunk is answered by the status.
+    first = await sse.cancel_on_disconnect(request, anext(chunks), left)
+    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=named)
 
 
 def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:

@@ -15,17 +15,15 @@ from pydantic import Field
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound
 from sessions.model.types import CommandId, Json, Principal, SessionId, SessionKey, derived_session_id
-from transport.gateway import Gateway
+from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import read_retry_headers
-from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import render, request_models
 from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
 from transport.openai.parse_request import input_units
 from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ItemObject, answers
-from transport.openai.turn_starter import TurnStarter
 
-DOOR: Final = "conversations"
+ROUTE: Final = "conversations"
 Items = Annotated[list[request_models.InputItem], Field(max_length=20)]
 
 
@@ -42,96 +40,103 @@ class ItemsCreate(request_models.RequestModel):
     items: Items
 
 
-def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
-    routes = APIRouter(tags=["conversations"], route_class=StrictRoute)
+routes = APIRouter(tags=["conversations"], route_class=StrictRoute)
 
-    async def state_of(principal: Principal, conversation: str) -> dict[str, Json]:
-        _, state = await gateway.logs.state(principal, key_of(principal, conversation))
-        return state
 
-    async def conversation_of(principal: Principal, conversation: str) -> dict[str, Json]:
-        state = await state_of(principal, conversation)
-        return {
-            "id": conversation,
-            "object": "conversation",
-            "created_at": state["created_at"] // 1000,
-            "metadata": state["metadata"],
-        }
+async def state_of(request: Request, principal: Principal, conversation: str) -> dict[str, Json]:
+    _, state = await gateway_of(request).logs.state(principal, key_of(principal, conversation))
+    return state
 
-    def command_of(request: Request, principal: Principal) -> CommandId:
-        return doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
 
-    @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
-    async def create(request: Request, body: ConversationCreate | None = None) -> Response:
-        """A new conversation, with what has been said in it before."""
-        principal = principal_of(request, gateway, "chat")
-        gateway.check_draining()
-        command_id = command_of(request, principal)
-        session = derived_session_id(principal, command_id)
-        given = body or ConversationCreate()
-        turn = cm.TurnCreate(
-            id=command_id,
-            session=session,
-            create=cm.SessionSettings(metadata=dict(given.metadata or {})),
-            items=tuple(item for unit in input_units(given.items) for item in unit.items),
-            respond=False,
-        )
-        await gateway.execute(principal, turn)
-        return JSONResponse(await conversation_of(principal, session))
+async def conversation_of(request: Request, principal: Principal, conversation: str) -> dict[str, Json]:
+    state = await state_of(request, principal, conversation)
+    return {
+        "id": conversation,
+        "object": "conversation",
+        "created_at": state["created_at"] // 1000,
+        "metadata": state["metadata"],
+    }
 
-    @routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
-    async def retrieve(request: Request, conversation: str) -> Response:
-        return JSONResponse(await conversation_of(principal_of(request, gateway, "read"), conversation))
 
-    @routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
-    async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
-        principal = principal_of(request, gateway, "chat")
-        command = cm.SessionUpdate(
-            id=command_of(request, principal),
-            session=key_of(principal, conversation).session,
-            metadata=dict(body.metadata or {}),
-        )
-        await gateway.execute(principal, command)
-        return JSONResponse(await conversation_of(principal, conversation))
+def command_of(request: Request, principal: Principal) -> CommandId:
+    return turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
 
-    @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
-    async def delete(request: Request, conversation: str) -> Response:
-        principal = principal_of(request, gateway, "chat")
-        session = key_of(principal, conversation).session
-        await gateway.execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
-        return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
 
-    @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
-    async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
-        """What has been said, newest first unless `order` says otherwise."""
-        state = await state_of(principal_of(request, gateway, "read"), conversation)
-        return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
+@routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
+async def create(request: Request, body: ConversationCreate | None = None) -> Response:
+    """A new conversation, with what has been said in it before."""
+    principal = principal_of(request, "chat")
+    gateway_of(request).check_draining()
+    command_id = command_of(request, principal)
+    session = derived_session_id(principal, command_id)
+    given = body or ConversationCreate()
+    turn = cm.TurnCreate(
+        id=command_id,
+        session=session,
+        create=cm.SessionSettings(metadata=dict(given.metadata or {})),
+        items=tuple(item for unit in input_units(given.items) for item in unit.items),
+        respond=False,
+    )
+    await gateway_of(request).execute(principal, turn)
+    return JSONResponse(await conversation_of(request, principal, session))
 
-    @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
-    async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
-        """Lays items below the newest one; nobody answers them yet."""
-        principal = principal_of(request, gateway, "chat")
-        units = input_units(body.items)
-        turn = cm.TurnCreate(
-            id=command_of(request, principal),
-            session=key_of(principal, conversation).session,
-            items=tuple(item for unit in units for item in unit.items),
-            respond=False,
-        )
-        ok = await gateway.execute(principal, turn)
-        state = await state_of(principal, conversation)
-        made = branch_items(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
-        return JSONResponse(item_page(made, ItemPageQuery(limit=100, order="asc", after=None)))
 
-    @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
-    async def item(request: Request, conversation: str, item_id: str) -> Response:
-        state = await state_of(principal_of(request, gateway, "read"), conversation)
-        for each in state["items"]:
-            if each.id == item_id:
-                return JSONResponse(render.item(each))
-        raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
+@routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
+async def retrieve(request: Request, conversation: str) -> Response:
+    return JSONResponse(await conversation_of(request, principal_of(request, "read"), conversation))
 
-    return routes
+
+@routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
+async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
+    principal = principal_of(request, "chat")
+    command = cm.SessionUpdate(
+        id=command_of(request, principal),
+        session=key_of(principal, conversation).session,
+        metadata=dict(body.metadata or {}),
+    )
+    await gateway_of(request).execute(principal, command)
+    return JSONResponse(await conversation_of(request, principal, conversation))
+
+
+@routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
+async def delete(request: Request, conversation: str) -> Response:
+    principal = principal_of(request, "chat")
+    session = key_of(principal, conversation).session
+    await gateway_of(request).execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
+    return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
+
+
+@routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
+async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
+    """What has been said, newest first unless `order` says otherwise."""
+    state = await state_of(request, principal_of(request, "read"), conversation)
+    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
+
+
+@routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
+async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
+    """Lays items below the newest one; nobody answers them yet."""
+    principal = principal_of(request, "chat")
+    units = input_units(body.items)
+    turn = cm.TurnCreate(
+        id=command_of(request, principal),
+        session=key_of(principal, conversation).session,
+        items=tuple(item for unit in units for item in unit.items),
+        respond=False,
+    )
+    ok = await gateway_of(request).execute(principal, turn)
+    state = await state_of(request, principal, conversation)
+    made = branch_items(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
+    return JSONResponse(item_page(made, ItemPageQuery(limit=100, order="asc", after=None)))
+
+
+@routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
+async def item(request: Request, conversation: str, item_id: str) -> Response:
+    state = await state_of(request, principal_of(request, "read"), conversation)
+    for each in state["items"]:
+        if each.id == item_id:
+            return JSONResponse(render.item(each))
+    raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 
 
 def key_of(principal: Principal, session: str) -> SessionKey:

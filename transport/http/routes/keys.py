@@ -14,10 +14,10 @@ from pydantic import Field
 from sessions.model.api_keys import ApiKey, ApiKeyRequest
 from sessions.model.authorization import demand_administrator, may_grant
 from sessions.model.errors import Forbidden, NotFound, Unavailable
-from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope, UnixMs
+from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope
 from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
+from transport.http.paging import page_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS, ResponseModel
@@ -66,85 +66,87 @@ class KeyList(ResponseModel):
     last_id: str | None
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["keys"], route_class=StrictRoute)
+routes = APIRouter(tags=["keys"], route_class=StrictRoute)
 
-    def ring_of() -> ApiKeyCache:
-        if gateway.keys is None:
-            raise Unavailable("keys_unavailable", "This server keeps no keys.", retryable=False)
-        return gateway.keys
 
-    def key_object(key: ApiKey) -> KeyObject:
-        return KeyObject.model_validate(public_key_fields(key, gateway.now_ms()))
+def ring_of(request: Request) -> ApiKeyCache:
+    """The keys of this server. Raises Unavailable."""
+    keys = gateway_of(request).keys
+    if keys is None:
+        raise Unavailable("keys_unavailable", "This server keeps no keys.", retryable=False)
+    return keys
 
-    async def find_key(principal: Principal, key_id: str) -> ApiKey:
-        demand_administrator(principal)
-        ring = ring_of()
-        await ring.refresh()
-        key = ring.find(key_id)
-        if key is None or (key.tenant != principal.tenant and principal.role != "operator"):
-            raise NotFound("key_not_found", f"There is no key {key_id!r}.", param="key_id")
-        return key
 
-    @routes.post("/v1/keys", status_code=201, responses=ERRORS)
-    async def create(request: Request, body: KeyCreate, response: Response) -> NewKeyObject:
-        """Makes a key. Its secret is in this answer alone."""
-        principal = principal_of(request, gateway)
-        tenant = demand_administrator(principal, body.tenant)
-        if not may_grant(principal, body.role):
-            raise Forbidden("forbidden", "Only operators may make operators' keys.")
-        wanted = ApiKeyRequest(
-            tenant=tenant,
-            role=body.role,
-            user=body.user,
-            scopes=None if body.scopes is None else tuple(body.scopes),
-            name=body.name,
-            expires_at=body.expires_at,
-        )
-        key, written = await ring_of().create(wanted, by=principal)
-        response.headers["cache-control"] = "no-store"
-        return NewKeyObject.model_validate({**public_key_fields(key, UnixMs(gateway.now_ms())), "key": written})
+def key_object(request: Request, key: ApiKey) -> KeyObject:
+    return KeyObject.model_validate(public_key_fields(key, gateway_of(request).now_ms()))
 
-    @routes.get("/v1/keys", responses=ERRORS)
-    async def listed(
-        request: Request,
-        tenant: Annotated[str | None, Query(max_length=128)] = None,
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-        after: Annotated[str | None, Query(max_length=64)] = None,
-    ) -> KeyList:
-        """Keys, newest first: a tenant's, or with an operator's key and no `tenant` everybody's."""
-        principal = principal_of(request, gateway)
-        owner = demand_administrator(principal, tenant)
-        everybodys = principal.role == "operator" and tenant is None
-        ring = ring_of()
-        await ring.refresh()
-        keys = [key for key in ring.all() if everybodys or key.tenant == owner]
-        if after is not None:
-            places = [place for place, key in enumerate(keys) if key.id == after]
-            if not places:
-                raise NotFound("key_not_found", f"There is no key {after!r}.", param="after")
-            keys = keys[places[0] + 1 :]
-        page = keys[:limit]
-        return KeyList(
-            object="list",
-            data=[key_object(key) for key in page],
-            has_more=len(keys) > limit,
-            last_id=page[-1].id if page else None,
-        )
 
-    @routes.get("/v1/keys/{key_id}", responses=ERRORS)
-    async def shown(request: Request, key_id: Id) -> KeyObject:
-        """One of them."""
-        return key_object(await find_key(principal_of(request, gateway), key_id))
+async def find_key(request: Request, principal: Principal, key_id: str) -> ApiKey:
+    """A key that the principal may administer. Raises Forbidden, NotFound, Unavailable."""
+    demand_administrator(principal)
+    ring = ring_of(request)
+    await ring.refresh()
+    key = ring.find(key_id)
+    if key is None or (key.tenant != principal.tenant and principal.role != "operator"):
+        raise NotFound("key_not_found", f"There is no key {key_id!r}.", param="key_id")
+    return key
 
-    @routes.delete("/v1/keys/{key_id}", responses=ERRORS)
-    async def revoke(request: Request, key_id: Id) -> KeyObject:
-        """Revokes a key for good: at once in this process, within a second in the others. What is open by it ends."""
-        principal = principal_of(request, gateway)
-        key = await find_key(principal, key_id)
-        if not may_grant(principal, key.role):
-            raise Forbidden("forbidden", "Only operators may revoke operators' keys.")
-        revoked = await ring_of().revoke(key.id, by=principal)
-        return key_object(revoked or key)
 
-    return routes
+@routes.post("/v1/keys", status_code=201, responses=ERRORS)
+async def create(request: Request, body: KeyCreate, response: Response) -> NewKeyObject:
+    """Makes a key. Its secret is in this answer alone."""
+    principal = principal_of(request)
+    tenant = demand_administrator(principal, body.tenant)
+    if not may_grant(principal, body.role):
+        raise Forbidden("forbidden", "Only operators may make operators' keys.")
+    wanted = ApiKeyRequest(
+        tenant=tenant,
+        role=body.role,
+        user=body.user,
+        scopes=None if body.scopes is None else tuple(body.scopes),
+        name=body.name,
+        expires_at=body.expires_at,
+    )
+    key, written = await ring_of(request).create(wanted, by=principal)
+    response.headers["cache-control"] = "no-store"
+    return NewKeyObject.model_validate({**public_key_fields(key, gateway_of(request).now_ms()), "key": written})
+
+
+@routes.get("/v1/keys", responses=ERRORS)
+async def listed(
+    request: Request,
+    tenant: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+    after: Annotated[str | None, Query(max_length=64)] = None,
+) -> KeyList:
+    """Keys, newest first: a tenant's, or with an operator's key and no `tenant` everybody's."""
+    principal = principal_of(request)
+    owner = demand_administrator(principal, tenant)
+    everybodys = principal.role == "operator" and tenant is None
+    ring = ring_of(request)
+    await ring.refresh()
+    keys = [key for key in ring.all() if everybodys or key.tenant == owner]
+    if after is not None:
+        places = [place for place, key in enumerate(keys) if key.id == after]
+        if not places:
+            raise NotFound("key_not_found", f"There is no key {after!r}.", param="after")
+        keys = keys[places[0] + 1 :]
+    page = page_of(keys, limit, show=lambda key: key_object(request, key), cursor=lambda key: key.id)
+    return KeyList.model_validate(page)
+
+
+@routes.get("/v1/keys/{key_id}", responses=ERRORS)
+async def shown(request: Request, key_id: Id) -> KeyObject:
+    """One of them."""
+    return key_object(request, await find_key(request, principal_of(request), key_id))
+
+
+@routes.delete("/v1/keys/{key_id}", responses=ERRORS)
+async def revoke(request: Request, key_id: Id) -> KeyObject:
+    """Revokes a key for good: at once in this process, within a second in the others. What is open by it ends."""
+    principal = principal_of(request)
+    key = await find_key(request, principal, key_id)
+    if not may_grant(principal, key.role):
+        raise Forbidden("forbidden", "Only operators may revoke operators' keys.")
+    revoked = await ring_of(request).revoke(key.id, by=principal)
+    return key_object(request, revoked or key)

@@ -15,8 +15,7 @@ from fastapi import APIRouter, Query, Request
 
 from sessions.model.authorization import demand_administrator
 from sessions.model.errors import Unavailable
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS
 
@@ -24,30 +23,29 @@ Name = Annotated[str | None, Query(min_length=1, max_length=128)]
 COVERS = "each replica by itself, at this moment: device, host memory, disk, and what it knows of in Redis"
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["limits"], route_class=StrictRoute)
+routes = APIRouter(tags=["limits"], route_class=StrictRoute)
 
-    @routes.get("/v1/limits", responses=ERRORS)
-    async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
-        """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
-        owner = demand_administrator(principal_of(request, gateway), tenant)
-        if gateway.operator_api is None:
-            raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-        held = await gateway.operator_api.kv_of(owner)
-        table = gateway.table(owner)
-        counted = [count for count in held.bytes_of.values() if count is not None]
-        return {
-            "object": "limits",
-            "tenant": owner,
-            "limits": None if table is None else msgspec.to_builtins(table),
-            "kv": {
-                "covers": COVERS,
-                "limit_bytes": None if table is None else table.kv_bytes,
-                "held_bytes": sum(counted) if counted else None,
-                "complete": len(counted) == len(held.bytes_of) and not held.silent,
-                "replicas": [{"replica": name, "held_bytes": count} for name, count in sorted(held.bytes_of.items())],
-                "silent": held.silent,
-            },
-        }
 
-    return routes
+@routes.get("/v1/limits", responses=ERRORS)
+async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
+    """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
+    owner = demand_administrator(principal_of(request), tenant)
+    gateway = gateway_of(request)
+    if gateway.operator_api is None:
+        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
+    held = await gateway.operator_api.kv_of(owner)
+    table = gateway.table(owner)
+    counted = [count for count in held.bytes_of.values() if count is not None]
+    return {
+        "object": "limits",
+        "tenant": owner,
+        "limits": None if table is None else msgspec.to_builtins(table),
+        "kv": {
+            "covers": COVERS,
+            "limit_bytes": None if table is None else table.kv_bytes,
+            "held_bytes": sum(counted) if counted else None,
+            "complete": len(counted) == len(held.bytes_of) and not held.silent,
+            "replicas": [{"replica": name, "held_bytes": count} for name, count in sorted(held.bytes_of.items())],
+            "silent": held.silent,
+        },
+    }

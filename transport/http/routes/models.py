@@ -7,8 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
 from transport.openai.model_catalog import card
 from transport.openai.response_models import ERRORS
 
@@ -34,19 +33,20 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["models"])
+routes = APIRouter(tags=["models"])
 
-    @routes.get("/v1/models", responses=ERRORS)
-    async def models(request: Request) -> ModelList:
-        """The models that are served here."""
-        principal_of(request, gateway, "read")
-        return ModelList(object="list", data=[ModelObject.model_validate(each.public()) for each in gateway.models()])
 
-    @routes.get("/v1/models/{model:path}", responses=ERRORS)
-    async def model(model: str, request: Request) -> ModelObject:
-        """One of them."""
-        principal_of(request, gateway, "read")
-        return ModelObject.model_validate(card(gateway.models, model).public())
+@routes.get("/v1/models", responses=ERRORS)
+async def models(request: Request) -> ModelList:
+    """The models that are served here."""
+    principal_of(request, "read")
+    return ModelList(
+        object="list", data=[ModelObject.model_validate(each.public()) for each in gateway_of(request).models()]
+    )
 
-    return routes
+
+@routes.get("/v1/models/{model:path}", responses=ERRORS)
+async def model(model: str, request: Request) -> ModelObject:
+    """One of them."""
+    principal_of(request, "read")
+    return ModelObject.model_validate(card(gateway_of(request).models, model).public())

@@ -18,7 +18,7 @@ from sessions.model.authorization import demand_operator
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
 from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
@@ -37,74 +37,78 @@ class HandOff(request_models.RequestModel):
     to: str = ""
 
 
-def router(gateway: Gateway, *, version: str) -> APIRouter:
-    routes = APIRouter(tags=["operations"], route_class=StrictRoute)
+routes = APIRouter(tags=["operations"], route_class=StrictRoute)
 
-    def operator_api(request: Request) -> OperatorApi:
-        demand_operator(principal_of(request, gateway))
-        if gateway.operator_api is None:
-            raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-        return gateway.operator_api
 
-    async def noted(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
-        """Before it is done. Raises Unavailable."""
-        if gateway.auditor is not None:
-            await gateway.auditor.note(tenant, action, by=request.state.principal, **about)
+def operator_api(request: Request) -> OperatorApi:
+    demand_operator(principal_of(request))
+    gateway = gateway_of(request)
+    if gateway.operator_api is None:
+        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
+    return gateway.operator_api
 
-    @routes.get("/v1/operator/overview", responses=ERRORS)
-    async def overview(request: Request) -> dict[str, Any]:
-        """Replicas with their load, and how well readers are served by this process."""
-        return {
-            "object": "overview",
-            "version": version,
-            "draining": gateway.draining,
-            "replicas": await operator_api(request).replicas(),
-            "health": slo_summary(gateway.measures),
-            "doors": connection_counts(gateway),
-        }
 
-    @routes.get("/v1/operator/sessions", responses=ERRORS)
-    async def sessions(
-        request: Request,
-        replica: Filter = "",
-        tenant: Filter = "",
-        session: Filter = "",
-        state: State = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
-        after: Annotated[str, Query(max_length=512)] = "",
-    ) -> dict[str, Any]:
-        """The sessions in memory: where, why there, KV, open answers. `after`: TENANT/SESSION, as `last_id` says it."""
-        if after and "/" not in after:
-            raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
-        query = SessionQuery(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
-        found = await operator_api(request).sessions(query)
-        return {
-            "object": "list",
-            "data": [resident_shown(each) for each in found.residents],
-            "total": found.total,
-            "has_more": found.has_more,
-            "last_id": "/".join(found.residents[-1].key) if found.residents else None,
-            "silent": found.silent,
-        }
+async def audit(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
+    """Writes an action into the audit log before it is carried out. Raises Unavailable."""
+    await gateway_of(request).audit.record(tenant, action, by=request.state.principal, **about)
 
-    @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
-    async def drain(request: Request, replica: Name) -> dict[str, Any]:
-        """Begins to hand everything off; the overview tells how far it is."""
-        sitting = operator_api(request)
-        await noted(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
-        await sitting.drain(replica)
-        return {"object": "replica.draining", "replica": replica}
 
-    @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
-    async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
-        """Moves one session; readers do not notice."""
-        sitting = operator_api(request)
-        detail = {"replica": body.replica, "to": body.to}
-        await noted(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
-        owner = await sitting.hand_off(body.replica, SessionKey(TenantId(tenant), SessionId(session)), body.to)
-        return {"object": "session.handed_off", "tenant": tenant, "session": session, "replica": owner}
+@routes.get("/v1/operator/overview", responses=ERRORS)
+async def overview(request: Request) -> dict[str, Any]:
+    """Replicas with their load, and how well readers are served by this process."""
+    gateway = gateway_of(request)
+    return {
+        "object": "overview",
+        "version": request.app.version,
+        "draining": gateway.draining,
+        "replicas": await operator_api(request).replicas(),
+        "health": slo_summary(gateway.measures),
+        "doors": connection_counts(gateway),
+    }
 
-    return routes
+
+@routes.get("/v1/operator/sessions", responses=ERRORS)
+async def sessions(
+    request: Request,
+    replica: Filter = "",
+    tenant: Filter = "",
+    session: Filter = "",
+    state: State = "",
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
+    after: Annotated[str, Query(max_length=512)] = "",
+) -> dict[str, Any]:
+    """The sessions in memory: where, why there, KV, open answers. `after`: TENANT/SESSION, as `last_id` says it."""
+    if after and "/" not in after:
+        raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
+    query = SessionQuery(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
+    found = await operator_api(request).sessions(query)
+    return {
+        "object": "list",
+        "data": [resident_shown(each) for each in found.residents],
+        "total": found.total,
+        "has_more": found.has_more,
+        "last_id": "/".join(found.residents[-1].key) if found.residents else None,
+        "silent": found.silent,
+    }
+
+
+@routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
+async def drain(request: Request, replica: Name) -> dict[str, Any]:
+    """Begins to hand everything off; the overview tells how far it is."""
+    replicas = operator_api(request)
+    await audit(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
+    await replicas.drain(replica)
+    return {"object": "replica.draining", "replica": replica}
+
+
+@routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
+async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
+    """Moves one session; readers do not notice."""
+    replicas = operator_api(request)
+    detail = {"replica": body.replica, "to": body.to}
+    await audit(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
+    owner = await replicas.hand_off(body.replica, SessionKey(TenantId(tenant), SessionId(session)), body.to)
+    return {"object": "session.handed_off", "tenant": tenant, "session": session, "replica": owner}
 
 
 def slo_summary(measures: Metrics) -> dict[str, Any]:

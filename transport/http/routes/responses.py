@@ -18,10 +18,9 @@ from msgspec.structs import asdict
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import INTEGER_MAX, CommandId, Principal, ResponseId, SessionId, Tool, derived_session_id
-from transport.gateway import Gateway
 from transport.http import sse
+from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
-from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import render
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
@@ -32,196 +31,202 @@ from transport.openai.request_models import ConversationRef, ResponsesRequest
 from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ResponseObject, answers
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import TurnInput, TurnStarter
+from transport.openai.turn_starter import TurnInput, TurnRequest
 
-DOOR: Final = "responses"
+ROUTE: Final = "responses"
 
 
-def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
-    routes = APIRouter(tags=["responses"], route_class=StrictRoute)
+routes = APIRouter(tags=["responses"], route_class=StrictRoute)
 
-    async def answer_to(
-        principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
-    ) -> ResponseReader:
-        """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
-        cursor."""
-        place = await doorway.find_response(principal, response_id, param)
-        name = ResponseId(response_id)
-        answer = ResponseReader(LogCursor(gateway, principal, place.key, follows=[name]), name, place.offset - 1)
-        try:
-            await answer.check()
-            if seen is not None:
-                await answer.check_seen(seen)
-        except BaseException as error:
-            answer.cursor.close()
-            if isinstance(error, NotFound):
-                raise not_found(response_id, param) from error
-            raise
-        return answer
 
-    async def session_behind(principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
-        """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
-        begun while it was."""
-        try:
-            answer = await answer_to(principal, response_id, param="previous_response_id")
-        except NotFound:
-            key = (await doorway.find_response(principal, response_id, "previous_response_id")).key
-            if not await gateway.applied(principal, key, command_id):
-                raise
-            return key.session
+async def answer_to(
+    request: Request, principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
+) -> ResponseReader:
+    """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
+    cursor."""
+    place = await turn_starter_of(request).find_response(principal, response_id, param)
+    name = ResponseId(response_id)
+    answer = ResponseReader(
+        LogCursor(gateway_of(request), principal, place.key, follows=[name]), name, place.offset - 1
+    )
+    try:
+        await answer.check()
+        if seen is not None:
+            await answer.check_seen(seen)
+    except BaseException as error:
         answer.cursor.close()
-        return answer.cursor.key.session
+        if isinstance(error, NotFound):
+            raise not_found(response_id, param) from error
+        raise
+    return answer
 
-    @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
-    async def create(request: Request, body: ResponsesRequest) -> Response:
-        """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
-        principal = principal_of(request, gateway, "chat")
-        gateway.check_draining()
-        headers, given = read_retry_headers(request), await request.body()
-        seen = resumed_event_id(request, headers, given)
-        model = card(gateway.models, body.model)
-        _check(body)
-        if body.store is False:
-            wanted = stateless_turn(body, model)
-            begun = await doorway.begin(principal, DOOR, wanted, given, headers.idempotency_key, seen)
-            answer = ResponseReader(
-                begun.cursor, begun.responses[0], begun.after, ended=partial(doorway.record_answer, begun)
-            )
-        elif seen is not None and seen.response is not None:
-            found = await resume(gateway, principal, seen)
-            answer = ResponseReader(found.cursor, found.responses[0], found.after)
-        else:
-            command_id = doorway.command_id(principal, DOOR, headers.idempotency_key)
-            turn = await stored(principal, body, model, command_id)
-            if headers.idempotency_key is not None:
-                await doorway.bind(principal, turn)
-            sent = await doorway.send(principal, turn, seen)
-            answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
-        cursor = answer.cursor
-        plain = not body.background and headers.idempotency_key is None and not headers.event_ids
 
-        def left() -> None:
-            if plain and cursor.sole_reader:
-                doorway.cancel_soon(principal, cursor.key.session, [answer.response_id])
+async def session_behind(request: Request, principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
+    """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
+    begun while it was."""
+    try:
+        answer = await answer_to(request, principal, response_id, param="previous_response_id")
+    except NotFound:
+        key = (await turn_starter_of(request).find_response(principal, response_id, "previous_response_id")).key
+        if not await gateway_of(request).applied(principal, key, command_id):
+            raise
+        return key.session
+    answer.cursor.close()
+    return answer.cursor.key.session
 
-        told = {"x-session-id": cursor.key.session}
-        if body.stream:
-            ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
-            return sse.EventStreamResponse(answer.stream(ids=ids, skip=seen), left=left, headers=told)
-        with cursor:
-            work = answer.begun() if body.background else answer.body(ended=True)
-            whole = await sse.cancel_on_disconnect(request, work, left)
-        return JSONResponse(render.response(whole), headers=told)
 
-    async def stored(
-        principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
-    ) -> cm.TurnCreate:
-        tools = response_tools(body.tools)
-        sampling = response_sampling(body, [tool.name for tool in tools])
-        model.check(sampling, format_param="text.format")
-        create: cm.SessionSettings | None = None
-        instructions: Any = body.instructions
-        wanted_tools: Any = tools
-        after: ResponseId | None = None
-        conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
-        if body.previous_response_id is not None:
-            session = await session_behind(principal, body.previous_response_id, command_id)
-            after = ResponseId(body.previous_response_id)
-        elif conversation is not None:
-            session = SessionId(conversation)
-            instructions = UNSET if body.instructions is None else body.instructions
-            wanted_tools = UNSET if body.tools is None else tools
-        else:
-            session = derived_session_id(principal, command_id)
-            create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
-        return cm.TurnCreate(
-            id=command_id,
-            session=session,
-            create=create,
-            instructions=instructions,
-            tools=wanted_tools,
-            items=tuple(item for unit in input_units(body.input) for item in unit.items),
-            after_response=after,
-            metadata=dict(body.metadata or {}),
-            request=render.requested(
-                sampling,
-                tools,
-                instructions=body.instructions,
-                previous_response_id=body.previous_response_id,
-                conversation=None if conversation is None else {"id": conversation},
-                background=bool(body.background),
-                truncation=body.truncation,
-                user=body.user,
-            ),
-            **asdict(sampling),
-        )
+@routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
+async def create(request: Request, body: ResponsesRequest) -> Response:
+    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
+    gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    headers, given = read_retry_headers(request), await request.body()
+    seen = resumed_event_id(request, headers, given)
+    model = card(gateway.models, body.model)
+    _check(body)
+    if body.store is False:
+        turn = TurnRequest(principal, ROUTE, stateless_turn(body, model), given, headers.idempotency_key, seen)
+        started = await starter.start(turn)
+        record = partial(starter.record_answer, started)
+        answer = ResponseReader(started.cursor, started.responses[0], started.after, ended=record)
+    elif seen is not None and seen.response is not None:
+        resumed = await resume(gateway, principal, seen)
+        answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
+    else:
+        command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
+        command = await stored_turn(request, principal, body, model, command_id)
+        if headers.idempotency_key is not None:
+            await starter.bind(principal, command)
+        sent = await starter.send(principal, command, seen)
+        answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
+    cursor = answer.cursor
+    plain = not body.background and headers.idempotency_key is None and not headers.event_ids
 
-    @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))
-    async def retrieve(
-        request: Request,
-        response_id: str,
-        stream: bool = False,
-        starting_after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
-        include: Annotated[list[str] | None, Query()] = None,
-        include_obfuscation: bool | None = None,
-    ) -> Response:
-        """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
-        end."""
-        principal = principal_of(request, gateway, "read")
-        headers, seen = read_retry_headers(request), last_event_id(request) if stream else None
-        answer = await answer_to(principal, response_id, seen=seen)
-        if stream:
-            ids = EventId if headers.event_ids else None
-            return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
-        with answer.cursor:
-            return JSONResponse(render.response(await answer.body()))
+    def left() -> None:
+        if plain and cursor.sole_reader:
+            starter.cancel_soon(principal, cursor.key.session, [answer.response_id])
 
-    @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
-    async def cancel(request: Request, response_id: str) -> Response:
-        """Ends a background response with what it has said."""
-        principal = principal_of(request, gateway, "chat")
-        answer = await answer_to(principal, response_id)
-        with answer.cursor:
-            body = await answer.body()
-            if body.request is UNSET or not body.request.get("background"):
-                raise BadInput("invalid_request", "Cannot cancel a synchronous response.", param="response_id")
-            if body.status in ("queued", "in_progress"):
-                command = cm.ResponseCancel(
-                    id=doorway.command_id(principal, DOOR, None),
-                    session=answer.cursor.key.session,
-                    response_id=answer.response_id,
-                )
-                await gateway.execute(principal, command)
-                body = await answer.body(ended=True)
-            return JSONResponse(render.response(body))
+    named = {"x-session-id": cursor.key.session}
+    if body.stream:
+        ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
+        return sse.EventStreamResponse(answer.stream(ids=ids, skip=seen), left=left, headers=named)
+    with cursor:
+        work = answer.begun() if body.background else answer.body(ended=True)
+        whole = await sse.cancel_on_disconnect(request, work, left)
+    return JSONResponse(render.response(whole), headers=named)
 
-    @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
-    async def erase(request: Request, response_id: str) -> Response:
-        """Takes back what a response said; it is not found any more."""
-        principal = principal_of(request, gateway, "chat")
-        answer = await answer_to(principal, response_id)
-        with answer.cursor:
-            command = cm.ResponseErase(
-                id=doorway.command_id(principal, DOOR, None),
+
+async def stored_turn(
+    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
+) -> cm.TurnCreate:
+    tools = response_tools(body.tools)
+    sampling = response_sampling(body, [tool.name for tool in tools])
+    model.check(sampling, format_param="text.format")
+    create: cm.SessionSettings | None = None
+    instructions: Any = body.instructions
+    wanted_tools: Any = tools
+    after: ResponseId | None = None
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    if body.previous_response_id is not None:
+        session = await session_behind(request, principal, body.previous_response_id, command_id)
+        after = ResponseId(body.previous_response_id)
+    elif conversation is not None:
+        session = SessionId(conversation)
+        instructions = UNSET if body.instructions is None else body.instructions
+        wanted_tools = UNSET if body.tools is None else tools
+    else:
+        session = derived_session_id(principal, command_id)
+        create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
+    return cm.TurnCreate(
+        id=command_id,
+        session=session,
+        create=create,
+        instructions=instructions,
+        tools=wanted_tools,
+        items=tuple(item for unit in input_units(body.input) for item in unit.items),
+        after_response=after,
+        metadata=dict(body.metadata or {}),
+        request=render.requested(
+            sampling,
+            tools,
+            instructions=body.instructions,
+            previous_response_id=body.previous_response_id,
+            conversation=None if conversation is None else {"id": conversation},
+            background=bool(body.background),
+            truncation=body.truncation,
+            user=body.user,
+        ),
+        **asdict(sampling),
+    )
+
+
+@routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))
+async def retrieve(
+    request: Request,
+    response_id: str,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
+    include: Annotated[list[str] | None, Query()] = None,
+    include_obfuscation: bool | None = None,
+) -> Response:
+    """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
+    end."""
+    principal = principal_of(request, "read")
+    headers, seen = read_retry_headers(request), last_event_id(request) if stream else None
+    answer = await answer_to(request, principal, response_id, seen=seen)
+    if stream:
+        ids = EventId if headers.event_ids else None
+        return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
+    with answer.cursor:
+        return JSONResponse(render.response(await answer.body()))
+
+
+@routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
+async def cancel(request: Request, response_id: str) -> Response:
+    """Ends a background response with what it has said."""
+    principal = principal_of(request, "chat")
+    answer = await answer_to(request, principal, response_id)
+    with answer.cursor:
+        body = await answer.body()
+        if body.request is UNSET or not body.request.get("background"):
+            raise BadInput("invalid_request", "Cannot cancel a synchronous response.", param="response_id")
+        if body.status in ("queued", "in_progress"):
+            command = cm.ResponseCancel(
+                id=turn_starter_of(request).command_id(principal, ROUTE, None),
                 session=answer.cursor.key.session,
                 response_id=answer.response_id,
             )
-            await gateway.execute(principal, command)
-        return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+            await gateway_of(request).execute(principal, command)
+            body = await answer.body(ended=True)
+        return JSONResponse(render.response(body))
 
-    @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
-    async def input_items(request: Request, response_id: str, page: ItemPageParams) -> Response:
-        """What was put in for a response, since the answer before it."""
-        principal = principal_of(request, gateway, "read")
-        answer = await answer_to(principal, response_id)
-        with answer.cursor:
-            body = await answer.body()
-            _, state = await gateway.logs.state(principal, answer.cursor.key)
-        made_by = state["made_by"]
-        items = branch_items(state["items"], body.parent_id, until=lambda item: item.id in made_by)
-        return JSONResponse(item_page(items, page))
 
-    return routes
+@routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
+async def erase(request: Request, response_id: str) -> Response:
+    """Takes back what a response said; it is not found any more."""
+    principal = principal_of(request, "chat")
+    answer = await answer_to(request, principal, response_id)
+    with answer.cursor:
+        command = cm.ResponseErase(
+            id=turn_starter_of(request).command_id(principal, ROUTE, None),
+            session=answer.cursor.key.session,
+            response_id=answer.response_id,
+        )
+        await gateway_of(request).execute(principal, command)
+    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+
+@routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
+async def input_items(request: Request, response_id: str, page: ItemPageParams) -> Response:
+    """What was put in for a response, since the answer before it."""
+    principal = principal_of(request, "read")
+    answer = await answer_to(request, principal, response_id)
+    with answer.cursor:
+        body = await answer.body()
+        _, state = await gateway_of(request).logs.state(principal, answer.cursor.key)
+    made_by = state["made_by"]
+    items = branch_items(state["items"], body.parent_id, until=lambda item: item.id in made_by)
+    return JSONResponse(item_page(items, page))
 
 
 def _check(body: ResponsesRequest) -> None:

@@ -24,21 +24,20 @@ from sessions.model.reviews import (
     Outcome,
     ReviewId,
     ReviewPosition,
+    ReviewQuery,
     command_mark,
     review_not_found,
 )
-from sessions.model.reviews import ReviewQuery as Wanted
-from sessions.model.types import Principal, ResponseId, UnixMs
-from transport.gateway import Gateway
+from sessions.model.types import CommandId, Principal, ResponseId, UnixMs
+from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import read_retry_headers
+from transport.http.paging import page_of
 from transport.http.routes.conversations import key_of
-from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS, ResponseModel
-from transport.openai.turn_starter import TurnStarter
 
-DOOR: Final = "reviews"
+ROUTE: Final = "reviews"
 PAGE_MAX: Final = 200
 
 Name = Annotated[str, Path(max_length=64)]
@@ -121,134 +120,138 @@ class AppealObject(ResponseModel):
     offset: int
 
 
-def router(gateway: Gateway, doorway: TurnStarter) -> APIRouter:
-    routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
+routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
 
-    async def find_review(principal: Principal, review_id: str) -> Case:
-        """Another tenant's case is like none at all."""
-        tenant = demand_reviewer(principal)
-        case = await gateway.open_reviews().find(ReviewId(review_id))
-        if case is None or tenant not in (None, case.key.tenant):
-            raise review_not_found(review_id)
-        return case
 
-    def review_object(case: Case, principal: Principal) -> dict[str, Any]:
-        readable = allows(principal, "read") and may_see(principal, case.key, case.user)
-        return {**review_fields(case, reviewer_of(principal), gateway.now_ms()), "readable": readable}
+async def find_review(request: Request, principal: Principal, review_id: str) -> Case:
+    """Another tenant's case is like none at all."""
+    tenant = demand_reviewer(principal)
+    case = await gateway_of(request).store.reviews.find(ReviewId(review_id))
+    if case is None or tenant not in (None, case.key.tenant):
+        raise review_not_found(review_id)
+    return case
 
-    def whole(case: Case, principal: Principal) -> FullReviewObject:
-        texts = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
-        return FullReviewObject.model_validate({**review_object(case, principal), **texts})
 
-    @routes.get("/v1/reviews", responses=ERRORS)
-    async def queue(
-        request: Request,
-        tenant: Annotated[str | None, Query(max_length=128)] = None,
-        category: Annotated[str | None, Query(max_length=64)] = None,
-        state: CaseState | None = None,
-        appealed: bool | None = None,
-        older_than_s: Annotated[int | None, Query(ge=0, le=2**40)] = None,
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
-        after: Annotated[str | None, Query(max_length=128)] = None,
-    ) -> ReviewList:
-        """Cases, oldest first: a tenant's, or with an operator's key and no `tenant` everybody's. `category` with its
-        kind (`pii/email`) or without."""
-        principal = principal_of(request, gateway)
-        now = gateway.now_ms()
-        wanted = Wanted(
-            now=UnixMs(now),
-            tenant=demand_reviewer(principal, tenant),
-            category=category,
-            state=state,
-            appealed=appealed,
-            opened_before=None if older_than_s is None else UnixMs(now - older_than_s * 1000),
+def review_object(request: Request, case: Case, principal: Principal) -> dict[str, Any]:
+    readable = allows(principal, "read") and may_see(principal, case.key, case.user)
+    return {**review_fields(case, reviewer_of(principal), gateway_of(request).now_ms()), "readable": readable}
+
+
+def full_review_object(request: Request, case: Case, principal: Principal) -> FullReviewObject:
+    texts = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
+    return FullReviewObject.model_validate({**review_object(request, case, principal), **texts})
+
+
+@routes.get("/v1/reviews", responses=ERRORS)
+async def queue(
+    request: Request,
+    tenant: Annotated[str | None, Query(max_length=128)] = None,
+    category: Annotated[str | None, Query(max_length=64)] = None,
+    state: CaseState | None = None,
+    appealed: bool | None = None,
+    older_than_s: Annotated[int | None, Query(ge=0, le=2**40)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
+    after: Annotated[str | None, Query(max_length=128)] = None,
+) -> ReviewList:
+    """Cases, oldest first: a tenant's, or with an operator's key and no `tenant` everybody's. `category` with its
+    kind (`pii/email`) or without."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    now = gateway.now_ms()
+    query = ReviewQuery(
+        now=now,
+        tenant=demand_reviewer(principal, tenant),
+        category=category,
+        state=state,
+        appealed=appealed,
+        opened_before=None if older_than_s is None else UnixMs(now - older_than_s * 1000),
+    )
+    position = None if after is None else parse_place(after)
+    cases = await gateway.store.reviews.page(query, after=position, limit=limit + 1)
+    page = page_of(
+        cases,
+        limit,
+        show=lambda case: review_object(request, case, principal),
+        cursor=lambda case: f"{case.opened_at}.{case.id}",
+    )
+    return ReviewList.model_validate(page)
+
+
+@routes.get("/v1/reviews/{review_id}", responses=ERRORS)
+async def read(request: Request, review_id: Name) -> FullReviewObject:
+    """One of them, with what its author and reviewers said."""
+    principal = principal_of(request)
+    return full_review_object(request, await find_review(request, principal, review_id), principal)
+
+
+@routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
+async def claim(request: Request, review_id: Name) -> FullReviewObject:
+    """For half an hour; again: for longer. A case that somebody else has claimed is theirs until then."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    case = await find_review(request, principal, review_id)
+    by = reviewer_of(principal)
+    command = command_mark(command_id_of(request, principal), by, "claim", case.id)
+    case = await gateway.store.reviews.claim(case.id, by=by, now=gateway.now_ms(), command=command)
+    return full_review_object(request, case, principal)
+
+
+@routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
+async def decide(request: Request, review_id: Name, body: Decision) -> FullReviewObject:
+    """By who has claimed it. Whoever saw that something was withheld is told; what was withheld stays so."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    before = await find_review(request, principal, review_id)
+    by = reviewer_of(principal)
+    command_id = command_id_of(request, principal)
+    now = gateway.now_ms()
+    if before.claimed_by == by and before.standing(now) == "claimed":
+        detail = {"review": before.id, "category": before.category, "outcome": body.outcome}
+        tenant, session = before.key
+        await gateway.audit.record(
+            tenant, "review.decided", by=principal, user=before.user, session=session, detail=detail
         )
-        cases = await gateway.open_reviews().page(
-            wanted, after=None if after is None else parse_place(after), limit=limit + 1
-        )
-        page = cases[:limit]
-        return ReviewList(
-            object="list",
-            data=[ReviewObject.model_validate(review_object(case, principal)) for case in page],
-            has_more=len(cases) > limit,
-            last_id=f"{page[-1].opened_at}.{page[-1].id}" if page else None,
-        )
+    case = await gateway.store.reviews.decide(
+        before.id,
+        by=by,
+        outcome=body.outcome,
+        remark=body.note,
+        now=now,
+        command=command_mark(command_id, by, "decide", before.id, body.outcome, body.note),
+    )
+    if case.decisions > before.decisions:
+        gateway.measures.reviews_decided.add(case.about, body.outcome)
+        log.info("review_decided", review=case.id, tenant=case.key.tenant, by=by, outcome=body.outcome)
+    if not case.told:
+        try:
+            await gateway.announce_decision(case)
+        except SessileError as error:  # a replica's upkeep tells it
+            log.warning("review_not_told", review=case.id, tenant=case.key.tenant, error=error.code)
+    return full_review_object(request, case, principal)
 
-    @routes.get("/v1/reviews/{review_id}", responses=ERRORS)
-    async def read(request: Request, review_id: Name) -> FullReviewObject:
-        """One of them, with what its author and reviewers said."""
-        principal = principal_of(request, gateway)
-        return whole(await find_review(principal, review_id), principal)
 
-    @routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
-    async def claim(request: Request, review_id: Name) -> FullReviewObject:
-        """For half an hour; again: for longer. A case that somebody else has claimed is theirs until then."""
-        principal = principal_of(request, gateway)
-        case = await find_review(principal, review_id)
-        by = reviewer_of(principal)
-        command = command_mark(
-            doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key), by, "claim", case.id
-        )
-        return whole(
-            await gateway.open_reviews().claim(case.id, by=by, now=UnixMs(gateway.now_ms()), command=command), principal
-        )
+@routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
+async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> AppealObject:
+    """Asks that a person looks again at what was withheld of an answer. Once for each."""
+    principal = principal_of(request, "chat")
+    return await send_appeal(request, principal, session, response_id=ResponseId(response_id), note=body.note)
 
-    @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
-    async def decide(request: Request, review_id: Name, body: Decision) -> FullReviewObject:
-        """By who has claimed it. Whoever saw that something was withheld is told; what was withheld stays so."""
-        principal = principal_of(request, gateway)
-        before = await find_review(principal, review_id)
-        by = reviewer_of(principal)
-        command_id = doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
-        now = UnixMs(gateway.now_ms())
-        if gateway.auditor is not None and before.claimed_by == by and before.standing(now) == "claimed":
-            about = {"review": before.id, "category": before.category, "outcome": body.outcome}
-            tenant, session = before.key
-            await gateway.auditor.note(
-                tenant, "review.decided", by=principal, user=before.user, session=session, detail=about
-            )
-        case = await gateway.open_reviews().decide(
-            before.id,
-            by=by,
-            outcome=body.outcome,
-            remark=body.note,
-            now=now,
-            command=command_mark(command_id, by, "decide", before.id, body.outcome, body.note),
-        )
-        if case.decisions > before.decisions:
-            gateway.measures.reviews_decided.add(case.about, body.outcome)
-            log.info("review_decided", review=case.id, tenant=case.key.tenant, by=by, outcome=body.outcome)
-        if not case.told:
-            try:
-                await gateway.announce_decision(case)
-            except SessileError as error:  # a replica's upkeep tells it
-                log.warning("review_not_told", review=case.id, tenant=case.key.tenant, error=error.code)
-        return whole(case, principal)
 
-    @routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
-    async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> AppealObject:
-        """Asks that a person looks again at what was withheld of an answer. Once for each."""
-        principal = principal_of(request, gateway, "chat")
-        return await begun(request, principal, session, response_id=ResponseId(response_id), note=body.note)
+@routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
+async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> AppealObject:
+    """Asks that a person looks at a message that was refused. The filters are asked again: what they would take
+    now is not appealed against but sent."""
+    principal = principal_of(request, "chat")
+    return await send_appeal(request, principal, session, content=body.content, note=body.note)
 
-    @routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
-    async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> AppealObject:
-        """Asks that a person looks at a message that was refused. The filters are asked again: what they would take
-        now is not appealed against but sent."""
-        principal = principal_of(request, gateway, "chat")
-        return await begun(request, principal, session, content=body.content, note=body.note)
 
-    async def begun(request: Request, principal: Principal, session: str, **said: Any) -> AppealObject:
-        command = cm.ReviewAppeal(
-            id=doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key),
-            session=key_of(principal, session).session,
-            **said,
-        )
-        ok = await gateway.execute(principal, command)
-        assert ok.review_id is not None and ok.offset is not None
-        return AppealObject(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
+async def send_appeal(request: Request, principal: Principal, session: str, **fields: Any) -> AppealObject:
+    command_id = command_id_of(request, principal)
+    command = cm.ReviewAppeal(id=command_id, session=key_of(principal, session).session, **fields)
+    ok = await gateway_of(request).execute(principal, command)
+    assert ok.review_id is not None and ok.offset is not None
+    return AppealObject(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
 
-    return routes
+
+def command_id_of(request: Request, principal: Principal) -> CommandId:
+    return turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
 
 
 def reviewer_of(principal: Principal) -> str:

@@ -18,11 +18,10 @@ from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.types import INTEGER_MAX, Epoch, Principal, SessionId
 from transport import errors
-from transport.gateway import Gateway
 from transport.http import sse
+from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import EventId, last_event_id, read_retry_headers
 from transport.http.routes.conversations import key_of
-from transport.http.routes.tickets import principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import export, request_models
 from transport.openai.log_cursor import LogCursor
@@ -35,11 +34,11 @@ from transport.openai.response_models import (
     SessionObject,
     answers,
 )
-from transport.openai.turn_starter import TurnStarter
-from transport.protocol.frames import CaughtUp, Resumed, event_frame
+from transport.protocol.frames import CaughtUp, event_frame
 from transport.reading.log_reader import ResumePlan
+from transport.reading.reader_set import resumed
 
-DOOR: Final = "sessions"
+ROUTE: Final = "sessions"
 HEARTBEAT_S: Final = 15.0
 
 Name = Annotated[str, Path(max_length=64)]
@@ -57,102 +56,104 @@ def answer(body: Any, media_type: str = "application/json") -> Response:
     return Response(body if isinstance(body, str) else _encode(body), media_type=media_type)
 
 
-def router(gateway: Gateway, doorway: TurnStarter, *, heartbeat_s: float = HEARTBEAT_S) -> APIRouter:
-    routes = APIRouter(tags=["sessions"], route_class=StrictRoute)
+routes = APIRouter(tags=["sessions"], route_class=StrictRoute)
 
-    async def described(principal: Principal, session: str) -> dict[str, Any]:
-        done = await gateway.get(principal, "", SessionId(session))
-        assert done.state is not None
-        state = done.state
-        kept = ("title", "model", "metadata", "instructions", "tools", "created_at", "head")
-        return {
-            "id": session,
-            "object": "session",
-            "epoch": done.epoch,
-            "offset": done.offset,
-            **{name: state[name] for name in kept},
-            "reviews": state.get("reviews", []),
-            "open": [each["response_id"] for each in state["open"]],
-            "num_items": len(state["items"]),
-        }
 
-    @routes.get("/v1/sessions", response_model=None, responses=answers(SessionListObject))
-    async def list_sessions(
-        request: Request,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        after: Annotated[str | None, Query(max_length=64)] = None,
-    ) -> Response:
-        """The sessions that are the asker's to see, newest first."""
-        listed = await gateway.list(
-            principal_of(request, gateway, "read"), "", limit, None if after is None else SessionId(after)
-        )
-        data = [{"object": "session", **each} for each in listed.data]
-        return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
+async def described(request: Request, principal: Principal, session: str) -> dict[str, Any]:
+    done = await gateway_of(request).get(principal, "", SessionId(session))
+    assert done.state is not None
+    state = done.state
+    names = ("title", "model", "metadata", "instructions", "tools", "created_at", "head")
+    return {
+        "id": session,
+        "object": "session",
+        "epoch": done.epoch,
+        "offset": done.offset,
+        **{name: state[name] for name in names},
+        "reviews": state.get("reviews", []),
+        "open": [each["response_id"] for each in state["open"]],
+        "num_items": len(state["items"]),
+    }
 
-    @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
-    async def read(request: Request, session: Name) -> Response:
-        return answer(await described(principal_of(request, gateway, "read"), session))
 
-    @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
-    async def change(request: Request, session: Name, body: SessionChange) -> Response:
-        """Renames a session, or replaces its metadata."""
-        principal = principal_of(request, gateway, "chat")
-        changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
-        command = cm.SessionUpdate(
-            id=doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key),
-            session=key_of(principal, session).session,
-            **changes,
-        )
-        await gateway.execute(principal, command)
-        return answer(await described(principal, session))
+@routes.get("/v1/sessions", response_model=None, responses=answers(SessionListObject))
+async def list_sessions(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[str | None, Query(max_length=64)] = None,
+) -> Response:
+    """The sessions that are the asker's to see, newest first."""
+    principal, position = principal_of(request, "read"), None if after is None else SessionId(after)
+    listed = await gateway_of(request).list(principal, "", limit, position)
+    data = [{"object": "session", **each} for each in listed.data]
+    return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
 
-    @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeletedObject))
-    async def delete(request: Request, session: Name) -> Response:
-        principal = principal_of(request, gateway, "chat")
-        command_id = doorway.command_id(principal, DOOR, read_retry_headers(request).idempotency_key)
-        await gateway.execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
-        return answer({"id": session, "object": "session.deleted", "deleted": True})
 
-    @routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
-    async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
-        """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
-        principal = principal_of(request, gateway, "read")
-        head, state = await gateway.logs.state(principal, key_of(principal, session))
-        if gateway.auditor is not None:
-            about = {"format": format, "offset": head.top}
-            await gateway.auditor.note(
-                principal.tenant, "session.exported", by=principal, user=head.user, session=session, detail=about
-            )
-        if format == "markdown":
-            return answer(export.markdown(state), "text/markdown; charset=utf-8")
-        return answer(export.document(session, head.epoch, head.top, state))
+@routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
+async def read(request: Request, session: Name) -> Response:
+    return answer(await described(request, principal_of(request, "read"), session))
 
-    @routes.get("/v1/sessions/{session}/events", response_model=None, responses=STREAMED)
-    async def events(
-        request: Request,
-        session: Name,
-        after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
-        epoch: Annotated[str | None, Query(max_length=128)] = None,
-    ) -> Response:
-        """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first."""
-        principal = principal_of(request, gateway, "read")
-        gateway.check_draining()
-        stands = last_event_id(request)
-        cursor = LogCursor(gateway, principal, key_of(principal, session))
-        try:
-            if stands is not None:
-                standing = await cursor.standing(stands.epoch, stands.offset)
-            else:
-                if after and epoch is None:
-                    await cursor.check(after)  # a bare number is taken to be of the log as it is
-                    epoch = cursor.epoch
-                standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
-        except BaseException:
-            cursor.close()
-            raise
-        return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), heartbeat_s))
 
-    return routes
+@routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
+async def change(request: Request, session: Name, body: SessionChange) -> Response:
+    """Renames a session, or replaces its metadata."""
+    principal = principal_of(request, "chat")
+    changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
+    command = cm.SessionUpdate(
+        id=turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key),
+        session=key_of(principal, session).session,
+        **changes,
+    )
+    await gateway_of(request).execute(principal, command)
+    return answer(await described(request, principal, session))
+
+
+@routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeletedObject))
+async def delete(request: Request, session: Name) -> Response:
+    principal = principal_of(request, "chat")
+    command_id = turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
+    await gateway_of(request).execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
+    return answer({"id": session, "object": "session.deleted", "deleted": True})
+
+
+@routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
+async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
+    """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
+    gateway, principal = gateway_of(request), principal_of(request, "read")
+    head, state = await gateway.logs.state(principal, key_of(principal, session))
+    detail = {"format": format, "offset": head.top}
+    await gateway.audit.record(
+        principal.tenant, "session.exported", by=principal, user=head.user, session=session, detail=detail
+    )
+    if format == "markdown":
+        return answer(export.markdown(state), "text/markdown; charset=utf-8")
+    return answer(export.document(session, head.epoch, head.top, state))
+
+
+@routes.get("/v1/sessions/{session}/events", response_model=None, responses=STREAMED)
+async def events(
+    request: Request,
+    session: Name,
+    after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
+    epoch: Annotated[str | None, Query(max_length=128)] = None,
+) -> Response:
+    """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first."""
+    gateway, principal = gateway_of(request), principal_of(request, "read")
+    gateway.check_draining()
+    stands = last_event_id(request)
+    cursor = LogCursor(gateway, principal, key_of(principal, session))
+    try:
+        if stands is not None:
+            standing = await cursor.standing(stands.epoch, stands.offset)
+        else:
+            if after and epoch is None:
+                await cursor.check(after)  # a bare number is taken to be of the log as it is
+                epoch = cursor.epoch
+            standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
+    except BaseException:
+        cursor.close()
+        raise
+    return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), HEARTBEAT_S))
 
 
 async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[bytes, None]:
@@ -160,16 +161,8 @@ async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[
     with cursor:
         try:
             if standing.mode != "replay":
-                resumed = Resumed(
-                    session=session,
-                    mode=standing.mode,
-                    epoch=standing.epoch,
-                    at=standing.position,
-                    state=standing.state,
-                    reason=standing.reason,
-                )
                 at = str(EventId(standing.epoch, standing.position))
-                yield sse.data(_encode(resumed), event=standing.mode, id=at)
+                yield sse.data(_encode(resumed(session, standing)), event=standing.mode, id=at)
             caught_up = False
             if standing.position >= standing.top:
                 caught_up = True

@@ -8,15 +8,15 @@ committed may be behind the cursor already (the stream of rows misses none).
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
-from sessions.billing.metering import PAGE_MAX, UsageGroup, UsageStore, allowed_query, entry_public, total_public
-from sessions.model.errors import BadInput, Unavailable
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from sessions.billing.metering import PAGE_MAX, UsageGroup, allowed_query, entry_public, total_public
+from sessions.model.errors import BadInput
+from transport.http.context import gateway_of, principal_of
+from transport.http.paging import page_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS
 
@@ -27,78 +27,65 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 _decode_group = msgspec.json.Decoder(tuple[int, str, str, str]).decode
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["usage"], route_class=StrictRoute)
+routes = APIRouter(tags=["usage"], route_class=StrictRoute)
 
-    def kept() -> UsageStore:
-        if gateway.usage is None:
-            raise Unavailable("usage_not_kept", "This server keeps no usage.", retryable=False)
-        return gateway.usage
 
-    @routes.get("/v1/usage", responses=ERRORS)
-    async def usage(
-        request: Request,
-        first_day: Annotated[Day, Query(alias="from")] = None,
-        last_day: Annotated[Day, Query(alias="to")] = None,
-        group_by: Annotated[str | None, Query(max_length=64)] = None,
-        tenant: Name = None,
-        user: Name = None,
-        model: Name = None,
-        limit: Limit = 100,
-        after: Annotated[str | None, Query(max_length=2048)] = None,
-    ) -> dict[str, Any]:
-        """Sums of tokens, responses and cost, by `group_by` (any of day, user, model; all by default), for the days
-        from `from` to `to`, both included (UTC). Needs the scope `usage`; another tenant's is for operators."""
-        query = allowed_query(
-            principal_of(request, gateway),
-            tenant=tenant,
-            user=user,
-            model=model,
-            first_day=first_day,
-            last_day=last_day,
-            by=group_by,
-        )
-        found = await kept().totals(query, after=None if after is None else group_of(after), limit=limit + 1)
-        page = found[:limit]
-        return {
-            "object": "list",
-            "tenant": query.tenant,
-            "data": [total_public(total, query.by) for total in page],
-            "has_more": len(found) > limit,
-            "last_id": cursor_of(page[-1].group) if page else None,
-        }
+class UsageFilter(NamedTuple):
+    """Which rows a request is about, as its query says it."""
 
-    @routes.get("/v1/usage/responses", responses=ERRORS)
-    async def rows(
-        request: Request,
-        first_day: Annotated[Day, Query(alias="from")] = None,
-        last_day: Annotated[Day, Query(alias="to")] = None,
-        tenant: Name = None,
-        user: Name = None,
-        model: Name = None,
-        limit: Limit = 100,
-        after: Annotated[int, Query(ge=0, le=2**53 - 1)] = 0,
-    ) -> dict[str, Any]:
-        """The rows, one per response, in the order in which they were written; `after` is the last page's `last_id`."""
-        query = allowed_query(
-            principal_of(request, gateway),
-            tenant=tenant,
-            user=user,
-            model=model,
-            first_day=first_day,
-            last_day=last_day,
-        )
-        found = await kept().entries(query, after=after, limit=limit + 1)
-        page = found[:limit]
-        return {
-            "object": "list",
-            "tenant": query.tenant,
-            "data": [entry_public(entry) for entry in page],
-            "has_more": len(found) > limit,
-            "last_id": page[-1].seq if page else None,
-        }
+    first_day: str | None
+    last_day: str | None
+    tenant: str | None
+    user: str | None
+    model: str | None
 
-    return routes
+
+def _filter(
+    first_day: Annotated[Day, Query(alias="from")] = None,
+    last_day: Annotated[Day, Query(alias="to")] = None,
+    tenant: Name = None,
+    user: Name = None,
+    model: Name = None,
+) -> UsageFilter:
+    return UsageFilter(first_day, last_day, tenant, user, model)
+
+
+Filtered = Annotated[UsageFilter, Depends(_filter)]
+
+
+@routes.get("/v1/usage", responses=ERRORS)
+async def usage(
+    request: Request,
+    where: Filtered,
+    group_by: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Limit = 100,
+    after: Annotated[str | None, Query(max_length=2048)] = None,
+) -> dict[str, Any]:
+    """Sums of tokens, responses and cost, by `group_by` (any of day, user, model; all by default), for the days
+    from `from` to `to`, both included (UTC). Needs the scope `usage`; another tenant's is for operators."""
+    query = allowed_query(principal_of(request), by=group_by, **where._asdict())
+    position = None if after is None else group_of(after)
+    totals = await gateway_of(request).store.usage.totals(query, after=position, limit=limit + 1)
+    return page_of(
+        totals,
+        limit,
+        show=lambda total: total_public(total, query.by),
+        cursor=lambda total: cursor_of(total.group),
+        tenant=query.tenant,
+    )
+
+
+@routes.get("/v1/usage/responses", responses=ERRORS)
+async def rows(
+    request: Request,
+    where: Filtered,
+    limit: Limit = 100,
+    after: Annotated[int, Query(ge=0, le=2**53 - 1)] = 0,
+) -> dict[str, Any]:
+    """The rows, one per response, in the order in which they were written; `after` is the last page's `last_id`."""
+    query = allowed_query(principal_of(request), **where._asdict())
+    entries = await gateway_of(request).store.usage.entries(query, after=after, limit=limit + 1)
+    return page_of(entries, limit, show=entry_public, cursor=lambda entry: entry.seq, tenant=query.tenant)
 
 
 def cursor_of(group: UsageGroup) -> str:

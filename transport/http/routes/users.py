@@ -16,11 +16,9 @@ from fastapi.responses import StreamingResponse
 from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.authorization import demand_administrator
-from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.errors import NotFound, SessileError
 from transport import errors
-from transport.end_user_data import EndUserStores
-from transport.gateway import Gateway
-from transport.http.routes.tickets import principal_of
+from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, Answers, ResponseModel
 
@@ -50,65 +48,59 @@ log = structlog.get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
-def router(gateway: Gateway) -> APIRouter:
-    routes = APIRouter(tags=["users"], route_class=StrictRoute)
+routes = APIRouter(tags=["users"], route_class=StrictRoute)
 
-    def known() -> EndUserStores:
-        if gateway.people is None:
-            raise Unavailable("audit_not_kept", "This server keeps no end users.", retryable=False)
-        return gateway.people
 
-    @routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
-    async def export(request: Request, user: User, tenant: Tenant = None) -> Response:
-        """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them."""
-        principal = principal_of(request, gateway)
-        owner, people = demand_administrator(principal, tenant), known()
-        at = gateway.now_ms()
-        row = Audited(action="user.exported", at=at, by=principal, user=user)
-        await people.audit.record(owner, [row])
+@routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
+async def export(request: Request, user: User, tenant: Tenant = None) -> Response:
+    """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    owner, store, at = demand_administrator(principal, tenant), gateway.store, gateway.now_ms()
+    row = Audited(action="user.exported", at=at, by=principal, user=user)
+    await store.audit.record(owner, [row])
 
-        async def lines() -> AsyncGenerator[bytes, None]:
-            try:
-                async for each in export_user_data(
-                    owner,
-                    user,
-                    personal=people.personal,
-                    journal=people.journal,
-                    usage=people.usage,
-                    audit=people.audit,
-                    at=at,
-                ):
-                    yield _encode(each) + b"\n"
-            except SessileError as error:  # the answer has begun: it ends without its last line, and says why
-                log.error("export_broke_off", error=error.code)
-                yield _encode({"object": "error", "error": errors.public(error)}) + b"\n"
+    async def lines() -> AsyncGenerator[bytes, None]:
+        try:
+            async for each in export_user_data(
+                owner,
+                user,
+                personal=store.end_users,
+                journal=store.journal,
+                usage=store.usage,
+                audit=store.audit,
+                at=at,
+            ):
+                yield _encode(each) + b"\n"
+        except SessileError as error:  # the answer has begun: it ends without its last line, and says why
+            log.error("export_broke_off", error=error.code)
+            yield _encode({"object": "error", "error": errors.public(error)}) + b"\n"
 
-        return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})
+    return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})
 
-    @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
-    async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureObject:
-        """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
-        usage, and revokes their keys. For good."""
-        principal = principal_of(request, gateway)
-        owner, people = demand_administrator(principal, tenant), known()
-        at = gateway.now_ms()
-        wanted = Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id)
-        row = Audited(action="user.erasure_asked", at=at, by=principal, user=user)
-        erasure = await people.personal.request_erasure(wanted, row)
-        await people.sweep()
-        found = await people.personal.find(owner, user) or erasure
-        if found.done_at is not None and gateway.keys is not None:
-            await gateway.keys.refresh()  # theirs open nothing any more, here at once
-        response.status_code = 202 if found.done_at is None else 200
-        return ErasureObject.model_validate(status(found, user))
 
-    @routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
-    async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureObject:
-        """How far the newest erasure is."""
-        owner, people = demand_administrator(principal_of(request, gateway), tenant), known()
-        found = await people.personal.find(owner, user)
-        if found is None:
-            raise NotFound("erasure_not_found", "Nobody has asked for that.", param="user")
-        return ErasureObject.model_validate(status(found, user))
+@routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
+async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureObject:
+    """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
+    usage, and revokes their keys. For good."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    owner, store, at = demand_administrator(principal, tenant), gateway.store, gateway.now_ms()
+    row = Audited(action="user.erasure_asked", at=at, by=principal, user=user)
+    erasure = await store.end_users.request_erasure(
+        Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id), row
+    )
+    await gateway.sweep_erasures()
+    erasure = await store.end_users.find(owner, user) or erasure
+    if erasure.done_at is not None and gateway.keys is not None:
+        await gateway.keys.refresh()  # their keys open nothing any more, here at once
+    response.status_code = 202 if erasure.done_at is None else 200
+    return ErasureObject.model_validate(status(erasure, user))
 
-    return routes
+
+@routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
+async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureObject:
+    """How far the newest erasure is."""
+    owner = demand_administrator(principal_of(request), tenant)
+    erasure = await gateway_of(request).store.end_users.find(owner, user)
+    if erasure is None:
+        raise NotFound("erasure_not_found", "No erasure of this user was requested.", param="user")
+    return ErasureObject.model_validate(status(erasure, user))

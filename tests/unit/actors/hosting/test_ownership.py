@@ -11,7 +11,8 @@ import pytest
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
 from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Moved, Ownership, owner_label
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.events import Record, SessionCreated, SessionInfo
 from sessions.model.journal_types import Append, Head

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from actors.maintenance.erasure import Eraser
-from persistence.audit import audit_of
-from persistence.end_users import end_users_of
 from persistence.keys import MemoryKeyStore
-from persistence.usage import usage_of
+from persistence.memory.audit import MemoryAudit
+from persistence.memory.end_users import MemoryEndUsers
+from persistence.memory.usage import MemoryUsage
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import Erasure, export_user_data
@@ -70,7 +70,7 @@ def an_eraser(replica: Replica, keys: MemoryKeyStore, stumbling: Stumbling | Non
 
     return Eraser(
         before(replica.runtime),
-        personal=before(end_users_of(replica.journal)),
+        personal=before(MemoryEndUsers(replica.journal.database)),
         journal=before(replica.journal),
         directory=before(replica.directory),
         engine=before(replica.engine),
@@ -97,7 +97,7 @@ async def request_erasure(place: Place, replica: Replica, user: str = "mary") ->
     at = place.now_ms()
     row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user=user)
     erasure = Erasure(tenant=LOCAL, user=user, asked_at=at, asked_by="boss")
-    return await end_users_of(replica.journal).request_erasure(erasure, row)
+    return await MemoryEndUsers(replica.journal.database).request_erasure(erasure, row)
 
 
 async def check_erased(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
@@ -106,17 +106,17 @@ async def check_erased(place: Place, replica: Replica, keys: MemoryKeyStore) -> 
         assert keys._keys.get(key) is None, "its key is destroyed"
     assert place.store.head(OTHERS) is not None and keys._keys.get(OTHERS) is not None
     assert replica.engine.place(OTHERS).tokens > 0
-    rows = await usage_of(replica.journal).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
+    rows = await MemoryUsage(replica.journal.database).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
     assert len(rows) == 4, "bills outlive people"
     assert sorted(str(each.row.principal.user) for each in rows) == ["None", "None", "None", "ben"]
     assert "mary" not in repr(place.store.usage_rows) and "mary" not in repr(place.store.erasures)
-    log = audit_of(replica.journal)
+    log = MemoryAudit(replica.journal.database)
     told = [public(row) for row in await log.rows(LOCAL, after=0, limit=99)]
     actions = [row["action"] for row in told]
     assert actions.count("user.erased") == 1 and actions.count("session.purged") == 3
     assert actions.count("session.deleted") == 3 and "mary" not in str(told)
     assert (await verify(log, LOCAL)).intact
-    done = await end_users_of(replica.journal).find(LOCAL, "mary")
+    done = await MemoryEndUsers(replica.journal.database).find(LOCAL, "mary")
     assert done is not None and done.done_at is not None
 
 
@@ -231,7 +231,7 @@ def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str,
                 assert await an_eraser(replica, keys).sweep() == 1
                 assert done, "others of hers were seen to after the one that failed"
             assert place.store.head(OTHERS) is None and place.store.head(OPEN) is not None
-            mary = await end_users_of(replica.journal).find(LOCAL, "mary")
+            mary = await MemoryEndUsers(replica.journal.database).find(LOCAL, "mary")
             assert mary is not None and mary.done_at is None
             assert await an_eraser(replica, keys).sweep() == 1
             assert all(place.store.head(key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
@@ -326,10 +326,10 @@ async def test_an_export_is_everything_of_one_user_and_says_that_it_is_whole() -
             async for line in export_user_data(
                 LOCAL,
                 "mary",
-                personal=end_users_of(replica.journal),
+                personal=MemoryEndUsers(replica.journal.database),
                 journal=replica.journal,
-                usage=usage_of(replica.journal),
-                audit=audit_of(replica.journal),
+                usage=MemoryUsage(replica.journal.database),
+                audit=MemoryAudit(replica.journal.database),
                 at=place.now_ms(),
             )
         ]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from actors.maintenance.sweeps import SweepLimits, Sweeps
-from persistence.audit import audit_of
+from persistence.memory.audit import MemoryAudit
 from sessions.governance.audit_verify import verify
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, Audited
@@ -25,7 +25,7 @@ SAID = Retention(
 async def test_the_periodic_purge_trims_each_chain_as_its_retention_says() -> None:
     async with Place() as place:
         replica = await place.replica()
-        audit = audit_of(replica.journal)
+        audit = MemoryAudit(replica.journal.database)
         sweeps = Sweeps(
             replica.runtime,
             journal=replica.journal,

@@ -10,7 +10,7 @@ import pytest
 from actors.hosting.recovery_gate import UNREAD
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
-from persistence.reviews import reviews_of
+from persistence.memory.reviews import MemoryReviews
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.reviews import Case, ReviewId
@@ -70,7 +70,7 @@ def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble
                 del place.store._logs[keys[0]].records[2]
             else:
                 heir.faults.next("grant", "refused")
-            assert await upkeep(heir, reviews=reviews_of(heir.journal)).deliver_reviews() == 1
+            assert await upkeep(heir, reviews=MemoryReviews(heir.journal.database)).deliver_reviews() == 1
             assert place.store.reviews[good].told and not place.store.reviews[bad].told
             assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch, SessionKey
@@ -98,24 +99,3 @@ async def test_a_journal_dies_and_its_store_lives() -> None:
     await first.close()
     second = await opened(store)
     assert (await top_of(second), second.incarnation) == (1, first.incarnation)
-
-
-async def test_a_backup_is_a_copy_and_may_be_restored_more_than_once() -> None:
-    names = iter("abcdef")
-    store = MemoryDatabase(new_id=lambda: next(names))
-    journal = await opened(store)
-    head = await grant(journal)
-    await append(journal, head, 0)
-    kept = store.backup()
-    await append(journal, head, 1)
-    for incarnation in ("b", "c"):
-        store.restore(kept)
-        assert journal.incarnation == incarnation
-        assert await top_of(journal) == 1
-        with pytest.raises(Fenced):
-            await append(journal, head, 1)
-        found = await journal.head(key())
-        assert found is not None
-        new = await grant(journal, fence=found.fence, epoch=f"epoch {incarnation}")
-        assert new.epoch == f"epoch {incarnation}"
-        await append(journal, new, 1)

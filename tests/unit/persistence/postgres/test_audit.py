@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from persistence.audit import audit_of
-from persistence.postgres.journal import PostgresJournal
+from persistence.postgres.database import PostgresDatabase
+from persistence.postgres.store import PostgresStore
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import verify
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
@@ -26,60 +26,58 @@ _names = itertools.count()
 
 
 @pytest.fixture
-async def replicas() -> AsyncIterator[list[PostgresJournal]]:
+async def replicas() -> AsyncIterator[list[PostgresStore]]:
     schema = f"audit_{next(_names)}"
-    journals = [PostgresJournal(postgres().dsn, schema=schema) for _ in range(3)]
-    for journal in journals:
-        await journal.open()
-    yield journals
-    for journal in journals:
-        await journal.close()
+    stores = [PostgresStore(PostgresDatabase(postgres().dsn, schema=schema)) for _ in range(3)]
+    for store in stores:
+        await store.open()
+    yield stores
+    for store in stores:
+        await store.close()
 
 
 def a_row(n: int) -> Audited:
     return Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n})
 
 
-async def test_replicas_keep_one_chain(replicas: list[PostgresJournal]) -> None:
+async def test_replicas_keep_one_chain(replicas: list[PostgresStore]) -> None:
     """Appends with verdicts on three replicas, keys that are made, sessions that are purged, all of one tenant."""
-    heads = [await grant(replicas[n % 3], key(f"s{n}")) for n in range(9)]
+    heads = [await grant(replicas[n % 3].journal, key(f"s{n}")) for n in range(9)]
     for n in range(6):
-        await a_log(replicas[0], f"old{n}", 1, head=patch(deleted_at=UnixMs(NOW - 9)))
+        await a_log(replicas[0].journal, f"old{n}", 1, head=patch(deleted_at=UnixMs(NOW - 9)))
 
     async def appends(number: int, head: Any) -> None:
         for top in range(6):
-            await replicas[number % 3].append(
+            await replicas[number % 3].journal.append(
                 an_append(msgspec.structs.replace(head, top=top), 1, audit=(a_row(number), a_row(number)))
             )
-
-    from persistence import api_keys_of
 
     keys = [make_api_key(ApiKeyRequest(tenant="acme"), bytes([n]) * 40, now=NOW)[0] for n in range(6)]
     due = Due(deleted_before=NOW)
     await asyncio.gather(
         *(appends(number, head) for number, head in enumerate(heads)),
-        *(api_keys_of(replicas[n % 3]).add(each, audit=a_row(n)) for n, each in enumerate(keys)),
-        *(audit_of(journal).record(ACME, [a_row(0)]) for journal in replicas),
-        purge(replicas[1], due, commands_before=NOW, limit=9, at=NOW),
-        purge(replicas[2], due, commands_before=NOW, limit=9, at=NOW),
+        *(replicas[n % 3].api_keys.add(each, audit=a_row(n)) for n, each in enumerate(keys)),
+        *(store.audit.record(ACME, [a_row(0)]) for store in replicas),
+        purge(replicas[1].journal, due, commands_before=NOW, limit=9, at=NOW),
+        purge(replicas[2].journal, due, commands_before=NOW, limit=9, at=NOW),
     )
-    for journal in replicas:
-        found = await verify(audit_of(journal), ACME)
+    for store in replicas:
+        found = await verify(store.audit, ACME)
         assert found.intact and found.rows == 9 * 6 * 2 + 6 + 3 + 6
     for number, head in enumerate(heads):
-        stored = await replicas[number % 3].head(head.key)
+        stored = await replicas[number % 3].journal.head(head.key)
         assert stored is not None and stored.top == 6
 
 
-async def test_replicas_that_trim_and_append_at_once_keep_one_chain(replicas: list[PostgresJournal]) -> None:
-    logs = [audit_of(journal) for journal in replicas]
+async def test_replicas_that_trim_and_append_at_once_keep_one_chain(replicas: list[PostgresStore]) -> None:
+    logs = [store.audit for store in replicas]
     await logs[0].record(ACME, [a_row(n) for n in range(60)])
-    heads = [await grant(replicas[n % 3], key(f"s{n}")) for n in range(6)]
+    heads = [await grant(replicas[n % 3].journal, key(f"s{n}")) for n in range(6)]
 
     async def appends(number: int, head: Any) -> None:
         for top in range(6):
             one = msgspec.structs.replace(head, top=top)
-            await replicas[number % 3].append(an_append(one, 1, audit=(a_row(100 + number),)))
+            await replicas[number % 3].journal.append(an_append(one, 1, audit=(a_row(100 + number),)))
 
     async def trims(number: int) -> int:
         ends = [UnixMs(NOW + end) for end in range(10, 61, 10)]
@@ -95,8 +93,8 @@ async def test_replicas_that_trim_and_append_at_once_keep_one_chain(replicas: li
         assert found.intact and found.trimmed == 60 and found.rows > 36, found.why
 
 
-async def test_a_replica_that_lost_its_session_leaves_no_row(replicas: list[PostgresJournal]) -> None:
-    here, there, _ = replicas
+async def test_a_replica_that_lost_its_session_leaves_no_row(replicas: list[PostgresStore]) -> None:
+    here, there = replicas[0].journal, replicas[1].journal
     head = await grant(here, key("s"))
     await here.append(an_append(head, 1, audit=(a_row(1),)))
     taken = await grant(there, key("s"), 1)
@@ -109,20 +107,20 @@ async def test_a_replica_that_lost_its_session_leaves_no_row(replicas: list[Post
         return_exceptions=True,
     )
     assert [type(each) for each in outcomes] == [Fenced, type(None)]
-    rows = await audit_of(here).rows(ACME, after=0, limit=9)
+    rows = await replicas[0].audit.rows(ACME, after=0, limit=9)
     assert [msgspec.json.decode(row.body)["detail"]["n"] for row in rows] == [1, 2, 4]
-    assert (await verify(audit_of(there), ACME)).intact
+    assert (await verify(replicas[1].audit, ACME)).intact
 
 
-async def test_a_key_file_proves_what_the_database_cannot(replicas: list[PostgresJournal]) -> None:
+async def test_a_key_file_proves_what_the_database_cannot(replicas: list[PostgresStore]) -> None:
     """Whoever has the whole database, its secret included, cannot write rows that a key file does not disown."""
     schema = f"audit_{next(_names)}"
-    journals = []
+    stores = []
     for audit_key in (None, b"k" * 32, None):
-        journal = PostgresJournal(postgres().dsn, schema=schema, audit_key=audit_key)
-        await journal.open()
-        journals.append(journal)
-    before, with_file, forger = (audit_of(journal) for journal in journals)
+        store = PostgresStore(PostgresDatabase(postgres().dsn, schema=schema, audit_key=audit_key))
+        await store.open()
+        stores.append(store)
+    before, with_file, forger = (store.audit for store in stores)
     try:
         await before.record(ACME, [a_row(1)])
         await with_file.record(ACME, [a_row(2)])
@@ -132,5 +130,5 @@ async def test_a_key_file_proves_what_the_database_cannot(replicas: list[Postgre
         await forger.record(ACME, [a_row(3)])
         assert (await verify(with_file, ACME)).weak == 2, "seen by whoever keeps count"
     finally:
-        for journal in journals:
-            await journal.close()
+        for store in stores:
+            await store.close()

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.skipif(not CHECKPOINTS_BESIDE_COMMITS, reason="this mac
 
 async def looked(journal: SqliteJournal) -> None:
     """Waits for the look at the log that is under way."""
-    assert journal._checkpoints is not None
-    if journal._checkpoints._task is not None:
-        await journal._checkpoints._task
+    assert journal.database._checkpoints is not None
+    if journal.database._checkpoints._task is not None:
+        await journal.database._checkpoints._task
 
 
 def size_of(folder: Path, name: str) -> int:
@@ -47,8 +47,8 @@ async def test_no_commit_makes_a_checkpoint_and_the_log_stays_short(tmp_path: Pa
             await append(journal, head, top, text="x" * 3000)
         await looked(journal)
         assert size_of(tmp_path, "journal.db") > before, "what the log has was copied"
-        assert journal._writer is not None
-        ((own,),) = await journal._writer.execute_fetchall("PRAGMA wal_autocheckpoint")
+        assert journal.database._writer is not None
+        ((own,),) = await journal.database._writer.execute_fetchall("PRAGMA wal_autocheckpoint")
         assert own == LAST_RESORT * PAGES
         for top in range(CHECK_EVERY * 4, 800):
             await append(journal, head, top)

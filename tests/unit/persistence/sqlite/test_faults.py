@@ -62,8 +62,8 @@ class SmallDisk:
             await self._limit(journal, 2**30)
 
     async def _limit(self, journal: SqliteJournal, pages: int) -> None:
-        assert journal._writer is not None
-        await journal._writer.execute_fetchall(f"PRAGMA max_page_count = {pages}")
+        assert journal.database._writer is not None
+        await journal.database._writer.execute_fetchall(f"PRAGMA max_page_count = {pages}")
 
     def unmount(self) -> None:
         if self.mounted:
@@ -128,13 +128,13 @@ async def test_an_io_error_at_the_commit_is_unknown_until_a_later_commit_settled
 async def test_a_file_that_turns_bad_while_it_is_used_stops_every_write(tmp_path: Path) -> None:
     await a_journal(tmp_path, 3000)
     async with opened(tmp_path) as journal:
-        assert journal._writer is not None
-        await journal._writer.execute_fetchall("PRAGMA shrink_memory")
+        assert journal.database._writer is not None
+        await journal.database._writer.execute_fetchall("PRAGMA shrink_memory")
         head = await grant(journal, fence=1)
         path = tmp_path / "journal.db"
         overwrite(path, 8192, b"\xde" * (path.stat().st_size - 8192))
-        await journal._writer.execute_fetchall("PRAGMA cache_size = 1")
-        await journal._writer.execute_fetchall("PRAGMA shrink_memory")
+        await journal.database._writer.execute_fetchall("PRAGMA cache_size = 1")
+        await journal.database._writer.execute_fetchall("PRAGMA shrink_memory")
         for _ in range(3):
             with pytest.raises(Unavailable) as caught:
                 await append(journal, head, 3000)
@@ -182,8 +182,7 @@ async def test_a_write_that_sqlite_refuses_hurts_its_sender_alone(tmp_path: Path
 CRASHING = """
 import asyncio, sys
 from pathlib import Path
-from persistence.sqlite.journal import SqliteJournal
-from tests.support.stores import append, grant, key
+from tests.support.stores import append, grant, key, opened
 
 async def one(journal, name):
     found = await journal.head(key(name))
@@ -195,9 +194,8 @@ async def one(journal, name):
         print("acknowledged", name, top, flush=True)
 
 async def main():
-    journal = SqliteJournal(Path(sys.argv[1]), checkpoint_pages=20)
-    await journal.open()
-    await asyncio.gather(*(one(journal, f"s{n}") for n in range(8)))
+    async with opened(Path(sys.argv[1]), checkpoint_pages=20) as journal:
+        await asyncio.gather(*(one(journal, f"s{n}") for n in range(8)))
 
 asyncio.run(main())
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from persistence.usage_stream.kafka import RESERVED_OPTIONS, KafkaAddress, parse_kafka_address, read_kafka_options
-from persistence.usage_stream.relay import open_usage_sink
+from persistence.usage_stream.open_sink import open_usage_sink
 from sessions.model.errors import BadInput
 
 

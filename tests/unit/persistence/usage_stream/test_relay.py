@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
-import msgspec
 import pytest
 
-from persistence.memory.journal import MemoryJournal
-from persistence.usage import usage_of
-from persistence.usage_stream.relay import UsageRelay, ValkeySink, open_usage_sink
+from persistence.memory.store import MemoryStore
+from persistence.usage_stream.relay import UsageRelay
 from sessions.billing.metering import UsageEntry, UsageStore
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from tests.support.directories import Server, free_port
 from tests.support.journals import NOW, billed
 
 NAMES = [f"r{number}" for number in range(7)]
 
 
 @pytest.fixture
-async def journal() -> AsyncIterator[MemoryJournal]:
+async def store() -> AsyncIterator[MemoryStore]:
     async with billed(NAMES) as opened:
         yield opened
 
@@ -53,33 +50,33 @@ class Taken:
         self.closed = True
 
 
-def relay(books: UsageStore, sink: Taken | ValkeySink, *, batch: int = 3, poll_s: float = 0.001) -> UsageRelay:
-    return UsageRelay(books, sink, now_ms=lambda: UnixMs(NOW), measures=Metrics(), batch=batch, poll_s=poll_s)
+def relay(usage: UsageStore, sink: Taken, *, batch: int = 3, poll_s: float = 0.001) -> UsageRelay:
+    return UsageRelay(usage, sink, now_ms=lambda: UnixMs(NOW), metrics=Metrics(), batch=batch, poll_s=poll_s)
 
 
-async def test_rows_go_in_order_and_are_marked_after_they_were_taken(journal: MemoryJournal) -> None:
+async def test_rows_go_in_order_and_are_marked_after_they_were_taken(store: MemoryStore) -> None:
     sink = Taken(refuse=[2])
-    passing = relay(usage_of(journal), sink)
+    passing = relay(store.usage, sink)
     assert await passing.relay_batch() is True
     with pytest.raises(Unavailable):
         await passing.relay_batch()
-    assert [entry.row.response_id for entry in await usage_of(journal).unrelayed(limit=9)] == NAMES[3:]
+    assert [entry.row.response_id for entry in await store.usage.unrelayed(limit=9)] == NAMES[3:]
     while await passing.relay_batch():
         pass
     assert [entry.row.response_id for entry in sink.rows] == [*NAMES[:3], "r3", *NAMES[3:]]
-    assert await usage_of(journal).unrelayed(limit=9) == []
+    assert await store.usage.unrelayed(limit=9) == []
 
 
-async def test_a_relay_whose_turn_it_is_not_passes_nothing_on(journal: MemoryJournal) -> None:
+async def test_a_relay_whose_turn_it_is_not_passes_nothing_on(store: MemoryStore) -> None:
     sink = Taken()
     sink.turn = False
-    assert await relay(usage_of(journal), sink).relay_batch() is False
+    assert await relay(store.usage, sink).relay_batch() is False
     assert sink.calls == 0
 
 
-async def test_a_running_relay_comes_back_after_a_failure_and_closes_its_sink(journal: MemoryJournal) -> None:
+async def test_a_running_relay_comes_back_after_a_failure_and_closes_its_sink(store: MemoryStore) -> None:
     sink = Taken(refuse=[1, 2])
-    running = asyncio.create_task(relay(usage_of(journal), sink, batch=100).run())
+    running = asyncio.create_task(relay(store.usage, sink, batch=100).run())
     async with asyncio.timeout(10):
         while sink.calls < 3:
             await sink.moved.wait()
@@ -88,51 +85,3 @@ async def test_a_running_relay_comes_back_after_a_failure_and_closes_its_sink(jo
     await asyncio.wait([running])
     assert sink.closed
     assert {entry.row.response_id for entry in sink.rows} == set(NAMES)
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    server = Server(port=free_port())
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.mark.cluster
-async def test_a_stream_of_valkey_has_every_row_and_one_relay_at_a_time(journal: MemoryJournal, valkey: Server) -> None:
-    books = usage_of(journal)
-    first, second = (open_usage_sink(f"{valkey.url}/0?stream=bills") for _ in range(2))
-    assert isinstance(first, ValkeySink) and isinstance(second, ValkeySink)
-    assert await first.acquire()
-    assert await first.acquire()
-    assert not await second.acquire()
-    passing = relay(books, first)
-    while await passing.relay_batch():
-        pass
-    with valkey.client() as client:
-        entries = client.xrange("bills")
-    rows = [msgspec.json.decode(fields[b"row"]) for _, fields in entries]
-    assert [row["response_id"] for row in rows] == NAMES
-    assert rows[0]["session"] == "s" and rows[0]["output_tokens"] == 7
-    await first.close()
-    await second.close()
-
-
-@pytest.mark.cluster
-async def test_a_stream_that_is_away_is_said_to_be(journal: MemoryJournal) -> None:
-    sink = open_usage_sink(f"redis://127.0.0.1:{free_port()}/0")
-    with pytest.raises(Unavailable, match="cannot be written"):
-        await sink.acquire()
-    await sink.close()
-
-
-def test_a_host_may_be_called_valkey() -> None:
-    for url in ("redis://valkey:6379/0", "valkey://valkey:6379/0"):
-        sink = open_usage_sink(url)
-        assert isinstance(sink, ValkeySink)
-        assert sink._client.connection_pool.connection_kwargs["host"] == "valkey"
-
-
-def test_other_streams_are_not_known() -> None:
-    with pytest.raises(BadInput, match="are known"):
-        open_usage_sink("amqp://somewhere")

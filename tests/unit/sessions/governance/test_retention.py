@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.audit import audit_of
+from persistence.memory.audit import MemoryAudit
 from persistence.memory.journal import MemoryJournal
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, public
@@ -62,7 +62,7 @@ def test_the_audit_log_is_kept_for_ever_unless_said_and_goes_by_whole_hours() ->
 async def test_without_a_file_the_settings_say_it() -> None:
     journal = MemoryJournal()
     await journal.open()
-    audit = audit_of(journal)
+    audit = MemoryAudit(journal.database)
 
     def kept(audit_days: float) -> float | None:
         file = RetentionFile("", deleted_days=3, audit_days=audit_days, audit=audit, now_ms=lambda: NOW)
@@ -79,7 +79,7 @@ async def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Pa
     path.write_text("[tenants.acme]\naudit_texts = true")
     journal = MemoryJournal()
     await journal.open()
-    audit = audit_of(journal)
+    audit = MemoryAudit(journal.database)
     file = RetentionFile(str(path), deleted_days=30, audit=audit, now_ms=lambda: NOW)
     assert audit.sealer.texts(ACME) and not audit.sealer.texts(TenantId("beta"))
     assert not await file.watcher.look()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from persistence.api_keys import MemoryApiKeys
-from persistence.memory.journal import MemoryDatabase, MemoryJournal
+from persistence.memory.api_keys import MemoryApiKeys
+from persistence.memory.database import MemoryDatabase
 from sessions.model.api_keys import ApiKey, ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
 from sessions.model.types import Principal, UnixMs
@@ -46,7 +46,7 @@ class World:
         return UnixMs(NOW + round((self.loop.time() - self.began) * 1000))
 
     def process(self) -> tuple[ApiKeyCache, Authenticator]:
-        store = Store(MemoryJournal(self.memory))
+        store = Store(self.memory)
         self.stores.append(store)
         ring = ApiKeyCache(store, now_ms=self.now_ms, clock=self.loop.time, incarnation=lambda: self.incarnation)
         return ring, Authenticator({}, clock=self.loop.time, ring=ring, now_ms=self.now_ms)

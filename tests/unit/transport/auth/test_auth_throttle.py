@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessions.model.errors import Limited, Unauthorized
-from sessions.model.types import Principal, TenantId
+from sessions.model.types import Principal, TenantId, UnixMs
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, key_digest
 
@@ -19,9 +19,9 @@ class Clock:
         return self.now
 
 
-def limited(strangers: AuthThrottle, address: str | None) -> bool:
+def limited(throttle: AuthThrottle, address: str | None) -> bool:
     try:
-        strangers.failed(address)
+        throttle.failed(address)
     except Limited as error:
         return 0 < (error.retry_after_ms or 0) <= 3001
     return False
@@ -29,13 +29,13 @@ def limited(strangers: AuthThrottle, address: str | None) -> bool:
 
 def test_an_address_may_be_wrong_so_often_and_again_later() -> None:
     clock = Clock()
-    strangers = AuthThrottle(clock=clock, limits=LIMITS)
-    assert [limited(strangers, "192.0.2.1") for _ in range(5)] == [False, False, False, True, True]
-    assert not limited(strangers, "192.0.2.2")
+    throttle = AuthThrottle(clock=clock, limits=LIMITS)
+    assert [limited(throttle, "192.0.2.1") for _ in range(5)] == [False, False, False, True, True]
+    assert not limited(throttle, "192.0.2.2")
     clock.now += 2.0
-    assert [limited(strangers, "192.0.2.1") for _ in range(2)] == [False, True]
+    assert [limited(throttle, "192.0.2.1") for _ in range(2)] == [False, True]
     clock.now += 1000
-    assert [limited(strangers, "192.0.2.1") for _ in range(4)] == [False, False, False, True]
+    assert [limited(throttle, "192.0.2.1") for _ in range(4)] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,21 @@ def test_an_address_may_be_wrong_so_often_and_again_later() -> None:
     ],
 )
 def test_what_counts_as_one_address(one: str | None, other: str, same: bool) -> None:
-    strangers = AuthThrottle(clock=Clock(), limits=AuthThrottleLimits(failures=1))
-    assert not limited(strangers, one)
-    assert limited(strangers, other) == same
+    throttle = AuthThrottle(clock=Clock(), limits=AuthThrottleLimits(failures=1))
+    assert not limited(throttle, one)
+    assert limited(throttle, other) == same
 
 
 def test_a_crowd_of_addresses_is_forgotten_in_order() -> None:
-    strangers = AuthThrottle(clock=Clock(), limits=LIMITS)
+    throttle = AuthThrottle(clock=Clock(), limits=LIMITS)
     for number in range(1000):
-        strangers.failed(f"192.0.{number // 250}.{number % 250}")
-    assert len(strangers._spent) == 4
+        throttle.failed(f"192.0.{number // 250}.{number % 250}")
+    assert len(throttle._spent) == 4
 
 
 async def test_wrong_keys_are_limited_and_a_good_one_is_not() -> None:
     alice = Principal(tenant=TenantId("acme"), key_id="k1")
-    access = Authenticator({key_digest("sk-good"): alice}, clock=Clock())
+    access = Authenticator({key_digest("sk-good"): alice}, clock=Clock(), now_ms=lambda: UnixMs(0))
     answers = []
     for _ in range(30):
         with pytest.raises((Unauthorized, Limited)) as caught:

@@ -1,0 +1,67 @@
+"""End users in memory, and their erasures. The port is `sessions.governance.end_user_data.EndUserStore`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from persistence.memory.database import MemoryDatabase
+from persistence.validation import FIRST_KEY, names_of_user, released_by
+from sessions.governance.end_user_data import Erasure
+from sessions.model.audit import Audited
+from sessions.model.journal_types import Head
+from sessions.model.types import SessionKey, TenantId
+
+
+class MemoryEndUsers:
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+
+    async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
+        behind = after or FIRST_KEY
+        stored = [key for key in self._database.keys() if key.tenant == tenant]  # noqa: SIM118 - no mapping
+        heads = [self._database.head(key) for key in sorted(stored) if key.session > behind.session]
+        return [head for head in heads if head is not None and head.user == user][:limit]
+
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
+        for found in self._database.erasures:
+            if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
+                return found
+        self._database.erasures.append(erasure)
+        self._database.chain([self._database.sealer.entry(erasure.tenant, audited)])
+        return erasure
+
+    async def find(self, tenant: TenantId, user: str) -> Erasure | None:
+        names = names_of_user(self._database.sealer, tenant, user)
+        mine = [each for each in self._database.erasures if each.tenant == tenant and each.user in names]
+        return max(mine, key=lambda each: each.asked_at, default=None)
+
+    async def pending(self, *, limit: int) -> list[Erasure]:
+        return [each for each in self._database.erasures if each.done_at is None][:limit]
+
+    async def released(self, erasure: Erasure, replica: str) -> Erasure:
+        stored = erasure
+        for place, found in enumerate(self._database.erasures):
+            if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
+                stored = self._database.erasures[place] = released_by(found, replica)
+        return stored
+
+    async def finish(self, erasure: Erasure, audited: Audited) -> None:
+        database, replace = self._database, msgspec.structs.replace
+        name = database.sealer.pseudonym(erasure.tenant, erasure.user)
+        for place, found in enumerate(database.erasures):
+            same = (found.tenant, found.user, found.asked_at) == (erasure.tenant, erasure.user, erasure.asked_at)
+            if found.done_at is not None or not same:
+                continue
+            database.erasures[place] = replace(found, user=name, done_at=audited.at)
+            for key, row in list(database.usage_rows.items()):
+                who = row.principal
+                if key[0].tenant == erasure.tenant and who.user == erasure.user:
+                    key_id = "" if who.key_id == who.user else who.key_id
+                    database.usage_rows[key] = replace(row, principal=replace(who, user=None, key_id=key_id))
+            version = max((each.version for each in database.api_keys.values()), default=0)
+            for each in sorted(database.api_keys.values(), key=lambda each: each.id):
+                if each.tenant == erasure.tenant and each.user == erasure.user:
+                    version += 1
+                    ended = audited.at if each.revoked_at is None else each.revoked_at
+                    database.api_keys[each.id] = replace(each, user=name, name="", revoked_at=ended, version=version)
+            database.chain([database.sealer.entry(erasure.tenant, audited)])

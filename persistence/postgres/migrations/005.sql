@@ -1,0 +1,3 @@
+ALTER TABLE usage ADD COLUMN price_version text NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN currency text NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN cost bigint NOT NULL DEFAULT 0;

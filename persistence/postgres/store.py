@@ -1,0 +1,31 @@
+"""A store in a schema of a PostgreSQL database, which any number of processes share."""
+
+from __future__ import annotations
+
+from persistence.postgres.audit import PostgresAudit
+from persistence.postgres.database import PostgresDatabase
+from persistence.postgres.end_users import PostgresEndUsers
+from persistence.postgres.journal import PostgresJournal
+from persistence.sql.api_keys import SqlApiKeys
+from persistence.sql.reviews import SqlReviews
+from persistence.sql.usage import SqlUsage
+
+
+class PostgresStore:
+    """The Store port."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self.database = database
+        self.journal = PostgresJournal(database)
+        self.tallies = self.journal
+        self.usage = SqlUsage(database)
+        self.reviews = SqlReviews(database)
+        self.audit = PostgresAudit(database)
+        self.api_keys = SqlApiKeys(database)
+        self.end_users = PostgresEndUsers(database)
+
+    async def open(self) -> None:
+        await self.database.open()
+
+    async def close(self) -> None:
+        await self.database.close()

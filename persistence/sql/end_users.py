@@ -1,0 +1,115 @@
+"""End users and their erasures in SQLite and PostgreSQL. Port: `sessions.governance.end_user_data.EndUserStore`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
+from persistence.validation import check_text, names_of_user, released_by
+from sessions.governance.end_user_data import Erasure
+from sessions.model.audit import Audited
+from sessions.model.journal_types import Head
+from sessions.model.types import SessionKey, TenantId
+
+_COLUMNS: Final = "tenant, end_user, asked_at, asked_by, released, done_at"
+_PENDING: Final = f"SELECT {_COLUMNS} FROM erasures WHERE done_at IS NULL ORDER BY asked_at, tenant, end_user LIMIT $1"
+_UNDER_WAY: Final = f"SELECT {_COLUMNS} FROM erasures WHERE tenant = $1 AND end_user = $2 AND done_at IS NULL"
+_INSERT: Final = f"INSERT INTO erasures ({_COLUMNS}) VALUES ($1, $2, $3, $4, '', NULL)"
+_RELEASED: Final = (
+    "UPDATE erasures SET released = $4 WHERE tenant = $1 AND end_user = $2 AND asked_at = $3 AND done_at IS NULL"
+)
+_DONE: Final = (
+    "UPDATE erasures SET end_user = $4, done_at = $5"
+    " WHERE tenant = $1 AND end_user = $2 AND asked_at = $3 AND done_at IS NULL RETURNING end_user"
+)
+USAGE_S: Final = 3600.0  # for taking a name out of all usage
+# A key that is a user of its own is named like one.
+_USAGE: Final = (
+    "UPDATE usage SET principal_user = NULL,"
+    " principal_key = CASE WHEN principal_key = principal_user THEN '' ELSE principal_key END"
+    " WHERE tenant = $1 AND principal_user = $2"
+)
+_KEYS: Final = "SELECT id FROM api_keys WHERE tenant = $1 AND end_user = $2 ORDER BY id"
+_NAMELESS_KEY: Final = (
+    "UPDATE api_keys SET version = (SELECT max(version) + 1 FROM api_keys), end_user = $2, name = '',"
+    " revoked_at = coalesce(revoked_at, $3) WHERE id = $1"
+)
+
+
+def _find_statement(user_names: int) -> str:
+    names = ", ".join(f"${2 + n}" for n in range(user_names))
+    return f"SELECT {_COLUMNS} FROM erasures WHERE tenant = $1 AND end_user IN ({names}) ORDER BY asked_at DESC LIMIT 1"
+
+
+class SqlEndUsers(ABC):
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+
+    @abstractmethod
+    async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]: ...
+
+    async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
+        check_text(erasure.tenant, erasure.user)
+        entry = self._database.sealer.entry(erasure.tenant, audited)
+
+        def script() -> Script[Erasure]:
+            yield Lock("erasures")
+            for row in (yield Query(_UNDER_WAY, (erasure.tenant, erasure.user))):
+                return _erasure(row)
+            yield Query(_INSERT, (erasure.tenant, erasure.user, erasure.asked_at, erasure.asked_by))
+            yield Chain([entry])
+            return erasure
+
+        return await self._database.run(script)
+
+    async def find(self, tenant: TenantId, user: str) -> Erasure | None:
+        check_text(tenant, user)
+        names = names_of_user(self._database.sealer, tenant, user)
+        for row in await self._database.rows(_find_statement(len(names)), (tenant, *names)):
+            return _erasure(row)
+        return None
+
+    async def pending(self, *, limit: int) -> list[Erasure]:
+        return [_erasure(row) for row in await self._database.rows(_PENDING, (limit,))]
+
+    async def released(self, erasure: Erasure, replica: str) -> Erasure:
+        def script() -> Script[Erasure]:
+            yield Lock("erasures")
+            for row in (yield Query(_UNDER_WAY, (erasure.tenant, erasure.user))):
+                stored = released_by(_erasure(row), replica)
+                names = "\n".join(stored.released)
+                yield Query(_RELEASED, (stored.tenant, stored.user, stored.asked_at, names))
+                return stored
+            return erasure
+
+        return await self._database.run(script)
+
+    async def finish(self, erasure: Erasure, audited: Audited) -> None:
+        """The usage rows first, in a transaction by itself: it goes over all usage of the tenant."""
+        whose = (erasure.tenant, erasure.user)
+        await self._database.run(lambda: one_query(_USAGE, whose), timeout_s=USAGE_S)
+        name = self._database.sealer.pseudonym(*whose)
+        entry = self._database.sealer.entry(erasure.tenant, audited)
+
+        def script() -> Script[None]:
+            yield Lock("api_keys")
+            if not (yield Query(_DONE, (*whose, erasure.asked_at, name, audited.at))):
+                return
+            for (key_id,) in (yield Query(_KEYS, whose)):
+                yield Query(_NAMELESS_KEY, (key_id, name, audited.at))
+            yield Chain([entry])
+
+        await self._database.run(script)
+
+
+def _erasure(row: Any) -> Erasure:
+    tenant, user, asked_at, asked_by, released, done_at = tuple(row)
+    return Erasure(
+        tenant=TenantId(tenant),
+        user=user,
+        asked_at=asked_at,
+        asked_by=asked_by,
+        released=tuple(released.split("\n")) if released else (),
+        done_at=done_at,
+    )

@@ -1,0 +1,211 @@
+"""Review cases in SQLite and PostgreSQL. The port is `sessions.model.reviews.ReviewStore`; cases are written by the
+appends that open them, and go with their session when it is purged.
+
+A transition is one UPDATE whose condition is the state that it needs; where it changes nothing, what stands there says
+why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from persistence.codec import Codec
+from persistence.sql.script import SqlDatabase, one_query
+from persistence.validation import check_claim, check_decision, check_text
+from persistence.write_batch import REVIEW_COLUMNS, sealed, unsealed
+from sessions.model.errors import Conflict
+from sessions.model.reviews import (
+    CASES_MAX,
+    CLAIM_MS,
+    DECIDED_MS,
+    OPEN_MS,
+    Case,
+    Outcome,
+    ReviewId,
+    ReviewPosition,
+    ReviewQuery,
+    Tidied,
+)
+from sessions.model.types import ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+
+TIDY_ROWS: Final = 1_000
+RACES_MAX: Final = 8
+
+_STATE: Final = (
+    "remark, state, claimed_by, claimed_until, claim_command, outcome, decided_by, decided_at, decide_command,"
+    " decisions, told"
+)
+_ALL: Final = f"{REVIEW_COLUMNS}, {_STATE}"
+
+FIND: Final = f"SELECT {_ALL} FROM reviews WHERE id = $1"
+# (id, by, until, command, now)
+CLAIM: Final = (
+    "UPDATE reviews SET state = 'claimed', claimed_by = $2, claimed_until = $3, claim_command = $4 WHERE id = $1"
+    " AND (state = 'open' OR (state = 'claimed' AND (claimed_until <= $5 OR claimed_by = $2)))"
+)
+# (id, by, outcome, remark, now, command)
+DECIDE: Final = (
+    "UPDATE reviews SET state = 'decided', outcome = $3, remark = $4, decided_by = $2, decided_at = $5,"
+    " decide_command = $6, decisions = decisions + 1, claimed_by = '', claimed_until = 0,"
+    " told = CASE WHEN action = 'flag' AND appealed_at IS NULL THEN 1 ELSE 0 END"
+    " WHERE id = $1 AND state = 'claimed' AND claimed_by = $2 AND claimed_until > $5"
+)
+UNDELIVERED: Final = f"SELECT {_ALL} FROM reviews WHERE told = 0 AND state = 'decided' ORDER BY decided_at LIMIT $1"
+MARK_DELIVERED: Final = "UPDATE reviews SET told = 1 WHERE id = $1 AND decisions = $2"
+# (decided before, opened before, limit)
+AGED: Final = (
+    "DELETE FROM reviews WHERE (tenant, id) IN (SELECT tenant, id FROM reviews"
+    " WHERE (state = 'decided' AND told = 1 AND decided_at < $1)"
+    " OR (state <> 'decided' AND coalesce(appealed_at, opened_at) < $2) LIMIT $3) RETURNING state"
+)
+FULL: Final = "SELECT tenant, count(*) FROM reviews GROUP BY tenant HAVING count(*) > $1"
+# (tenant, how many): decided ones first, then what nobody appealed, the oldest of each.
+CROWDED: Final = (
+    "DELETE FROM reviews WHERE (tenant, id) IN (SELECT tenant, id FROM reviews WHERE tenant = $1"
+    " ORDER BY CASE WHEN state = 'decided' AND told = 1 THEN 0 WHEN appealed_at IS NULL THEN 1 ELSE 2 END, opened_at"
+    " LIMIT $2) RETURNING state"
+)
+
+
+def list_statement(query: ReviewQuery, after: ReviewPosition | None, limit: int) -> tuple[str, list[Any]]:
+    values: list[Any] = []
+
+    def put(value: Any) -> str:
+        values.append(value)
+        return f"${len(values)}"
+
+    where = ["1 = 1"]
+    if query.tenant is not None:
+        where.append(f"tenant = {put(query.tenant)}")
+    if query.category is not None:
+        category = put(query.category)
+        where.append(f"(category = {category} OR substr(category, 1, length({category}) + 1) = {category} || '/')")
+    match query.state:
+        case "open":
+            where.append(f"(state = 'open' OR (state = 'claimed' AND claimed_until <= {put(query.now)}))")
+        case "claimed":
+            where.append(f"state = 'claimed' AND claimed_until > {put(query.now)}")
+        case "decided":
+            where.append("state = 'decided'")
+    if query.opened_before is not None:
+        where.append(f"opened_at < {put(query.opened_before)}")
+    if query.appealed is not None:
+        where.append(f"appealed_at IS {'NOT ' if query.appealed else ''}NULL")
+    if after is not None:
+        where.append(f"(opened_at, id) > ({put(after.opened_at)}, {put(after.id)})")
+    return (
+        f"SELECT {_ALL} FROM reviews WHERE {' AND '.join(where)} ORDER BY opened_at, id LIMIT {put(limit)}",
+        values,
+    )
+
+
+def case_of(row: Any, codec: Codec | None) -> Case:
+    """Without a codec, without its texts."""
+    values = tuple(row)
+    tenant, name, session, cause, direction, action, category, score, model, policy, user, response, item = values[:13]
+    offset, start, end, kept, note, opened_at, appealed_at, remark, state, by, until, claim = values[13:25]
+    outcome, decided_by, decided_at, decide, decisions, told = values[25:]
+    key = SessionKey(TenantId(tenant), SessionId(session))
+    kept, note, remark = (
+        ("", "", "") if codec is None else (unsealed(codec, key, bytes(each)) for each in (kept, note, remark))
+    )
+    return Case(
+        id=ReviewId(name),
+        key=key,
+        cause=cause,
+        direction=direction,
+        action=action,
+        category=category,
+        score=score,
+        model=model,
+        policy=policy,
+        user=user,
+        response_id=None if response is None else ResponseId(response),
+        item_id=None if item is None else ItemId(item),
+        offset=offset,
+        start=start,
+        end=end,
+        kept=kept,
+        note=note,
+        remark=remark,
+        opened_at=UnixMs(opened_at),
+        appealed_at=None if appealed_at is None else UnixMs(appealed_at),
+        state=state,
+        claimed_by=by,
+        claimed_until=UnixMs(until),
+        claim_command=claim,
+        outcome=cast(Any, outcome),
+        decided_by=decided_by,
+        decided_at=None if decided_at is None else UnixMs(decided_at),
+        decide_command=decide,
+        decisions=decisions,
+        told=bool(told),
+    )
+
+
+class SqlReviews:
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+
+    async def find(self, review_id: ReviewId) -> Case | None:
+        check_text(review_id)
+        rows = await self._database.rows(FIND, (review_id,))
+        return case_of(rows[0], self._database.codec) if rows else None
+
+    async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
+        check_text(query.tenant, query.category, after.id if after else None)
+        return [case_of(row, None) for row in await self._database.rows(*list_statement(query, after, limit))]
+
+    async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
+        check_text(review_id, by)
+        values = (review_id, by, now + CLAIM_MS, command, now)
+        return await self._change(review_id, CLAIM, values, partial(check_claim, review_id, by, now, command))
+
+    async def decide(
+        self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
+    ) -> Case:
+        check_text(review_id, by, remark)
+        case = await self.find(review_id)
+        stored = sealed(self._database.codec, case.key, remark) if case is not None else b""
+        values = (review_id, by, outcome, stored, now, command)
+        return await self._change(review_id, DECIDE, values, partial(check_decision, review_id, by, now, command))
+
+    async def _change(
+        self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
+    ) -> Case:
+        """The case after a transition. `check` raises for what stands in its way, or returns the answer to a repeat. It
+        is asked before, and again where the transition found something else than it."""
+        for _ in range(RACES_MAX):
+            done = check(await self.find(review_id))
+            if done is not None:
+                return done
+            changed = await self._write(f"{statement} RETURNING {_ALL}", values)
+            if changed:
+                return case_of(changed[0], self._database.codec)
+        raise Conflict("review_claimed", "Others are at this case.", param="review_id", retryable=True)
+
+    async def undelivered(self, *, limit: int) -> list[Case]:
+        return [case_of(row, None) for row in await self._database.rows(UNDELIVERED, (limit,))]
+
+    async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None:
+        await self._write(MARK_DELIVERED, (review_id, decision))
+
+    async def tidy(self, *, now: UnixMs) -> Tidied:
+        aged = crowded = 0
+        while True:
+            rows = await self._write(AGED, (now - DECIDED_MS, now - OPEN_MS, TIDY_ROWS))
+            aged += sum(row[0] != "decided" for row in rows)
+            if len(rows) < TIDY_ROWS:
+                break
+        for tenant, count in await self._database.rows(FULL, (CASES_MAX,)):
+            over = count - CASES_MAX
+            while over > 0:
+                rows = await self._write(CROWDED, (tenant, min(over, TIDY_ROWS)))
+                crowded += sum(row[0] != "decided" for row in rows)
+                over = over - len(rows) if rows else 0
+        return Tidied(aged, crowded)
+
+    async def _write(self, text: str, values: Sequence[Any]) -> list[Any]:
+        return await self._database.run(lambda: one_query(text, values))

@@ -1,0 +1,346 @@
+"""The SQLite file of a store: its connections, its group commit, and whether it may be used.
+
+* One connection writes, in `BEGIN IMMEDIATE` transactions with `synchronous=FULL`. Checkpoints are made beside it (see
+  `checkpoints.py`) or, where SQLite is too old for that, in its commits. Readers are `query_only`; the writer opens
+  first and closes last, and the folder is locked against other processes.
+* A transaction is one trip to the writer's thread, however many sessions are in it (see `transaction.py`).
+* After a failed commit nothing is acknowledged. If it cannot be known whether it reached the disk, `resolve_unknown`
+  passes only when a later commit has gone through, which overwrites what may have been left there.
+
+Source of the incarnation: see `data_dir.py`. Errors: see `faults.py`. Tables: see `schema.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+from uuid import uuid4
+
+import aiosqlite
+import msgspec
+import structlog
+
+from persistence.codec import Codec, PlainCodec
+from persistence.data_dir import FolderLock, Marker, unusable_data_dir
+from persistence.group_commit import GroupCommit, GroupLimits, Write
+from persistence.sql.script import Chain, Query, Script
+from persistence.sqlite.audit_rows import chain, secret_of
+from persistence.sqlite.checkpoints import LAST_RESORT, Checkpointer, checkpoint, connector
+from persistence.sqlite.faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
+from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS, sqlite3
+from persistence.sqlite.schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
+from persistence.sqlite.transaction import (
+    STORE_KEY,
+    Transaction,
+    WriterCall,
+    WriterConnection,
+    begin_incarnation,
+    no_op,
+)
+from persistence.validation import closed
+from persistence.write_batch import JobWrite
+from sessions.model.audit import Sealer
+from sessions.model.errors import Internal, OutcomeUnknown, SessileError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+MARKER_SYNC_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
+    num_readers: int = 2
+    checkpoint_pages: int = 2000
+    checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS
+    quick_check_bytes_max: int = 128 * 2**20
+
+
+class SqliteDatabase:
+    """`folder/journal.db`, one per folder; good from `open` to `close`.
+
+    The journal and the views write through `submit` and `run`, and read through `one` and `rows`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        audit_key: bytes | None = None,
+        codec: Codec | None = None,
+        limits: GroupLimits | None = None,
+        marker: Path | None = None,
+        tuning: SqliteTuning | None = None,
+        new_id: Callable[[], str] = lambda: uuid4().hex,
+    ) -> None:
+        """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it.
+        `audit_key`: see `sessions.model.audit`."""
+        self.path = folder / "journal.db"
+        self._folder = folder
+        self.codec: Codec = codec or PlainCodec()
+        self._lock = FolderLock(folder)
+        self._marker = Marker(marker or folder / "journal.marker")
+        self._tuning = tuning or SqliteTuning()
+        self._checkpoints: Checkpointer | None = None
+        self._new_id = new_id
+        self._group = GroupCommit(self._commit, limits)
+        self.submit = self._group.submit
+        self.write_bytes_max = self._group.limits.write_bytes_max
+        self._writer: aiosqlite.Connection | None = None
+        self._readers: list[aiosqlite.Connection] = []
+        self._idle: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
+        self._incarnation = ""
+        self._generation = 0
+        self._commits = 0
+        self._unsure = False  # a commit failed such that it may be on the disk; cleared by the next good one
+        self._dead: Unavailable | None = None  # why nothing can be written any more
+        self._closed = False
+        self._audit_key = audit_key
+        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+            raise Unavailable(
+                "journal_sqlite_old",
+                f"SQLite {sqlite3.sqlite_version} is too old: {'.'.join(map(str, SQLITE_VERSION_MIN))} is needed.",
+                retryable=False,
+            )
+        self._lock.take()
+        try:
+            try:
+                await self._open_writer()
+                await self._settle_incarnation()
+                for _ in range(self._tuning.num_readers):
+                    reader = await self._connect(sqlite3.Connection)
+                    self._readers.append(reader)
+                    await reader.execute_fetchall("PRAGMA query_only = ON")
+                    self._idle.put_nowait(reader)
+                if self._tuning.checkpoints_beside:
+                    self._checkpoints = Checkpointer(
+                        await aiosqlite.Connection(connector(self._connector(sqlite3.Connection)), 1),
+                        pages=self._tuning.checkpoint_pages,
+                        rest=partial(self._run_on_writer, checkpoint),
+                    )
+            except sqlite3.Error as exc:
+                raise self._cannot_open(exc) from exc
+            except OSError as exc:
+                raise unusable_data_dir(self._folder, exc) from exc
+            self._group.start()
+        except BaseException:
+            await self._close_files()
+            raise
+        log.info("journal.opened", incarnation=self._incarnation, generation=self._generation)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._group.stop()
+            await self._close_files()
+
+    async def _close_files(self) -> None:
+        """Readers first: whoever closes last makes a checkpoint, and that is the writer's business."""
+        try:
+            for connection in [*self._readers, self._checkpoints, self._writer]:
+                try:
+                    if connection is not None:
+                        await connection.close()
+                except sqlite3.Error:
+                    log.exception("journal.close_failed")
+            self._readers.clear()
+            self._checkpoints = self._writer = None
+            try:
+                self._marker.close()
+            except OSError:
+                log.exception("journal.marker_failed")
+        finally:
+            self._lock.release()
+
+    def _connector(self, factory: type[sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
+        """By hand, because `aiosqlite.connect` takes the system's SQLite."""
+        return partial(
+            sqlite3.connect, self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
+        )
+
+    async def _connect(self, factory: type[sqlite3.Connection]) -> aiosqlite.Connection:
+        return await aiosqlite.Connection(self._connector(factory), iter_chunk_size=64)
+
+    async def _open_writer(self) -> None:
+        try:  # by hand first: a connection that cannot be made leaves its thread behind
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as exc:
+            raise self._cannot_open(exc) from exc
+        self._writer = writer = await self._connect(WriterConnection)
+        last_resort = LAST_RESORT if self._tuning.checkpoints_beside else 1
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            f"wal_autocheckpoint = {self._tuning.checkpoint_pages * last_resort}",
+            "journal_size_limit = 67108864",
+            "temp_store = MEMORY",
+            "cache_size = -32768",
+        ):
+            await writer.execute_fetchall(f"PRAGMA {pragma}")
+        await check_integrity(writer, self.path, whole_bytes_max=self._tuning.quick_check_bytes_max)
+        await migrate(writer, self.path)
+        self.sealer = Sealer(await secret_of(writer), self._audit_key)
+
+    async def _settle_incarnation(self) -> None:
+        """Compares the store with its marker and begins the next generation; a store that went back is made new."""
+        writer = self._writer
+        assert writer is not None
+        mark = self._marker.open()
+        found = list(
+            await writer.execute_fetchall(
+                "SELECT incarnation, fence, top FROM heads WHERE tenant = '' AND session = ''"
+            )
+        )
+        incarnation, generation, commits = found[0] if found else ("", 0, 0)
+        goes_on = mark is not None and mark.incarnation == incarnation and mark.position <= commits
+        if not goes_on:
+            if found:
+                log.warning("journal.new_incarnation", last=incarnation, commits=commits, marker=str(mark))
+            incarnation = self._new_id()
+            commits = max(commits, mark.position if mark else 0)
+        await self._run_on_writer(partial(begin_incarnation, incarnation, generation + 1, commits + 1, goes_on))
+        self._incarnation, self._generation, self._commits = incarnation, generation + 1, commits + 1
+        self._marker.write(incarnation, self._commits)
+        await asyncio.to_thread(self._marker.sync)
+
+    def _cannot_open(self, exc: Exception) -> Unavailable:
+        if is_damage(exc):
+            return damaged(self.path)
+        return Unavailable(
+            "journal_unusable",
+            f"The journal {self.path} cannot be opened ({exc}). See that the disk has space and that this user may "
+            f"write to the folder and to every journal.db* in it.",
+            retryable=False,
+        )
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+
+    async def run(self, script: Callable[[], Script[T]], *, timeout_s: float | None = None) -> T:
+        """Runs a script as one write of the group commit; nothing here times out."""
+        return cast(
+            T, await self.submit(JobWrite(STORE_KEY, lambda connection: self._run_script(connection, script())))
+        )
+
+    def _run_script(self, connection: sqlite3.Connection, script: Script[T]) -> T | SessileError:
+        """On the writer's thread. A returned error is raised for the script's caller."""
+        rows: list[Any] = []
+        try:
+            step = next(script)
+            while True:
+                match step:
+                    case Query(text, values):
+                        rows = connection.execute(question_marks(text), values).fetchall()
+                    case Chain(entries):
+                        chain(connection, self.sealer, entries)
+                step = script.send(rows)
+        except StopIteration as done:
+            return cast(T, done.value)
+        except SessileError as error:
+            return error
+
+    async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
+        """One transaction for a batch; every write gets its result or its error."""
+        if self._dead is not None:
+            return [self._dead] * len(writes)
+        transaction = Transaction(
+            self.codec,
+            writes,
+            sealer=self.sealer,
+            incarnation=self._incarnation,
+            generation=self._generation,
+            commits=self._commits,
+            mark=self._mark,
+        )
+        try:
+            outcomes = await self._run_on_writer(transaction.run)
+        except ONE_WRITE_IS_BAD as exc:
+            if len(writes) > 1:
+                return [outcome for write in writes for outcome in await self._commit([write])]
+            log.exception("journal.write_refused", tenant=writes[0].key.tenant, session=writes[0].key.session)
+            error = Internal("journal_refused", "This change cannot be stored.")
+            error.__cause__ = exc
+            return [error]
+        except FAILURES as exc:
+            failure = translate(exc)
+            log.error("journal.commit_failed", code=failure.code, cause=repr(failure.__cause__), writes=len(writes))
+            if isinstance(failure, OutcomeUnknown):
+                self._unsure = True
+            elif not failure.retryable:
+                self._dead = failure
+            return [failure] * len(writes)
+        finally:
+            self._commits += transaction.committed
+        self._unsure = False
+        if self._checkpoints is not None:
+            self._checkpoints.committed()
+        return outcomes
+
+    async def _run_on_writer(self, function: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
+        """Runs a function on the writer's thread."""
+        assert self._writer is not None
+        return list(await self._writer.execute_fetchall("", WriterCall(function)))
+
+    def _mark(self, commits: int) -> None:
+        """On the writer's thread, between a commit and its acknowledgement."""
+        self._marker.write(self._incarnation, commits)
+        if time.time() - self._marker.synced_at > MARKER_SYNC_S:
+            self._marker.sync()
+
+    # -- reads ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[aiosqlite.Connection]:
+        """A reader of the pool. One whose caller was cancelled may be given out again at once: a connection
+        runs its statements in order."""
+        if self._closed or not self._readers:
+            raise closed()
+        reader = await self._idle.get()
+        try:
+            yield reader
+        except sqlite3.Error as exc:
+            raise translate(exc) from exc
+        except ValueError as exc:
+            if self._closed:
+                raise closed() from exc
+            raise
+        finally:
+            self._idle.put_nowait(reader)
+
+    async def one(self, statement: str, parameters: Sequence[Any]) -> Any:
+        """The first row of a statement, or None."""
+        async with self.reader() as reader:
+            for row in await reader.execute_fetchall(statement, parameters):
+                return row
+        return None
+
+    async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of a statement with `$n` for its parameters, after whatever was acknowledged before it."""
+        await self.resolve_unknown()
+        async with self.reader() as reader:
+            return list(await reader.execute_fetchall(question_marks(text), values))
+
+    async def resolve_unknown(self) -> None:
+        """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
+        if self._unsure:
+            await self.submit(JobWrite(STORE_KEY, no_op))
+
+
+@lru_cache(maxsize=256)
+def question_marks(text: str) -> str:
+    """A statement with SQLite's way to write parameters."""
+    return re.sub(r"\$(\d+)", r"?\1", text)

@@ -1,0 +1,31 @@
+"""A store in one SQLite file: `folder/journal.db`, of one process at a time."""
+
+from __future__ import annotations
+
+from persistence.sql.api_keys import SqlApiKeys
+from persistence.sql.audit import SqlAudit
+from persistence.sql.reviews import SqlReviews
+from persistence.sql.usage import SqlUsage
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.end_users import SqliteEndUsers
+from persistence.sqlite.journal import SqliteJournal
+
+
+class SqliteStore:
+    """The Store port."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self.database = database
+        self.journal = SqliteJournal(database)
+        self.tallies = self.journal
+        self.usage = SqlUsage(database)
+        self.reviews = SqlReviews(database)
+        self.audit = SqlAudit(database)
+        self.api_keys = SqlApiKeys(database)
+        self.end_users = SqliteEndUsers(database)
+
+    async def open(self) -> None:
+        await self.database.open()
+
+    async def close(self) -> None:
+        await self.database.close()

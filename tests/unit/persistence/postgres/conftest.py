@@ -1,0 +1,22 @@
+"""The PostgreSQL server that all tests share, and a schema for each test."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.support.journals import postgres
+from tests.support.postgres_server import PostgresServer
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def server() -> PostgresServer:
+    return postgres()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"test_{next(_schemas)}"

@@ -1,0 +1,120 @@
+"""One group commit on the writer's thread: who wins, who is fenced, and a store that was overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from persistence.codec import PlainCodec
+from persistence.group_commit import Write
+from persistence.sql.migrations import read_migrations
+from persistence.sqlite.faults import StoreOvertaken
+from persistence.sqlite.library import sqlite3
+from persistence.sqlite.schema import MIGRATIONS
+from persistence.sqlite.transaction import (
+    STORE_KEY,
+    Transaction,
+    WriterCall,
+    WriterConnection,
+    begin_incarnation,
+    purge_commands_step,
+    purge_step,
+)
+from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
+from sessions.model.audit import Sealer
+from sessions.model.errors import Fenced
+from sessions.model.journal_types import Append, Due, Head
+from sessions.model.types import Epoch, UnixMs
+from tests.support.journals import NOW, a_command, delta, key, patch
+
+SEALER = Sealer(b"secret")
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    made = sqlite3.connect(tmp_path / "journal.db", isolation_level=None, factory=WriterConnection)
+    made.executescript("".join(read_migrations(MIGRATIONS)))
+    begin_incarnation("one", 1, 1, False, made)
+    yield made
+    made.close()
+
+
+class Commits:
+    """What the database counts: the store's own row moves with each of them."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.count = 1
+        self.marks: list[int] = []
+
+    def run(self, *writes: Write, generation: int = 1) -> list[object]:
+        beliefs = {"incarnation": "one", "generation": generation, "commits": self.count}
+        made = Transaction(PlainCodec(), writes, sealer=SEALER, mark=self.marks.append, **beliefs)  # type: ignore[arg-type]
+        try:
+            return made.run(self.connection)
+        finally:
+            self.count += made.committed
+
+
+def an_append(session: str, fence: int = 1, top: int = 0, **fields: object) -> AppendWrite:
+    made = Append(key=key(session), fence=fence, top=top, records=(delta(top + 1),), at=NOW, **fields)  # type: ignore[arg-type]
+    return AppendWrite(PlainCodec(), made, sealer=SEALER, bytes_max=10_000)
+
+
+def a_grant(session: str, fence: int | None = None) -> GrantWrite:
+    return GrantWrite(PlainCodec(), key(session), fence, "o", Epoch("e"), NOW)
+
+
+def test_each_write_has_its_outcome_and_losers_do_not_hold_up_winners(connection: sqlite3.Connection) -> None:
+    commits = Commits(connection)
+    first, second = commits.run(a_grant("a"), a_grant("b"))
+    assert isinstance(first, Head) and isinstance(second, Head) and (first.fence, second.fence) == (1, 1)
+    job = JobWrite(STORE_KEY, lambda connection: connection.execute("SELECT 42").fetchone()[0])
+    outcomes = commits.run(an_append("a"), an_append("b", fence=7), a_grant("c", 3), job)
+    assert outcomes[0] is None and outcomes[3] == 42
+    assert isinstance(outcomes[1], Fenced) and isinstance(outcomes[2], Fenced)
+    assert connection.execute("SELECT session, count(*) FROM events GROUP BY session").fetchall() == [("a", 1)]
+    assert commits.marks == [2, 3], "after each commit, and before it is acknowledged"
+
+
+def test_a_store_that_another_process_opened_takes_nothing(connection: sqlite3.Connection) -> None:
+    commits = Commits(connection)
+    commits.run(a_grant("a"))
+    with pytest.raises(StoreOvertaken):
+        commits.run(an_append("a"), generation=2)
+    assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,) and commits.marks == [2]
+
+
+def test_an_incarnation_that_does_not_go_on_raises_every_fence(connection: sqlite3.Connection) -> None:
+    commits = Commits(connection)
+    commits.run(a_grant("a"))
+    begin_incarnation("one", 2, 5, True, connection)
+    assert connection.execute("SELECT fence FROM heads WHERE session = 'a'").fetchone() == (1,)
+    begin_incarnation("two", 3, 6, False, connection)
+    assert connection.execute("SELECT fence > 1 FROM heads WHERE session = 'a'").fetchone() == (1,)
+
+
+def test_a_purge_goes_in_steps_and_only_while_it_is_due(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("persistence.sqlite.transaction.PURGE_ROWS", 2)
+    commits = Commits(connection)
+    commits.run(a_grant("a"))
+    for top in range(3):
+        commits.run(an_append("a", top=top, commands=(a_command(top),), head=patch(deleted_at=UnixMs(NOW - 9))))
+    step = purge_step(key("a"), Due(deleted_before=NOW), SEALER, NOW)
+    assert purge_step(key("a"), Due(deleted_before=UnixMs(0)), SEALER, NOW)(connection) is False
+    assert [step(connection), step(connection), step(connection)] == [None, True, False]
+    assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM audit").fetchone() == (1,)
+    commits.run(a_grant("b"))
+    commits.run(an_append("b", commands=tuple(a_command(n) for n in range(3))))
+    forget = purge_commands_step(NOW + 1)
+    assert [forget(connection), forget(connection)] == [True, False]
+
+
+def test_a_whole_call_travels_in_place_of_parameters(connection: sqlite3.Connection) -> None:
+    assert connection.execute("", cast(Any, WriterCall(lambda given: [given is connection]))).fetchall() == [True]

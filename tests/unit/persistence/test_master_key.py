@@ -1,0 +1,51 @@
+"""The file of the master key: made once, private, and refused with advice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from persistence.master_key import KEY_BYTES, MasterKey, read_master_key, read_secret
+from sessions.model.errors import BadInput
+
+
+def test_the_master_key_is_made_once_private_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "master.key"
+    made = read_master_key(path, make=True)
+    assert path.stat().st_mode & 0o777 == 0o600 and list(path.parent.iterdir()) == [path]
+    assert read_master_key(path, make=True).id == made.id == read_master_key(path).id
+    assert made.unwrap(made.wrap(b"secret", b"a"), b"a") == b"secret"
+    assert made.unwrap(made.wrap(b"secret", b"a"), b"b") is None and made.unwrap(b"", b"a") is None
+
+
+@pytest.mark.parametrize("kind", ["missing", "readable", "short", "text", "folder"])
+def test_a_master_key_that_cannot_be_used_is_refused_with_advice(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "master.key"
+    match kind:
+        case "readable":
+            path.write_text("ab" * 32)
+            path.chmod(0o644)
+        case "short":
+            path.write_text("ab" * 31)
+        case "text":
+            path.write_text("a pass phrase")
+        case "folder":
+            path.mkdir()
+    if kind not in ("missing", "readable", "folder"):
+        path.chmod(0o600)
+    with pytest.raises(BadInput) as refused:
+        read_master_key(path)
+    assert refused.value.code == "bad_master_key" and str(path) in refused.value.public_message
+
+
+def test_a_secret_names_the_setting_that_it_is_for(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_secret(tmp_path / "missing", "audit_key")
+    assert refused.value.param == "audit_key" and "audit key file" in refused.value.public_message
+
+
+def test_what_is_wrapped_never_looks_the_same_twice_and_names_its_master() -> None:
+    one, other = MasterKey(bytes(KEY_BYTES)), MasterKey(bytes(range(KEY_BYTES)))
+    assert one.id != other.id and one.wrap(b"secret", b"a") != one.wrap(b"secret", b"a")
+    assert other.unwrap(one.wrap(b"secret", b"a"), b"a") is None

@@ -1,0 +1,59 @@
+"""Decides which web pages (Origin) and host names (Host) may use this server.
+
+Without keys a server answers on loopback names only, so that a foreign page cannot reach it through a name that it
+points at this machine (DNS rebinding). A browser says in `Origin` which page a request is from; programs send none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import SplitResult, urlsplit
+
+from sessions.model.errors import Forbidden
+
+
+class OriginPolicy:
+    """`allowed` as browsers write origins ("https://chat.example"), "*" for all; `hosts` beside loopback names."""
+
+    def __init__(self, allowed: Iterable[str] = (), *, hosts: Iterable[str] = ()) -> None:
+        self._allowed = {origin.rstrip("/").lower() for origin in allowed}
+        self._hosts = {host.lower() for host in hosts}
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The foreign pages that may use this server from a browser."""
+        return tuple(sorted(self._allowed))
+
+    def check_host(self, host: str | None) -> None:
+        """Raises Forbidden for a Host header under which a server without keys must not answer."""
+        name = _split(f"//{host}").hostname if host and "/" not in host else None
+        if name is None or not (is_loopback(name) or name in self._hosts):
+            raise Forbidden("forbidden", "Without keys this server answers on loopback names only.")
+
+    def check_origin(self, origin: str | None, host: str | None) -> None:
+        """Raises Forbidden for a page of another site that is not on the list."""
+        if origin is None or "*" in self._allowed or origin.lower() in self._allowed:
+            return
+        parts = _split(origin.lower())
+        if host is not None and parts.scheme in ("http", "https") and parts.netloc == host.lower():
+            return
+        raise Forbidden("forbidden", "Pages of this origin may not connect; it is not on the allow-list.")
+
+
+def _split(url: str) -> SplitResult:
+    """`urlsplit` of untrusted text: what it refuses has no parts."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses that only this machine can reach."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

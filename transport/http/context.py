@@ -1,0 +1,38 @@
+"""What a route needs of its server: the gateway, the turn starter, and the principal who sent the request.
+
+`transport.http.app` puts the first two into the application's state; handlers are plain functions at module level.
+"""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from sessions.model.authorization import acting_for, demand
+from sessions.model.types import Principal, Scope
+from transport.gateway import Gateway
+from transport.openai.turn_starter import TurnStarter
+from transport.websocket.handshake import USER_HEADER, bearer
+
+
+def gateway_of(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+def turn_starter_of(request: Request) -> TurnStarter:
+    starter: TurnStarter = request.app.state.turn_starter
+    return starter
+
+
+def principal_of(request: Request, scope: Scope | None = None) -> Principal:
+    """Authenticates a request by its Authorization header; with `scope`, demands that its principal has it. Raises
+    Unauthorized, Limited, and Forbidden, for a foreign page too."""
+    access = gateway_of(request).access
+    access.origins.check_origin(request.headers.get("origin"), request.headers.get("host"))
+    address = request.client.host if request.client is not None else None
+    principal = access.authenticate(bearer(request.headers.getlist("authorization")), address)
+    request.state.principal = principal  # for whoever answers a refusal
+    principal = acting_for(principal, request.headers.get(USER_HEADER))
+    if scope is not None:
+        demand(principal, scope)
+    return principal
