@@ -338,7 +338,9 @@ def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutin
     """What passes usage rows on, where they are wanted. Raises BadInput."""
     if not settings.usage_stream:
         return []
-    sink = open_usage_sink(settings.usage_stream, options=settings.usage_stream_options, turns_at=turns_at(settings))
+    sink = open_usage_sink(
+        settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
+    )
     return [UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
 
 
@@ -349,7 +351,7 @@ def directory_of(settings: Settings) -> ValkeyDirectory:
     return ValkeyDirectory(settings.directory)
 
 
-def turns_at(settings: Settings) -> Any:
+def lock_client(settings: Settings) -> Any:
     """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
     if not settings.directory:
         return None

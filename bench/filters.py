@@ -41,7 +41,7 @@ from bench.support import Option, command_line, lower_bound, report
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
-from inference.moderation.patterns import iban, luhn
+from inference.moderation.patterns import is_card_number, is_iban
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import InputFilter
@@ -112,7 +112,7 @@ async def with_filter(policy: str, body: Any) -> Any:
 def luhn_number(rng: random.Random, good: bool) -> str:
     while True:
         digits = "4" + "".join(rng.choices(string.digits, k=15))
-        if luhn(digits) is good:
+        if is_card_number(digits) is good:
             return " ".join(digits[at : at + 4] for at in range(0, 16, 4)) if rng.random() < 0.7 else digits
 
 
@@ -122,7 +122,7 @@ def iban_number(rng: random.Random, good: bool) -> str:
         if good:
             body = text[4:] + "131400"
             text = f"DE{98 - int(body) % 97:02d}{text[4:]}"
-        if iban(text) is good:
+        if is_iban(text) is good:
             return " ".join(text[at : at + 4] for at in range(0, 22, 4)) if rng.random() < 0.7 else text
 
 

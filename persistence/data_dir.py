@@ -11,7 +11,7 @@ next start:
     same incarnation, position >= marker    the process stopped, maybe between the two   stays
     position < marker                       something acknowledged is gone: restored     new
     another incarnation                     not the store that the marker was with       new
-    no marker, or unreadable                cannot be told                               new
+    no marker, or unreadable                unknown                                      new
     marker touched after its last write     copied or restored together with the store   new
 
 A new incarnation that was not needed costs clients a reset; one that is missed would be a silent divergence. So every

@@ -9,7 +9,7 @@ Decides which writes share a transaction, and in which order; what a transaction
 * Everything is bounded: a batch in writes, rows and bytes, the queue in writes and bytes (then Overloaded).
 * While the store is busy, writes collect by themselves. When it is idle and the last batch was of several sessions,
   the first write waits `gather_s` for its neighbours: the streams of an engine's step speak one after the other. One of
-  several rows goes at once: it begins or ends an answer, and somebody waits for that.
+  several rows goes at once: it begins or ends an answer, and a client waits for that.
   Under load a batch is held until `pace_s` after the one before it began: each batch costs a sync and some fixed work,
   and half as many batches cost half of that.
 
@@ -134,7 +134,7 @@ class GroupCommit:
             try:
                 outcomes: Outcomes = await self._commit(batch)
             except Exception as exc:
-                log.exception("journal.commit_bug", writes=len(batch))
+                log.exception("journal_commit_crashed", writes=len(batch))
                 outcomes = [outcome_unknown(exc)] * len(batch)
             resolve_writes(batch, outcomes)
             self._batch = []
@@ -173,7 +173,7 @@ class GroupCommit:
 
 
 def resolve_writes(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
-    """Hands each write's caller its outcome; callers that were cancelled hear nothing."""
+    """Hands each write's caller its outcome; callers that were cancelled get nothing."""
     for write, outcome in zip(writes, outcomes, strict=True):
         future = write.future
         if future is None or future.done():

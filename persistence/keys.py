@@ -211,8 +211,8 @@ class PostgresKeyStore:
         found = await self._find(key)
         while found is None:
             new = _new_key(self._master, key)
-            # A row that this master cannot unwrap was tampered with: it is replaced. One that somebody else has just
-            # made stays, and is what everybody uses.
+            # A row that this master cannot unwrap was tampered with: it is replaced. One that another process has
+            # just made stays, and every process uses it.
             await self._do(
                 f'INSERT INTO "{self._schema}".data_keys VALUES ($1, $2, $3, $4, $5)'
                 " ON CONFLICT (tenant, session, master) DO NOTHING",

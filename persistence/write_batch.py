@@ -1,6 +1,6 @@
 """What waits for a group commit: appends with their bodies already encoded, grants, and odd jobs.
 
-Encoding happens when a write is made, on the caller's turn: what cannot be stored fails there, alone, and never
+Encoding happens when a write is made, by the caller: what cannot be stored fails there, alone, and never
 inside a batch of others.
 """
 

@@ -1,14 +1,14 @@
-"""A file that is read again when it changes; a bad one is refused with what is wrong, and what was in force stays.
+"""Watches a configuration file: reads it again when it changes, refuses a bad one, and keeps what was in force.
 
-    watched = Watched(path, read, take, what="limits", refused=(BadSetting,))
+    watched = FileWatcher(path, read, take, what="limits", refused=(BadSetting,))
     value = watched.first()       raises what `read` raises; nothing is in force yet
     await watched.run()           looks every so often, for as long as it is not cancelled
 
 `read` is plain and may block: it runs in a thread, with whatever is heavy in it (parsing, compiling), so that a reload
 holds up nobody. `take` puts what was read in force, on the loop. One reading at a time; a file that changes while it is
-read is read again at the next look. A file that is gone is said to be so once, and changes nothing.
+read is read again at the next look. A missing file is reported once, and changes nothing.
 
-Does not know: what stands in the file, nor who wants to be told.
+Does not know: what stands in the file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class FileWatcher(Generic[T]):
         what: str,
         refused: tuple[type[Exception], ...],
         look_s: float = LOOK_S,
+        on_read: Callable[[str | None], Awaitable[None]] | None = None,
     ) -> None:
-        """`refused` are the errors by which `read` and `take` say that the file is not to be had or not to be used."""
+        """`refused` are the errors of `read` and `take` for a file that cannot be read or used. `on_read` is called
+        after each reading, with why it was refused, or None."""
         self._path = Path(path)
         self._read = read
         self._take = take
@@ -48,8 +50,7 @@ class FileWatcher(Generic[T]):
         self._look_s = look_s
         self._seen: Mark | None = None  # of the file that was read last
         self._reading = asyncio.Lock()
-        self.told: Callable[[str | None], Awaitable[None]] | None = None
-        """Told of each reading: why it was refused, or None."""
+        self._on_read = on_read
 
     def first(self) -> T:
         """The first reading, here and now, for whoever starts: raises what is wrong. What it says is the caller's to
@@ -72,12 +73,12 @@ class FileWatcher(Generic[T]):
                 await self._take(await asyncio.to_thread(self._read, self._path))
             except self._refused as error:
                 log.error(f"{self._what}_refused", file=str(self._path), error=str(error), in_force="what was before")
-                if self.told is not None:
-                    await self.told(str(error))
+                if self._on_read is not None:
+                    await self._on_read(str(error))
                 return False
         log.info(f"{self._what}_changed", file=str(self._path))
-        if self.told is not None:
-            await self.told(None)
+        if self._on_read is not None:
+            await self._on_read(None)
         return True
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
-"""How much a tenant and its users may take: what can be limited, what is asked for, and the buckets that say yes or no.
+"""Rate limits and quotas of tenants and their users: ceilings, demands, and the token buckets that decide.
 
-Two scopes are asked at once, the tenant and one of its users (the end user, or the key where there is none), and both
+Two scopes decide at once, the tenant and one of its users (the end user, or the key where there is none), and both
 must agree. Per scope: a bucket of requests and one of tokens, each holding a minute's worth and refilled evenly, and a
 number of turns under way. A turn reserves its input and the output that it may make at most, and is settled at its end
 with what it used; what was reserved and is not settled in time (its processes died) frees its place and stays paid.
@@ -24,7 +24,7 @@ from msgspec import Meta
 from sessions.model.types import CommandId, Principal, ResponseId, SessionId, SessionKey, TenantId
 
 MINUTE_MS: Final = 60_000
-BUSY_RETRY_MS: Final = 1_000  # nobody knows when a turn of somebody's ends
+BUSY_RETRY_MS: Final = 1_000  # nobody knows when another turn ends
 
 Count = Annotated[int, Meta(ge=1, le=10**15)]
 What = Literal["requests_per_minute", "tokens_per_minute", "concurrent_turns"]
@@ -41,7 +41,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stored_bytes: Count | None = None
 
     def scaled(self, share: float) -> Ceilings:
-        """The rates and turns of a process that counts alone while it cannot ask the others."""
+        """The rates and turns of a process that counts alone while it cannot reach the shared counts."""
 
         def part(ceiling: int | None) -> int | None:
             return None if ceiling is None else max(1, round(ceiling * share))
@@ -130,11 +130,11 @@ def user_scope(principal: Principal) -> str:
     return f"u:{principal.user}" if principal.user is not None else f"k:{principal.key_id}"
 
 
-# -- asking -----------------------------------------------------------------------------------------------------------
+# -- demands ----------------------------------------------------------------------------------------------------------
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn asks for. Its input is `input_tokens` and what its session is known to hold already."""
+    """What a turn demands. Its input is `input_tokens` and what its session is known to hold already."""
 
     tenant: TenantId
     user: str  # `user_scope`
@@ -195,9 +195,9 @@ class Bucket:
         self.level = min(self.level, self.ceiling) + ceiling - self.ceiling
         self.ceiling, self.at_ms = ceiling, now_ms
 
-    def wait_ms(self, wanted: int) -> int:
-        """How long until `wanted` may be taken; 0: now."""
-        short = min(wanted, self.ceiling) - self.level
+    def wait_ms(self, amount: int) -> int:
+        """How long until `amount` may be taken; 0: now."""
+        short = min(amount, self.ceiling) - self.level
         return 0 if short <= 1e-6 else max(1, -int(-short * MINUTE_MS // self.ceiling))
 
     def take(self, amount: int) -> None:
@@ -221,12 +221,12 @@ def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
 class Limiter(Protocol):
     """Counts what tenants and users take. Every call is one decision: whole, or not at all.
 
-    Raises Unavailable where the counts are away, and OutcomeUnknown where a decision may have been made: asking again
+    Raises Unavailable where the counts are away, and OutcomeUnknown where a decision may have been made: a repeat
     under the same name gets it.
     """
 
     async def reserve(self, demand: Demand) -> Grant:
-        """Takes what `demand` asks for from both scopes, or nothing. A name that was granted before is granted again
+        """Takes `demand` from both scopes, or nothing. A name that was granted before is granted again
         and not charged twice, for an hour after its end."""
         ...
 
@@ -249,7 +249,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Tallies(Protocol):
-    """The journal, as far as limits ask it. Raises Unavailable."""
+    """What limits need of the journal. Raises Unavailable."""
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
         """What is kept of a command that was applied (`sessions.ports.Journal`)."""
@@ -264,7 +264,7 @@ class Holdings(Protocol):
     """What each tenant's KV takes at one engine (`inference.kv.tenant_quota`)."""
 
     ceiling: Callable[[TenantId], int | None]
-    """Asked whenever something of a tenant is stored. None: as much as there is room for."""
+    """Called whenever something of a tenant is stored. None: as much as there is room for."""
 
     def bytes_of(self, tenant: TenantId) -> int: ...
 

@@ -1,13 +1,13 @@
-"""Everything that is counted, on one page: a process has one `Metrics`; who sees something happen counts it there.
+"""The metrics of a process, all on one page: whoever sees something happen counts it in the one `Metrics`.
 
-Counting is an addition to a number that lies in memory; names, labels and text are made when somebody scrapes
+Counting is an addition to a number that lies in memory; names, labels and text are made at a scrape
 (`transport.ops.prometheus`). Families that happen once per token or append have no labels, so that nothing is looked up
 for them; those with labels are for what happens once per turn or more rarely.
 
-    measures.preemptions.add("priority")              one of a family that stands here
-    measures.journal_s.observe(0.0012)
-    measures.counter("limits_hit", "...", "kind")     a family of one's own: made once, the same name is the same family
-    measures.gauge("queue_depth", "...", ("priority",), read)     what is read when somebody scrapes
+    metrics.preemptions.add("priority")              one of a family that stands here
+    metrics.journal_s.observe(0.0012)
+    metrics.counter("limits_hit", "...", "kind")     a family of one's own: made once, the same name is the same family
+    metrics.gauge("queue_depth", "...", ("priority",), read)     what is read at a scrape
 
 Invariants: a label's values come from a fixed few (a code, a cause, a mode, a priority). No user, tenant, session or
 text is ever a label or a value: metrics are read by those who may not read conversations.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 Reading = Callable[[], Mapping[Labels, float]]
 
-VALUES_MAX: Final = 200  # of one family; beyond it labels are somebody's mistake
+VALUES_MAX: Final = 200  # of one family; beyond it labels are a mistake
 OTHER: Final = "other"
 
 TTFT_TARGET_S: Final = 2.0
@@ -84,11 +84,11 @@ class Histogram:
     def quantile(self, share: float) -> float | None:
         """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
         nothing was observed."""
-        wanted, below, low = share * self.count, 0, 0.0
+        rank, below, low = share * self.count, 0, 0.0
         if not self.count:
             return None
         for bound, count in zip(self.bounds, self.counts, strict=False):
-            if below + count >= wanted:
+            if below + count >= rank:
                 return (low + bound) / 2
             below, low = below + count, bound
         return self.bounds[-1]
@@ -118,7 +118,7 @@ class Histograms:
 
 
 class Gauge:
-    """A quantity that lies elsewhere, read when somebody asks. `grows`: it is a counter that somebody else keeps."""
+    """A quantity that is kept elsewhere, read at a scrape. `grows`: it is a counter that is kept elsewhere."""
 
     __slots__ = ("about", "grows", "labels", "name", "read")
 
@@ -162,11 +162,11 @@ class Metrics:
         # -- safety ----------------------------------------------------------------------------------------------
         self.filter_s = histograms(
             "filter_latency_seconds",
-            "What filters of a text, and judges of an answer, took.",
+            "Time that filters of a text, and judges of an answer, took.",
             SHORT_S,
             "direction",
         )
-        self.verdicts = counter("filter_verdicts", "What filters said.", "direction", "action", "category")
+        self.verdicts = counter("filter_verdicts", "Verdicts of filters.", "direction", "action", "category")
 
         self.reviews_opened = counter(
             "review_cases",
@@ -200,7 +200,7 @@ class Metrics:
 
         # -- journal ---------------------------------------------------------------------------------------------
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)
-        self.journal_lost = counter("journal_unavailable", "Appends that failed and were tried again.")
+        self.journal_lost = counter("journal_unavailable", "Appends that failed and were retried.")
         self.snapshots_left_out = counter("journal_snapshots_left_out", "Snapshots too large to be stored.")
 
     def activated(self, cause: str, seconds: float) -> None:
@@ -222,6 +222,6 @@ class Metrics:
         return self.histograms(name, about, bounds).of()
 
     def gauge(self, name: str, about: str, labels: Labels, read: Reading, *, grows: bool = False) -> None:
-        """`read` (plain, quick, must not raise) is asked at every scrape; a later one of the same name replaces it.
+        """`read` (plain, quick, must not raise) is called at every scrape; a later one of the same name replaces it.
         `grows`: what it reads is a counter."""
         self.families[name] = Gauge(name, about, labels, read, grows=grows)

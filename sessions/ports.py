@@ -1,4 +1,4 @@
-"""Every seam of the system on one page.
+"""The ports of the system: every seam on one page.
 
 `sessions` decides; what it needs from the world stands here as protocols that `persistence` (Journal),
 `inference` (Engine, Tokenizer), `actors` (Directory) and the filters implement. Each port has one contract
@@ -159,7 +159,7 @@ class Tokenizer(Protocol):
 class Engine(Protocol):
     """One model copy with continuous batching that keeps each session's KV across turns (I6: KV is a cache).
 
-    Errors of `generate`: Overloaded (no room; nothing ran), EngineLost (it ended and comes back: ask again),
+    Errors of `generate`: Overloaded (no room; nothing ran), EngineLost (it ended and comes back: repeat),
     Unavailable (it is gone), BadInput (the prompt does not fit `context_window`, or there is no such `model`),
     Internal. KV trouble of any kind is never an error: it means recompute, a counter and a log line.
     """
@@ -193,7 +193,7 @@ class Engine(Protocol):
         ...
 
     async def park(self, key: SessionKey) -> None:
-        """The session left memory: its KV may be spilled when room is wanted."""
+        """The session left memory: its KV may be spilled when room is needed."""
         ...
 
     def place(self, key: SessionKey) -> KVPlace: ...
@@ -213,12 +213,12 @@ class Engine(Protocol):
         ...
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        """What a turn of so many new tokens would find if it came now; None: this engine does not say. `model` is as in
-        a `GenerationRequest`."""
+        """What a turn of so many new tokens would find if it came now; None: this engine makes no forecasts. `model` is
+        as in a `GenerationRequest`."""
         ...
 
     def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
-        """A response was let in and will be asked for: forecasts count with it from now on."""
+        """A response was let in and will come: forecasts count with it from now on."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -284,17 +284,17 @@ class LateFilter(OutputFilter, Protocol):
 
     async def settle(self) -> None:
         """Returns when all that was fed is judged, or given up on by the policy's rule for that; then `feed` or
-        `finish` tells. Raises nothing."""
+        `finish` reports it. Raises nothing."""
         ...
 
 
 class FilterSet(Protocol):
-    """The filters that a tenant's policy asks for."""
+    """The filters of a tenant's policy."""
 
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]: ...
 
-    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        """For one run of an answer. `told` is what its readers have of it already; `calls` says that its text may hold
+    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
+        """For one run of an answer. `shown` is what its readers have of it already; `calls` says that its text may hold
         tool calls, which cannot be taken back once they are made."""
         ...
 
@@ -318,7 +318,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     load: float = 0.0  # 0 idle ... 1 full; may exceed 1
     draining: bool = False
     protocol: int = 1
-    engine: EngineInfo | None = None  # what it serves, for those who tell clients
+    engine: EngineInfo | None = None  # what it serves, for client-facing endpoints
 
 
 class View(msgspec.Struct, frozen=True):
@@ -337,7 +337,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """`won` is False when somebody else holds it; `owner` is the winner either way."""
+    """`won` is False when another holds it; `owner` is the winner either way."""
 
     won: bool
     owner: Owner
@@ -384,11 +384,11 @@ class Directory(Protocol):
         ...
 
     async def activated(self, key: SessionKey, owner: Owner) -> None:
-        """Tells the watchers of `key` that `owner` has activated it."""
+        """Notifies the watchers of `key` that `owner` has activated it."""
         ...
 
     def activations(self, gateway: str) -> AsyncIterator[tuple[SessionKey, Owner]]:
-        """What `activated` tells this gateway, from now on. May miss some while the directory is away."""
+        """The notifications of `activated` to this gateway, from now on. May miss some while the directory is away."""
         ...
 
 
@@ -416,6 +416,6 @@ class Sessions(Protocol):
         """Calls `sink` (plain function, must not block or raise) with everything that becomes durable from now on,
         whoever owns the session then. Never activates anything. Returns the function that ends it.
 
-        After a change of owner a watch may miss records or see some again: offsets tell, and the journal has
+        After a change of owner a watch may miss records or see some again: offsets show which, and the journal has
         what is missing."""
         ...

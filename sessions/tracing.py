@@ -1,4 +1,4 @@
-"""Traces of turns: what each process that worked on a response says of its part, so that the parts make one trace.
+"""Traces of turns: each process that worked on a response records spans of its part, and together they are one trace.
 
 A trace's id follows from the response's id (and so does the id of its root span): whoever knows the response knows its
 trace. Nothing has to be carried from process to process, the log keeps it, and a replica that takes a response over
@@ -9,8 +9,8 @@ goes on in the same trace. As any id of ours is (`docs/architecture.md`), it is 
     ├─ generation       one run of an engine; a failover or a redaction makes another
     └─ journal.append   the append of the terminal event
 
-Spans name sessions and responses, never what was said; traces are for operators. No tracer (`Measures.tracer` is None)
-costs a comparison. Does not know OpenTelemetry.
+Spans name sessions and responses, never conversations' text; traces are for operators. No tracer (`Metrics.tracer` is
+None) costs a comparison. Does not know OpenTelemetry.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Runtime:
             publish=self._publish,
             erase=self.erase,
             limits=self.limits.actor,
-            measures=self.measures,
+            metrics=self.measures,
         )
         self._vigil = self._spawn(self._keep_vigil())
         return self

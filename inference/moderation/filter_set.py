@@ -80,11 +80,15 @@ class PolicyFilterSet:
         self._guards: dict[str, GuardClient] = {}
         self._retired: set[asyncio.Task[None]] = set()  # guards that only older answers ask
         self._watched = FileWatcher(
-            path, read_and_compile, self._take, what="policy", refused=(BadPolicy, UnicodeDecodeError)
+            path,
+            read_and_compile,
+            self._take,
+            what="policy",
+            refused=(BadPolicy, UnicodeDecodeError),
+            on_read=self._report_reload,
         )
         self._watch: asyncio.Task[None] | None = None
         self._asks = self._measures.counter("guard_texts", "Texts that guards were asked about, by how.", "outcome")
-        self._watched.told = self._report_reload
         self.announce: Announce | None = None  # has what becomes of the file written down
 
     async def open(self) -> None:
@@ -150,13 +154,13 @@ class PolicyFilterSet:
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
         return self._messages[self._name_for(principal)]
 
-    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
+    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
         found = self._of(principal)
         policy = found.policy
         if policy.output.models:
             classify, models = self._classifier_call(policy.output), self._versions(policy.output)
-            return (JudgedOutputFilter(policy, found.answers, classify, models=models, told=told, calls=calls),)
-        return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=told, calls=calls),)
+            return (JudgedOutputFilter(policy, found.answers, classify, models=models, told=shown, calls=calls),)
+        return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=shown, calls=calls),)
 
     def holds_whole(self, principal: Principal) -> bool:
         found = self._of(principal)

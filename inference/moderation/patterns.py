@@ -18,7 +18,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Final, Literal, NamedTuple
+
+from stdnum import luhn, numdb
+from stdnum.iso7064 import mod_97_10
 
 WORD_MAX: Final = 512
 NUMBER_MAX: Final = 64
@@ -31,48 +35,37 @@ class Pattern(NamedTuple):
     check: Callable[[str], bool] | None = None
 
 
-def luhn(text: str) -> bool:
-    digits = [int(each) for each in text if each.isdigit()]
-    if len(set(digits)) == 1:
-        return False
-    doubled = [sum(divmod(2 * digit, 10)) if index % 2 else digit for index, digit in enumerate(reversed(digits))]
-    return 12 <= len(digits) <= 19 and sum(doubled) % 10 == 0
+def is_card_number(text: str) -> bool:
+    """ISO/IEC 7812: 12 to 19 digits with their Luhn check digit, not all the same."""
+    digits = re.sub(r"\D", "", text)
+    return 12 <= len(digits) <= 19 and len(set(digits)) > 1 and luhn.checksum(str(int(digits))) == 0
 
 
-def iban(text: str) -> bool:
-    """ISO 13616 with its ISO 7064 check, and the country's length where the common ones have one."""
-    packed = re.sub("[ -]", "", text).upper()
-    length = _IBAN_LENGTHS.get(packed[:2])
-    if length is None or len(packed) < length:
-        return False
-    packed = packed[:length]
-    turned = packed[4:] + packed[:4]
-    return int("".join(str(int(each, 36)) for each in turned)) % 97 == 1
+def is_iban(text: str) -> bool:
+    """ISO 13616: begins with as many characters as its country's IBANs have, and they pass the ISO 7064 check."""
+    packed = re.sub("[ -]", "", text)
+    length = iban_length(packed[:2])
+    return 0 < length <= len(packed) and mod_97_10.is_valid(packed[4:length] + packed[:4])
 
 
-_IBAN_LENGTHS: Final = {
-    name: length
-    for length, names in {
-        15: "NO", 16: "BE", 18: "DK FI NL FO GL", 19: "SI MK", 20: "AT EE KZ LT LU XK BA", 21: "CH HR LI LV",
-        22: "BG BH CR DE GB GE IE ME RS", 23: "AE GI IL IQ TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
-        25: "LY PT ST", 26: "IS TR", 27: "FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HU LB NI PL SV",
-        29: "BR EG PS QA UA", 30: "JO KW MU", 31: "MT SC", 32: "LC", 33: "RU",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
+@cache
+def iban_length(country: str) -> int:
+    """The length of a country's IBANs by the registry; 0 for one that has none."""
+    ((_, facts), *_) = numdb.get("iban").info(country)
+    return 4 + sum(int(count) for count in re.findall(r"(\d+)!", facts["bban"])) if facts else 0
 
 
-def ssn(text: str) -> bool:
+def is_ssn(text: str) -> bool:
     area, group, serial = re.split("[- ]", text)
     return area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
 
 
-def phone(text: str) -> bool:
+def is_phone(text: str) -> bool:
     digits = re.sub(r"\D", "", text)
     return 9 <= len(digits) <= 15 and len(set(digits)) > 2
 
 
-def public_address(text: str) -> bool:
+def is_public_address(text: str) -> bool:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -95,14 +88,19 @@ PII: Final[tuple[Pattern, ...]] = (
             re.ASCII,
         ),
     ),
-    Pattern("credit_card", "number", re.compile(r"(?<![\w.])(?<!\d[ -])\d(?:[ -]?\d){12,18}(?![ -]?\d)(?!\w)"), luhn),
+    Pattern(
+        "credit_card",
+        "number",
+        re.compile(r"(?<![\w.])(?<!\d[ -])\d(?:[ -]?\d){12,18}(?![ -]?\d)(?!\w)"),
+        is_card_number,
+    ),
     Pattern(
         "iban",
         "number",
         re.compile(r"[A-Z](?<![A-Za-z0-9].)[A-Z]\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}(?![A-Za-z0-9])"),
-        iban,
+        is_iban,
     ),
-    Pattern("us_ssn", "number", re.compile(r"(?<![\w-])\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)"), ssn),
+    Pattern("us_ssn", "number", re.compile(r"(?<![\w-])\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)"), is_ssn),
     Pattern(
         "phone",
         "number",
@@ -110,7 +108,7 @@ PII: Final[tuple[Pattern, ...]] = (
             r"(?<![\w.+/=-])(?:\+\d{1,3}[ .-]?(?:\(0?\d{1,4}\)[ .-]?)?\d(?:[ ./-]?\d){6,12}"
             r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4}|0\d{2,4}[ /-]\d{3,4}[ -]?\d{3,5})(?![\w-])(?! ?\d)"
         ),
-        phone,
+        is_phone,
     ),
     Pattern(
         "ip_address",
@@ -119,7 +117,7 @@ PII: Final[tuple[Pattern, ...]] = (
             r"(?<![\w.:])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w]|\.\d)"
             r"|(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4}){1,6}(?![\w:]))"
         ),
-        public_address,
+        is_public_address,
     ),
 )
 

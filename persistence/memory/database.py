@@ -72,11 +72,11 @@ class _Log:
         self.commands: dict[tuple[str, str], CommandRecord] = {}
 
     def copy(self) -> _Log:
-        twin = _Log(self.head)
-        twin.records = list(self.records)
-        twin.snapshot = self.snapshot
-        twin.commands = dict(self.commands)
-        return twin
+        copied = _Log(self.head)
+        copied.records = list(self.records)
+        copied.snapshot = self.snapshot
+        copied.commands = dict(self.commands)
+        return copied
 
 
 class MemoryDatabase:
@@ -100,12 +100,12 @@ class MemoryDatabase:
 
     def backup(self) -> MemoryDatabase:
         """A copy as of now; for `restore`."""
-        twin = copy.copy(self)
+        copied = copy.copy(self)
         for table in _TABLES:
-            setattr(twin, table, copy.copy(getattr(self, table)))
-        twin._logs = {key: log.copy() for key, log in self._logs.items()}
-        twin.audit_rows = {tenant: list(rows) for tenant, rows in self.audit_rows.items()}
-        return twin
+            setattr(copied, table, copy.copy(getattr(self, table)))
+        copied._logs = {key: log.copy() for key, log in self._logs.items()}
+        copied.audit_rows = {tenant: list(rows) for tenant, rows in self.audit_rows.items()}
+        return copied
 
     def restore(self, backup: MemoryDatabase) -> None:
         """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
@@ -245,12 +245,11 @@ class MemoryDatabase:
         return [h for key, h in sorted(self._heads()) if h.open and key > behind][:limit]
 
     def purgeable(self, due: Due, limit: int) -> list[SessionKey]:
-        meant = [
-            (key, head)
+        return [
+            key
             for key, head in self._heads()
-            if key.tenant not in due.besides and due.tenant in (None, key.tenant)
-        ]
-        return [key for key, head in meant if _reason(due, head) is not None][:limit]
+            if key.tenant not in due.besides and due.tenant in (None, key.tenant) and _reason(due, head) is not None
+        ][:limit]
 
     def purge(self, keys: Sequence[SessionKey], due: Due, commands_before: UnixMs, at: UnixMs) -> list[SessionKey]:
         purged: list[SessionKey] = []

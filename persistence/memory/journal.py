@@ -1,7 +1,7 @@
 """The journal in memory: the contract without a disk, for tests and for a whole cluster under virtual time.
 
 Faults are not switches in here: every call goes through a `Medium`, which decides when the effect happens and what
-the caller hears of it:
+the caller gets back:
 
     async def lossy(call, key, effect):
         await asyncio.sleep(0.005)              # slow

@@ -52,7 +52,7 @@ SELECT count(*) = 1 FROM moved
 
 
 def chain_columns(tenant: TenantId, head: AuditHead | None, behind: AuditHead) -> tuple[Any, ...]:
-    """One chain's head, as `RECORD` wants it: from what, to what."""
+    """One chain's head as parameters of `RECORD`: from what, to what."""
     seq, mac = (0, b"") if head is None else (head.seq, head.mac)
     return (tenant, seq, mac, *behind)
 

@@ -119,7 +119,7 @@ class PostgresDatabase:
                     self.sealer = Sealer(await secret_of(first), self._audit_key)
                     await self._check(first)
                     if await first.fetchval("SHOW fsync") != "on":
-                        log.warning("journal.fsync_off", consequence="a power cut can lose what was acknowledged")
+                        log.warning("journal_fsync_disabled", consequence="a power cut can lose what was acknowledged")
                 finally:
                     first.terminate()
                 self._pool = await asyncpg.create_pool(
@@ -136,7 +136,7 @@ class PostgresDatabase:
         except BaseException:
             await self._disconnect()
             raise
-        log.info("journal.opened", incarnation=self._incarnation, writer=self._writer_id)
+        log.info("journal_opened", incarnation=self._incarnation, writer=self._writer_id)
 
     def _read_marker(self) -> None:
         """Who we were at our last start, if that is remembered."""
@@ -166,13 +166,13 @@ class PostgresDatabase:
                     self._pool.terminate()
                     raise
         except FAILURES as exc:
-            log.warning("journal.close_failed", cause=repr(exc))
+            log.warning("journal_close_failed", cause=repr(exc))
         finally:
             try:
                 if self._marker is not None:
                     self._marker.close()
             except OSError as exc:
-                log.warning("journal.marker_failed", cause=repr(exc))
+                log.warning("journal_marker_failed", cause=repr(exc))
             if self._lock is not None:
                 self._lock.release()
 
@@ -185,7 +185,7 @@ class PostgresDatabase:
         now_known = await settle_incarnation(connection, known, self._new_id)
         if now_known.incarnation != self._incarnation:
             if self._incarnation:
-                log.warning("journal.new_incarnation", last=self._incarnation, now=now_known.incarnation)
+                log.warning("journal_incarnation_changed", last=self._incarnation, now=now_known.incarnation)
             self._incarnation = now_known.incarnation
 
     async def _writer_connection(self) -> Connection:
@@ -257,14 +257,14 @@ class PostgresDatabase:
             self._chains.forget()
             if len(appends) > 1:
                 return [outcome for write in appends for outcome in await self._commit([write])]
-            log.exception("journal.write_refused", tenant=appends[0].key.tenant, session=appends[0].key.session)
+            log.exception("journal_write_refused", tenant=appends[0].key.tenant, session=appends[0].key.session)
             error = Internal("journal_refused", "This change cannot be stored.")
             error.__cause__ = exc
             return [error]
         except FAILURES as exc:
             self._chains.forget()
             failure = translate(exc)
-            log.error("journal.commit_failed", code=failure.code, cause=repr(exc), writes=len(appends))
+            log.error("journal_commit_failed", code=failure.code, cause=repr(exc), writes=len(appends))
             self._unsure = self._unsure or isinstance(failure, OutcomeUnknown)
             self._drop_writer()
             await self._expire_pool(exc)
@@ -273,7 +273,7 @@ class PostgresDatabase:
             if chained is not None and row["chained"] < chained.num_chains:
                 self._chains.forget()  # another process wrote to one of the chains
                 return None
-            # Somebody moved our row: the store went back under us, or a twin of this process runs.
+            # Our row was moved: the store went back under us, or a clone of this process runs.
             self._drop_writer()
             return [unavailable(RuntimeError("the writer's row is not as it was left"))] * len(appends)
         self._commits += 1
@@ -297,7 +297,7 @@ class PostgresDatabase:
             if time.time() - marker.synced_at > MARKER_SYNC_S:
                 await asyncio.to_thread(marker.sync)
         except OSError as exc:
-            log.error("journal.marker_failed", cause=repr(exc))
+            log.error("journal_marker_failed", cause=repr(exc))
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What a failure of PostgreSQL means for the one who asked: did it happen, may it come again.
+"""Translates failures of PostgreSQL: what each means for the caller, did it happen, may it come again.
 
 A statement is a transaction. Where the server answered with an error of its own, the transaction was rolled back and
 nothing happened. Where the answer is missing, because the connection broke or time ran out, it may have happened.

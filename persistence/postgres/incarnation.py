@@ -30,7 +30,7 @@ class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
 
     writer: str
     incarnation: str = ""
-    acknowledged: int = 0  # commits of this writer that someone was told of
+    acknowledged: int = 0  # commits of this writer that were acknowledged
 
 
 READ_POSITION: Final = """

@@ -11,10 +11,10 @@ from persistence.postgres.connection import terminate
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.faults import FAILURES, NO_ANSWER, translate
 from persistence.postgres.purge import purge_commands, purge_session
+from persistence.sql.log_pages import read_rest
 from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, fenced, unknown_cursor
 from persistence.write_batch import AppendWrite
 from sessions.limits import Tally
-from sessions.model.errors import Internal
 from sessions.model.journal_types import (
     COMMANDS_LOADED_MAX,
     Append,
@@ -88,12 +88,7 @@ class PostgresJournal:
         snapshot = sql.snapshot_of(self._codec, key, rows[0])
         after = snapshot.offset if snapshot else 0
         records = list(sql.records_of(self._codec, key, rows[0], after=after))
-        # A log longer than one page: what stands up to this head's top stays, so later reads may fetch it.
-        while after + len(records) < head.top:
-            page = await self.read(key, after=after + len(records), limit=LOAD_PAGE_ROWS, bytes_max=LOAD_PAGE_BYTES)
-            if page is None or not page.records:
-                raise Internal("journal_hole", "The stored log of this session ends before its head.")
-            records += page.records[: head.top - after - len(records)]
+        records += await read_rest(self, head, after + len(records), LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
         commands = sql.commands_of(rows[0])
         return Loaded(head, snapshot, tuple(records), tuple(commands[most - 1 :: -1]), len(commands) <= most)
 

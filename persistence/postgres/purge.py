@@ -1,4 +1,4 @@
-"""Purging in PostgreSQL, in transactions of a few thousand rows, so that appends get their turn in between.
+"""Purging in PostgreSQL, in transactions of a few thousand rows, so that appends come in between.
 
 Where one does not do, the first deletes the session and fences its owner: nobody meets a log with a hole. The last one
 takes the session's head away and says so in the tenant's chain. It locks the chain first, as whatever writes to a chain

@@ -108,7 +108,7 @@ snapshots_in AS (
 _ANSWER: Final = "SELECT (SELECT count(*) FROM mine) AS mine, nos FROM winners"
 
 # With rows for chains it is all or nothing: what they follow must be as it was taken for, and all appends that have
-# rows must win, because later rows follow from theirs. Who is told which of the two it was tries again.
+# rows must win, because later rows follow from theirs. The answer says which of the two it was; the caller tries again.
 _CHAIN: Final = """
 c AS (SELECT * FROM {heads} AS c (tenant, seq, mac, to_seq, to_mac, to_seal)),
 chain AS MATERIALIZED (

@@ -175,8 +175,8 @@ class SqlReviews:
     async def _change(
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
     ) -> Case:
-        """The case after a transition. `check` raises for what stands in its way, or returns the answer to a repeat. It
-        is asked before, and again where the transition found something else than it."""
+        """The case after a transition. `check` raises for what stands in its way, or returns the answer to a repeat; it
+        runs before, and again where the transition met another state than it."""
         for _ in range(RACES_MAX):
             done = check(await self.find(review_id))
             if done is not None:

@@ -7,7 +7,7 @@ the log, and only a log that was copied to its end begins anew. So when the log 
 copies the rest itself, between two commits; that is the little which came since. Its own checkpoints inside
 commits stay as a last resort (`LAST_RESORT`), for a disk that fails here and not there.
 
-The copying thread gets the processor when nobody else wants it (`NICENESS`): a log that is a little longer costs less
+The copying thread gets the processor when it is idle (`NICENESS`): a log that is a little longer costs less
 than a commit that waits.
 """
 
@@ -28,7 +28,7 @@ from persistence.sqlite.library import sqlite3
 log = structlog.get_logger(__name__)
 
 CHECK_EVERY: Final = 16
-"""Commits between two looks at the log's length."""
+"""Commits between two checks of the log's length."""
 RESTART: Final = 4
 LAST_RESORT: Final = 16
 NICENESS: Final = 15
@@ -81,7 +81,7 @@ class Checkpointer:
                 await self._rest()
         except sqlite3.Error as exc:
             # The log keeps every commit: nothing is lost, it grows until a later checkpoint goes through.
-            log.error("journal.checkpoint_failed", cause=repr(exc))
+            log.error("journal_checkpoint_failed", cause=repr(exc))
 
     async def _run(self, mode: str) -> tuple[int, int]:
         """(pages in the log, of which copied); -1 for both where there is no log yet."""

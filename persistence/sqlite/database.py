@@ -141,7 +141,7 @@ class SqliteDatabase:
         except BaseException:
             await self._close_files()
             raise
-        log.info("journal.opened", incarnation=self._incarnation, generation=self._generation)
+        log.info("journal_opened", incarnation=self._incarnation, generation=self._generation)
 
     async def close(self) -> None:
         if not self._closed:
@@ -157,13 +157,13 @@ class SqliteDatabase:
                     if connection is not None:
                         await connection.close()
                 except sqlite3.Error:
-                    log.exception("journal.close_failed")
+                    log.exception("journal_close_failed")
             self._readers.clear()
             self._checkpoints = self._writer = None
             try:
                 self._marker.close()
             except OSError:
-                log.exception("journal.marker_failed")
+                log.exception("journal_marker_failed")
         finally:
             self._lock.release()
 
@@ -210,7 +210,7 @@ class SqliteDatabase:
         goes_on = mark is not None and mark.incarnation == incarnation and mark.position <= commits
         if not goes_on:
             if found:
-                log.warning("journal.new_incarnation", last=incarnation, commits=commits, marker=str(mark))
+                log.warning("journal_incarnation_changed", last=incarnation, commits=commits, marker=str(mark))
             incarnation = self._new_id()
             commits = max(commits, mark.position if mark else 0)
         await self._run_on_writer(partial(begin_incarnation, incarnation, generation + 1, commits + 1, goes_on))
@@ -271,13 +271,13 @@ class SqliteDatabase:
         except ONE_WRITE_IS_BAD as exc:
             if len(writes) > 1:
                 return [outcome for write in writes for outcome in await self._commit([write])]
-            log.exception("journal.write_refused", tenant=writes[0].key.tenant, session=writes[0].key.session)
+            log.exception("journal_write_refused", tenant=writes[0].key.tenant, session=writes[0].key.session)
             error = Internal("journal_refused", "This change cannot be stored.")
             error.__cause__ = exc
             return [error]
         except FAILURES as exc:
             failure = translate(exc)
-            log.error("journal.commit_failed", code=failure.code, cause=repr(failure.__cause__), writes=len(writes))
+            log.error("journal_commit_failed", code=failure.code, cause=repr(failure.__cause__), writes=len(writes))
             if isinstance(failure, OutcomeUnknown):
                 self._unsure = True
             elif not failure.retryable:

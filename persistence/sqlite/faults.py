@@ -1,4 +1,4 @@
-"""What a failure of SQLite means for the one who wrote: did it happen, may it come again, what is to be done.
+"""Translates failures of SQLite: what each means for the caller, did it happen, may it come again, what is to be done.
 
 The public messages name no paths; the cause, with SQLite's own words, travels as `__cause__` into the log.
 """

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
+from persistence.sql.log_pages import read_rest
 from persistence.sqlite import statements as sql
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.transaction import STORE_KEY, purge_commands_step, purge_step
 from persistence.validation import COMMANDS_KEPT_MS, check_key, check_text, unknown_cursor
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.limits import Tally
-from sessions.model.errors import Internal
 from sessions.model.journal_types import (
     COMMANDS_LOADED_MAX,
     Append,
@@ -77,12 +77,7 @@ class SqliteJournal:
         snapshot = sql.snapshot_of(self._codec, key, row[1])
         after = snapshot.offset if snapshot else 0
         records = list(sql.records_of(self._codec, key, row[2], after=after))
-        # A log longer than one page: what stands up to this head's top stays, so later reads may fetch it.
-        while after + len(records) < head.top:
-            page = await self.read(key, after=after + len(records), limit=LOAD_PAGE_ROWS, bytes_max=LOAD_PAGE_BYTES)
-            if page is None or not page.records:
-                raise Internal("journal_hole", "The stored log of this session ends before its head.")
-            records += page.records[: head.top - after - len(records)]
+        records += await read_rest(self, head, after + len(records), LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
         commands = sql.commands_of(row[3])
         complete = len(commands) <= COMMANDS_LOADED_MAX
         return Loaded(head, snapshot, tuple(records), tuple(commands[COMMANDS_LOADED_MAX - 1 :: -1]), complete)
@@ -149,7 +144,7 @@ class SqliteJournal:
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        """In transactions of a few thousand rows, so that appends get their turn in between."""
+        """In transactions of a few thousand rows, so that appends come in between."""
         purged = []
         for key in keys:
             step = purge_step(key, due, self.database.sealer, at)

@@ -7,7 +7,7 @@ Every table of sessions begins with the tenant, and every one but `responses` wi
 statement can forget whose rows it touches. `audit` is chained by tenant (sessions/model/audit.py). `api_keys` is read
 before a tenant is known. `responses` holds the session of each response; it follows from the events of the same append.
 `events` lies in the order of arrival with an index beside it: clustered by session, each event of a busy server would
-rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions taking turns), which is most of what a commit costs. The other
+rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions at once), which is most of what a commit costs. The other
 tables are clustered.
 
 `heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of

@@ -96,7 +96,7 @@ def upsert_snapshots(rows: int) -> str:
 
 @cache
 def insert_usage(rows: int) -> str:
-    """The columns of `writes.usage_row`. A response that has its row keeps it."""
+    """The columns of `write_batch.usage_row`. A response that has its row keeps it."""
     return (
         "INSERT OR IGNORE INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model,"
         " status, input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens,"
@@ -116,7 +116,7 @@ def insert_responses(rows: int) -> str:
 
 @cache
 def upsert_reviews(rows: int) -> str:
-    """The columns of `writes.REVIEW_COLUMNS`."""
+    """The columns of `write_batch.REVIEW_COLUMNS`."""
     return (
         f"INSERT INTO reviews ({REVIEW_COLUMNS}) SELECT * FROM (VALUES {_values(20, rows)})"
         f" WHERE column1 IS NOT NULL {REVIEW_AGAIN}"

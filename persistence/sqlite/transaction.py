@@ -57,9 +57,9 @@ class WriterConnection(sqlite3.Connection):
 class Transaction:
     """The writes of a batch. `run` gives one outcome for each: None or a result, or the exception for its caller.
 
-    Raises sqlite3.Error where the transaction failed as a whole and was rolled back, CommitFailed where that
-    happened in its commit, StoreTaken and RollbackFailed where the connection is of no use any more. `mark` is called
-    with the number of commits when they stand; an OSError of its own leaves `run` with `committed` set.
+    Raises sqlite3.Error where the transaction failed as a whole and was rolled back, CommitFailed where that happened
+    in its commit, StoreOvertaken and RollbackFailed where the connection is of no use any more. `mark` is called with
+    the number of commits when they stand; an OSError of its own leaves `run` with `committed` set.
     """
 
     def __init__(

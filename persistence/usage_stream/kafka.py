@@ -7,8 +7,8 @@ Invariants: `send` returns only when every row was acknowledged by all of the to
 sent again cannot be overtaken by themselves. A producer that failed is thrown away with what it holds. Whatever waits
 for the broker is in a thread of its own: the event loop never waits, and a stop is seen within a few times `SLICE_S`.
 
-Does not know who marks rows, nor what a row means. Kafka has no lock that relays could take turns by: in a cluster
-they take them in its directory (`persistence.usage_stream.relay_lock`), within whose end a batch is sent or given up.
+Does not know who marks rows, nor what a row means. Kafka has no lock for relays: in a cluster it lies in the directory
+(`relay_lock.py`), and a batch is sent or given up before the lock expires.
 
 Source: librdkafka's INTRODUCTION.md, "Idempotent Producer"; names of options are its CONFIGURATION.md's.
 """
@@ -22,10 +22,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from persistence.usage_stream.relay_lock import RelayLock
 from sessions.billing.metering import UsageEntry, entry_public
 from sessions.model.errors import BadInput, Unavailable
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 0.25
 TOPIC_SLICES: Final = 16  # 4 s to see the topic, and
-SEND_SLICES: Final = 32  # 8 s to have a batch acknowledged: together less than a turn's end
+SEND_SLICES: Final = 32  # 8 s to have a batch acknowledged: together less than the lock's time
 DELIVERY_MS: Final = 7_000
 PORT: Final = "9092"
 BYTES_MAX: Final = 1 << 20
@@ -51,11 +52,6 @@ RESERVED_OPTIONS: Final = {
     "delivery.timeout.ms",
     "transactional.id",
 }
-
-
-class RelayLock(Protocol):
-    async def acquire(self) -> bool: ...
-    async def close(self) -> None: ...
 
 
 class KafkaAddress(msgspec.Struct, frozen=True):
@@ -130,9 +126,9 @@ def _flatten(table: Mapping[str, Any], before: str) -> dict[str, str]:
 
 
 class KafkaSink:
-    """A `persistence.usage_stream.relay.UsageSink`. Alone where it has no `turns`."""
+    """A `persistence.usage_stream.relay.UsageSink`. Alone where it has no `lock`."""
 
-    def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, turns: RelayLock | None = None) -> None:
+    def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, lock: RelayLock | None = None) -> None:
         """Connects when it is used. Raises BadInput for options that librdkafka refuses, and where it is missing."""
         try:
             import confluent_kafka
@@ -142,8 +138,8 @@ class KafkaSink:
         self._topic = address.topic
         self._where = f"{address.topic!r} at {address.brokers}"
         self._options = {**DEFAULT_OPTIONS, **options, **REQUIRED_OPTIONS, "bootstrap.servers": address.brokers}
-        self._turns = turns
-        self._trouble = ""  # what the library last said of a connection
+        self._lock = lock
+        self._last_error = ""  # the library's last error of a connection
         self._stopping = threading.Event()
         try:
             self._producer: Producer | None = self._new_producer()
@@ -153,7 +149,7 @@ class KafkaSink:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage-kafka")
 
     async def acquire(self) -> bool:
-        return self._turns is None or await self._turns.acquire()
+        return self._lock is None or await self._lock.acquire()
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
         messages = [(row.row.response_id.encode(), msgspec.json.encode(entry_public(row))) for row in rows]
@@ -164,8 +160,8 @@ class KafkaSink:
         self._stopping.set()
         await asyncio.get_running_loop().run_in_executor(self._worker, self._discard_producer)
         self._worker.shutdown(wait=False)
-        if self._turns is not None:
-            await self._turns.close()
+        if self._lock is not None:
+            await self._lock.close()
 
     # -- in the worker's thread -------------------------------------------------------------------------------------
 
@@ -174,7 +170,7 @@ class KafkaSink:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() != error._ALL_BROKERS_DOWN:  # follows what says why
-            self._trouble = error.str()
+            self._last_error = error.str()
 
     def _deliver(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
         refused: list[KafkaError] = []
@@ -212,7 +208,7 @@ class KafkaSink:
             try:
                 about = producer.list_topics(self._topic, timeout=SLICE_S).topics[self._topic].error
             except self._library.KafkaException as error:
-                producer.poll(0)  # has `_told` told
+                producer.poll(0)  # runs `_on_error`
                 if left == 0 or self._stopping.is_set():
                     raise self._unavailable(error.args[0], "no broker answers") from error
                 continue
@@ -224,12 +220,12 @@ class KafkaSink:
             raise self._unavailable(about, "the topic cannot be used")
 
     def _unavailable(self, error: KafkaError | None, otherwise: str) -> Unavailable:
-        """The connection's trouble says more than that something took too long."""
+        """The connection's last error says more than that something took too long."""
         vague = error is None or error.code() in (error._MSG_TIMED_OUT, error._TRANSPORT, error._TIMED_OUT)
         why = otherwise if error is None else error.str()
-        if vague and self._trouble:
-            why = f"{why} ({self._trouble})"
-        self._trouble = ""
+        if vague and self._last_error:
+            why = f"{why} ({self._last_error})"
+        self._last_error = ""
         return Unavailable("usage_stream_away", f"The usage topic {self._where} cannot be written: {why}")
 
     def _discard_producer(self) -> None:

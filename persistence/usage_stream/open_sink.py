@@ -11,14 +11,14 @@ from persistence.usage_stream.valkey import ValkeySink
 from sessions.model.errors import BadInput
 
 
-def open_usage_sink(url: str, *, options: str = "", turns_at: Any = None) -> UsageSink:
+def open_usage_sink(url: str, *, options: str = "", lock_client: Any = None) -> UsageSink:
     """`redis://…` or `rediss://…` (`?stream=NAME` names the stream), or `kafka://host:9092/TOPIC` with a file of
-    `options`. `turns_at`, a client of redis-py, is where several relays to Kafka take turns. Raises BadInput."""
+    `options`. `lock_client`, of redis-py, is where several relays to Kafka have their lock. Raises BadInput."""
     scheme, _, rest = url.partition("://")
     if scheme == "kafka":
         address = parse_kafka_address(url)
-        turns = None if turns_at is None else ValkeyRelayLock(turns_at, f"sessile:usage:relay:{address.topic}")
-        return KafkaSink(address, read_kafka_options(options) if options else {}, turns=turns)
+        lock = None if lock_client is None else ValkeyRelayLock(lock_client, f"sessile:usage:relay:{address.topic}")
+        return KafkaSink(address, read_kafka_options(options) if options else {}, lock=lock)
     if scheme in ("redis", "rediss", "valkey", "valkeys"):
         if options:
             raise BadInput("invalid_setting", "usage_stream_options: only for kafka://", param="usage_stream_options")

@@ -1,4 +1,4 @@
-"""Passes usage rows on to a stream, at least once each: of those that are there, the oldest number first.
+"""Relays usage rows to a stream, at least once each, the lowest number of those that are there first.
 
     rows without `relayed_at` ─► sink ─► acknowledged ─► `relayed_at`
 
@@ -6,9 +6,9 @@ A row is marked after the sink has acknowledged it, so a crash in between sends 
 (tenant, session, response_id) and keep the first. Nothing is ever skipped: while the sink is away the rows wait in the
 journal, and the relay comes back with pauses that grow.
 
-In a cluster every replica runs a relay. Those of one sink take turns (`persistence.usage_stream.relay_lock`), by a lock
-that lies beside a stream of Valkey, and for Kafka in the cluster's directory, so that rows come in order and not
-several times; a lock that was lost while rows were on their way costs duplicates, no more.
+In a cluster every replica runs a relay. Of those of one sink the holder of a lock (`relay_lock.py`) works: it lies
+beside a stream of Valkey, and for Kafka in the cluster's directory, so that rows come in order and not several times.
+A lock that was lost while rows were on their way costs duplicates, no more.
 
 Source: the transactional outbox (Richardson, Microservices Patterns, 2018, ch. 3).
 """
@@ -37,7 +37,7 @@ class UsageSink(Protocol):
     """Where rows go. Raises Unavailable for whatever keeps it from having them."""
 
     async def acquire(self) -> bool:
-        """Takes the turn, or keeps it: False while another relay has it."""
+        """Takes the lock, or keeps it: False while another relay has it."""
         ...
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
@@ -79,7 +79,7 @@ class UsageRelay:
                         continue
                 except SessileError as error:
                     self._failed.add()
-                    log.warning("usage_not_relayed", error=str(error), again_in_s=pause_s)
+                    log.warning("usage_relay_failed", error=str(error), again_in_s=pause_s)
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
                 await asyncio.sleep(pause_s)
         finally:

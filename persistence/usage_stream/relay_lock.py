@@ -1,9 +1,9 @@
-"""Whose turn it is, among the relays of one stream: a key with an end in Valkey or Redis.
+"""Lets one relay of a stream work at a time: a lock that expires, in Valkey or Redis.
 
     SET name me NX PX  ─► mine          held by me  ─► longer          held by another  ─► not mine
 
-The key ends by itself, so that a relay that died hands its turn on after `LOCK_MS`. It orders work and guards nothing:
-a relay whose key ended while it was sending has sent, and another may send the same. What is done in turns must bear
+The key ends by itself, so that a relay that died releases it after `LOCK_MS`. It orders work and guards nothing:
+a relay whose key ended while it was sending has sent, and another may send the same. What is done under it must bear
 being done twice.
 
 Does not know what is relayed, nor where to.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from sessions.model.errors import Unavailable
 
@@ -23,8 +23,13 @@ LOCK_MS: Final = 15_000
 T = TypeVar("T")
 
 
+class RelayLock(Protocol):
+    async def acquire(self) -> bool: ...
+    async def close(self) -> None: ...
+
+
 class ValkeyRelayLock:
-    """`client` is redis-py's, of a server or of a cluster, and belongs to the turns from now on."""
+    """`client` is redis-py's, of a server or of a cluster, and belongs to the lock from now on."""
 
     def __init__(self, client: Any, name: str) -> None:
         import redis.asyncio as redis
@@ -35,7 +40,7 @@ class ValkeyRelayLock:
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def acquire(self) -> bool:
-        """Takes the turn, or keeps it: False while another has it. Raises Unavailable."""
+        """Takes the lock, or keeps it: False while another has it. Raises Unavailable."""
         return await shield_call(self._acquire())
 
     async def _acquire(self) -> bool:
@@ -48,7 +53,7 @@ class ValkeyRelayLock:
             return bool(await self._client.pexpire(self._name, LOCK_MS))
         except self._failures as error:
             raise Unavailable(
-                "usage_stream_away", f"The turns of the usage stream ({self._name!r}) cannot be written: {error}"
+                "usage_stream_away", f"The lock of the usage stream ({self._name!r}) cannot be written: {error}"
             ) from error
 
     async def close(self) -> None:

@@ -31,11 +31,11 @@ class ValkeySink:
             )
         except ValueError as error:
             raise BadInput("invalid_setting", f"usage_stream: {error}", param="usage_stream") from error
-        self._turns = ValkeyRelayLock(self._client, f"{stream}:relay")
+        self._lock = ValkeyRelayLock(self._client, f"{stream}:relay")
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def acquire(self) -> bool:
-        return await self._turns.acquire()
+        return await self._lock.acquire()
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
         await shield_call(self._send(rows))
@@ -52,4 +52,4 @@ class ValkeySink:
             ) from error
 
     async def close(self) -> None:
-        await self._turns.close()
+        await self._lock.close()

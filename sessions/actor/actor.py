@@ -6,7 +6,7 @@
 
 Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
 When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
-away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are told so.
+away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are answered so.
 
 States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
 
@@ -84,7 +84,7 @@ class Actor:
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
-    # -- what the runtime asks -----------------------------------------------------------------------------------
+    # -- for the runtime -----------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
@@ -187,7 +187,7 @@ class Actor:
 
     def lost(self) -> None:
         """The journal says that another owner holds the session: shows nothing more."""
-        self._log.warning("fenced", error="found out by reading")
+        self._log.warning("actor_fenced", error="found out by reading")
         self._end(Phase.FENCED)
 
     async def written(self) -> None:
@@ -197,14 +197,14 @@ class Actor:
 
     async def passivate(self) -> None:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
-        promised = self.phase is Phase.SEALED  # to somebody who was told where the log ends: nothing more is written
+        promised = self.phase is Phase.SEALED  # the log's end was handed on: nothing more is written
         await self.seal()
         if self.phase is Phase.SEALED and not promised:
             await self._appending.leave(self._machine.state)
         self._end(Phase.GONE)
 
     def leaves_soon(self) -> None:
-        """Somebody will load the log in a moment: the next append carries a snapshot, and little is left to read."""
+        """Another replica loads the log in a moment: the next append carries a snapshot, and little is left to read."""
         self._appending.snapshots.soon()
 
     def readers_left(self, *, cancel: bool) -> None:
@@ -214,7 +214,7 @@ class Actor:
     def readers_back(self) -> None:
         self.post(inputs_effects.ResponsesResumed())
 
-    # -- what turns say ------------------------------------------------------------------------------------------
+    # -- from turns ------------------------------------------------------------------------------------------
 
     def ready(self, output: OutputAccumulator) -> None:
         self._engine_lane.append(output)
@@ -258,10 +258,10 @@ class Actor:
                 else:
                     return
         except Fenced as error:
-            self._log.warning("fenced", error=error.public_message)
+            self._log.warning("actor_fenced", error=error.public_message)
             self._end(Phase.FENCED)
         except (Unavailable, Overloaded) as error:
-            self._log.error("journal_lost", error=error.public_message)
+            self._log.error("journal_abandoned", error=error.public_message)
             self._end(Phase.FENCED)
         except asyncio.CancelledError:
             self._end(Phase.FENCED)
@@ -274,7 +274,7 @@ class Actor:
             self.active_at = self._loop.time()
 
     async def _advance_engines(self) -> None:
-        """Everything that engines have to say at this moment, as one atomic write."""
+        """Everything that engines have released at this moment, as one atomic write."""
         step = Step()
         now = self._world.now_ms()
         while self._engine_lane:
@@ -322,8 +322,8 @@ class Actor:
                 return
             if self.phase is Phase.WARM and not self._machine.state.open:
                 await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
-        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself will be told
-            self._log.exception("not_warmed")
+        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself reports it
+            self._log.exception("warming_failed")
         finally:
             self._warming = False
 
@@ -331,7 +331,7 @@ class Actor:
         try:
             await self._world.erase(self.key)
         except Exception:  # noqa: BLE001 - the purge asks again
-            self._log.exception("kv_not_erased")
+            self._log.exception("kv_erasure_failed")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -347,9 +347,9 @@ class Actor:
         if step.durable:
             begun_at = self._loop.time()
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(letter))
-            record_cases(step.reviews, self._world.measures, self._log)
+            record_cases(step.reviews, self._world.metrics, self._log)
             if step.usage:
-                count_ended(self._world.measures, self.key.tenant, step, self._loop.time() - begun_at)
+                count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
@@ -400,7 +400,7 @@ class Actor:
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,
-            metrics=self._world.measures,
+            metrics=self._world.metrics,
         )
         self._turns[open_.id] = turn
         task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
@@ -426,15 +426,15 @@ class Actor:
         if self._turn_tasks:
             late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:
-                self._log.error("engine_does_not_let_go", turns=len(late))
+                self._log.error("engine_stop_timed_out", turns=len(late))
 
     def _end(self, phase: Phase) -> None:
-        """Leaves for good: turns stop, whoever waits is told to look the session up again."""
+        """Leaves for good: turns stop, whoever waits has to look the session up again."""
         if self.phase in (Phase.GONE, Phase.FENCED):
             return
         self.phase = phase
         if phase is Phase.FENCED:
-            self._world.measures.fenced.add()
+            self._world.metrics.fenced.add()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():

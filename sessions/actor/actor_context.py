@@ -1,4 +1,4 @@
-"""What an actor is given: the stores and engines it works with, and its limits."""
+"""The context of every actor of a replica: its stores, its engine, its limits."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ class ActorContext(msgspec.Struct, frozen=True):
     publish: Callable[[Published], None]
     erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
     limits: ActorLimits
-    measures: Metrics
+    metrics: Metrics

@@ -1,8 +1,8 @@
-"""Admission by service level: whether a turn that came now would meet its target, and what to tell who sent it.
+"""Admission by service level: whether a turn that came now would meet its target, and the refusal where it would not.
 
     forecast (engine) + target (limits file) ──> let in now · let in, waiting, with its place · refused, with a time
 
-A turn is let in as long as it is expected to say its first word within its priority's TTFT target and answers go on
+A turn is let in as long as it is expected to begin its answer within its priority's TTFT target and answers go on
 within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
 whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
 
@@ -23,7 +23,7 @@ when the load has long gone (Bronson et al., "Metastable Failures in Distributed
 was refused for a minute, the level before is tried; a trial that fails doubles the time until the next.
 (Switching models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
 
-Invariants: a repeat is never asked (its answer is known); a refusal says when to come back and touches no log; a level
+Invariants: a repeat is never judged (its answer is known); a refusal says when to come back and touches no log; a level
 changes by one step a stretch.
 Does not know engines, clocks, tenants' names.
 """
@@ -63,7 +63,7 @@ class Brownout:
 
     def __init__(self) -> None:
         self.level = 0
-        self._asked = 0
+        self._turns = 0
         self._refused = 0
         self._missed = 0
         self._calm = 0
@@ -75,24 +75,24 @@ class Brownout:
     def seen(self, now: float, levels: int, *, refused: bool, missed: bool = False) -> None:
         """One more turn, refused or not. `missed`: the model would have been too late, whoever took it then."""
         self.advance(now, levels)
-        self._asked += 1
+        self._turns += 1
         self._refused += refused
         self._missed += refused or missed
 
     def advance(self, now: float, levels: int) -> None:
-        """Judges the stretches that have gone by."""
+        """Judges the stretches that have passed."""
         if self._until is None:
             self._until = now + STRETCH_S
         if now >= self._until:
             self._judge(levels)
             for _ in range(min(CALM * levels, int((now - self._until) / STRETCH_S))):
-                self._judge(levels)  # stretches in which nobody asked
+                self._judge(levels)  # stretches without turns
             self._until = now + STRETCH_S
 
     def _judge(self, levels: int) -> None:
-        asked = max(1, self._asked)
-        refused, missed = self._refused / asked, self._missed / asked
-        self._asked = self._refused = self._missed = 0
+        turns = max(1, self._turns)
+        refused, missed = self._refused / turns, self._missed / turns
+        self._turns = self._refused = self._missed = 0
         trial, self._trial = self._trial, max(0, self._trial - 1)
         if trial == TRIAL:
             return  # what the smaller model still writes slows the model
@@ -116,8 +116,8 @@ class Brownout:
 
 
 class Admission:
-    """Asks for each turn of one replica. `refused` counts, by why; `replaced` counts what the smaller model takes, by
-    why. Its engine has started."""
+    """Admits the turns of one replica, or refuses them. `refused` counts, by why; `replaced` counts what the smaller
+    model takes, by why. Its engine has started."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Admission:
         self._look(limits())
 
     def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
-        """The command as it may be applied: with what is to be told of it, its answer cut where that is so, and the
+        """The command as it may be applied: with its `service`, its answer cut where that is so, and the
         model that writes it where that is the smaller one. Raises Overloaded, with a time."""
         limits = self._limits()
         self._look(limits)
@@ -170,23 +170,25 @@ class Admission:
             self._refused(why)
             raise Overloaded(
                 "overloaded",
-                "Answers would come too late at the moment. Come again as told.",
+                "Answers would come too late at the moment. Try again after `retry_after_ms`.",
                 retry_after_ms=min(RETRY_MAX_MS, max(RETRY_MIN_MS, round(late_s * 1000))),
             )
         if model:
             self._replaced(unsure)
         self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
-        told = self._with_service(input, forecast.position, forecast.wait_s, limits)
-        return msgspec.structs.replace(told, model=model)
+        judged = self._with_service(input, forecast.position, forecast.wait_s, limits)
+        return msgspec.structs.replace(judged, model=model)
 
     def _look(self, limits: Limits) -> None:
-        """Says of each file, once, that a step in it asks for what this replica has not."""
+        """Warns once for each file that a step in it needs what this replica has not."""
         if limits is self._looked_at:
             return
         self._looked_at = limits
         steps = [step for step in limits.brownout if isinstance(step, BrownoutStep)]
         if any(step.smaller_model for step in steps) and not self._engine.info.smaller_model:
-            log.warning("no_smaller_model", about="brownout asks for one: name it with --brownout-model; goes without")
+            log.warning(
+                "smaller_model_omitted", about="brownout needs one: name it with --brownout-model; goes without"
+            )
 
     @property
     def gives_extras(self) -> bool:
@@ -195,7 +197,7 @@ class Admission:
 
     @property
     def level(self) -> int:
-        """Of brownout, now: it falls while nobody asks, too."""
+        """Of brownout, now: it falls without turns, too."""
         self.brownout.advance(self._clock(), len(self._limits().brownout))
         return self.brownout.level
 
@@ -207,10 +209,10 @@ class Admission:
         level, step = limits.browned(self.brownout.level)
         if level and isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.TurnCreate):
             service["brownout"] = level
-            wanted, cut = command.max_output_tokens, step.output_tokens
+            answer_max, cut = command.max_output_tokens, step.output_tokens
             if cut is not None:
                 service["max_output_tokens"] = cut
-                if wanted is None or wanted > cut:
+                if answer_max is None or answer_max > cut:
                     command = msgspec.structs.replace(command, max_output_tokens=cut)
             if not step.extras and command.logprobs:
                 service["without"] = ["logprobs"]
@@ -220,7 +222,7 @@ class Admission:
 
 def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
     """The target that a turn would miss; "": none. `sure`: with a margin for the pace too, which is a mean; that is for
-    turns that somebody else can take."""
+    turns that another model can take."""
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
         return "ttft"
     return "tpot" if forecast.tpot_s > (MARGIN if sure else 1.0) * target.tpot_ms / 1000 else ""
@@ -243,7 +245,8 @@ def admitted(admission: Admission | None, key: SessionKey, input: Command) -> Co
 
 
 def _begins(command: cm.ActorCommand) -> bool:
-    """An answer of its own, that is. What goes on with a turn that was let in is not asked (`Turns.goes_on`)."""
+    """An answer of its own, that is. What goes on with a turn that was let in is not judged
+    (`Machine.continues_turn`)."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
             return command.respond

@@ -1,4 +1,4 @@
-"""What happens to a message before the machine sees it: limits, input filters, tokens.
+"""Prepares a command for the machine: size limits, input filters, tokens.
 
 Everything that a person or a tool sends passes here once, whichever door it came through. A refusal touches neither
 the log nor the engine.
@@ -34,8 +34,8 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
     raises, and Overloaded when it took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
-    preparation = _Preparation(
-        principal, ledger, world.filters, world.limits.content_bytes, world.measures.filter_s.of("input")
+    preparation = InputPreparation(
+        principal, ledger, world.filters, world.limits.content_bytes, world.metrics.filter_s.of("input")
     )
     found = preparation.findings
     try:
@@ -58,27 +58,14 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
         refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
         return replace(input, refused=refused, findings=tuple(found))
     except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
-        log.exception("not_prepared", command=command.id)
+        log.exception("preparation_failed", command=command.id)
         return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
 
 
-async def prepare(
-    principal: Principal,
-    command: Preparable,
-    *,
-    ledger: Ledger,
-    filters: FilterSet,
-    content_bytes_max: int,
-) -> tuple[Preparable, Prepared]:
-    """The command as it is to be applied, with its tokens.
+class InputPreparation:
+    """Filters and tokenises one command's texts. Raises TooLarge `content_too_large`, BadInput `content_filter` or
+    `context_length_exceeded`."""
 
-    Raises TooLarge `content_too_large`, BadInput `content_filter` or `context_length_exceeded`.
-    """
-    unseen = Histogram(())
-    return await _Preparation(principal, ledger, filters, content_bytes_max, unseen).one(command)
-
-
-class _Preparation:
     def __init__(
         self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
     ) -> None:
@@ -90,7 +77,7 @@ class _Preparation:
         self.findings: list[Finding] = []
 
     async def about(self, settings: Named) -> Named:
-        """What a session is called and told: texts like any other."""
+        """A session's title and instructions: texts like any other."""
         for name in ("title", "instructions"):
             given = getattr(settings, name)
             if isinstance(given, str) and self._filters and (text := await self._filtered(given)) != given:
@@ -113,7 +100,7 @@ class _Preparation:
         return command, await ledger.prepare(ChatMessage(role=role, text=text))
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
-        """Every item of a turn. What answers said is taken as it is; an answer with calls is rendered as a whole, when
+        """Every item of a turn. Answers' text is taken as it is; an answer with calls is rendered as a whole, when
         it is needed (None)."""
         items: list[cm.NewItem] = []
         prepared: list[Prepared | None] = []

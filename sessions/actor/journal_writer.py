@@ -1,13 +1,13 @@
 """Making steps durable: one append after another under one fence, each tried until it is known whether it stands.
 
     Unavailable   the journal is away, or nobody knows: (fence, top) are read before it is tried again
-    Overloaded    nothing happened, and the journal is there: it is tried again, and nobody is told
+    Overloaded    nothing happened, and the journal is there: it is tried again, silently
     TooLarge      a snapshot is derived: the append goes without it, and the next one is made later
     Fenced        another owner
 
-Nothing is written twice. Records move the top, so that it tells whether they stand; what stands beside them is
+Nothing is written twice. Records move the top, so that it shows whether they stand; what stands beside them is
 idempotent, but for rows of the audit log: an append that has such rows and no records leaves a mark among the session's
-commands, under a principal that nobody can be, and that tells.
+commands, under a principal that nobody can be, which shows it.
 
 Does not know: what a step is for, who waits for it.
 """
@@ -60,7 +60,7 @@ class JournalWriter:
             except TooLarge:
                 self._left_out(append)
             except SessileError as error:  # a snapshot is derived: the log is whole without it
-                self._log.warning("snapshot_not_written", error=error.code)
+                self._log.warning("snapshot_failed", error=error.code)
 
     def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
         now = self._world.now_ms()
@@ -85,7 +85,7 @@ class JournalWriter:
         )
 
     async def _persist(self, append: Append, on_away: Callable[[], None]) -> None:
-        loop, limits, measures = asyncio.get_running_loop(), self._world.limits, self._world.measures
+        loop, limits, metrics = asyncio.get_running_loop(), self._world.limits, self._world.metrics
         begun_at = loop.time()
         give_up_at = begun_at + limits.journal_patience_s
         unknown = full = False
@@ -105,23 +105,23 @@ class JournalWriter:
             except Overloaded as error:
                 if not full:
                     full = True
-                    self._log.warning("journal_full", error=str(error))
+                    self._log.warning("append_delayed", error=str(error))
                 if loop.time() >= give_up_at:
                     raise
             except Unavailable as error:
                 unknown = True
-                measures.journal_lost.add()
+                metrics.journal_lost.add()
                 if not self.away:
                     self.away = True
-                    self._log.error("journal_away", error=str(error))
+                    self._log.error("journal_failed", error=str(error))
                 on_away()
                 if loop.time() >= give_up_at:
                     raise
             await asyncio.sleep(limits.journal_retry_s)
-        measures.journal_s.observe(loop.time() - begun_at)
+        metrics.journal_s.observe(loop.time() - begun_at)
         if self.away:
             self.away = False
-            self._log.info("journal_back")
+            self._log.info("journal_recovered")
 
     async def _stands(self, append: Append) -> bool:
         """After a failure of unknown outcome: whether it was written. Raises Fenced. At a top that is neither the old
@@ -141,6 +141,6 @@ class JournalWriter:
         """The append without its snapshot, which is too large."""
         assert append.snapshot is not None
         self.snapshots.left_out()
-        self._world.measures.snapshots_left_out.add()
-        self._log.warning("snapshot_too_large", bytes=len(append.snapshot.body), offset=append.snapshot.offset)
+        self._world.metrics.snapshots_left_out.add()
+        self._log.warning("snapshot_skipped", bytes=len(append.snapshot.body), offset=append.snapshot.offset)
         return msgspec.structs.replace(append, snapshot=None)

@@ -1,4 +1,4 @@
-"""A command on its way through an actor, and what it is told when something else than its answer comes.
+"""A command on its way through an actor, and its sender's error where it could not be carried through.
 
 Every accepted letter is answered exactly once (I7), whatever happens to the actor that carries it.
 """
@@ -34,7 +34,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def error_for_sender(error: BaseException) -> Exception:
-    """What the sender of a command is told when it could not be carried through."""
+    """The error for a command's sender when it could not be carried through."""
     if isinstance(error, Fenced | asyncio.CancelledError):
         return ActorStopped()
     if isinstance(error, Unavailable):

@@ -1,8 +1,9 @@
-"""When a snapshot of a session's state is written beside its log: seldom and often enough.
+"""Decides when a snapshot of a session's state is written beside its log.
 
 It rides along with an append that is made anyway: with the end of a response once the log has grown by so many events,
-and with the next append of any kind when somebody is about to load the log. It is derived: the log is whole without it.
-Where one was too large to be stored, the log has to grow by twice as much until the next is tried, whoever asks for it.
+and with the next append of any kind when another replica is about to load the log. It is derived: the log is whole
+without it. Where one was too large to be stored, the log has to grow by twice as much until the next is tried, whoever
+asks for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is noted beside a step: what filters found is counted and logged, by place, rule and score, never by text; and
-that, deletions and retractions go into the audit log, with the step's own append.
+"""Counts, logs and audits what happens in a step: findings of filters by place, rule and score, never by text; these,
+deletions and retractions go into the audit log, with the step's own append.
 
 A delta that no filter has a word about costs two looks here.
 """
@@ -32,7 +32,7 @@ from sessions.model.verdicts import Finding
 def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any, now: UnixMs) -> Step:
     """Steps the machine; the step carries the rows of the audit log that it causes."""
     if isinstance(input, Command):
-        record_findings(input, world.measures, log)
+        record_findings(input, world.metrics, log)
         step = machine.step(input, now)
         findings = () if isinstance(input.command, cm.ReviewAppeal) else input.findings
         _audit(step, machine, input.principal, findings, now, user=input.principal.user)
@@ -40,11 +40,13 @@ def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any,
     if isinstance(input, Output | GenerationFinished | GenerationFailed | GenerationStopped) and (
         input.findings or (isinstance(input, Output) and input.retracted)
     ):
-        record_findings(input, world.measures, log)
+        record_findings(input, world.metrics, log)
         open_ = machine.state.open.get(input.response_id)
         step = machine.step(input, now)
-        asked = None if open_ is None else open_.principal
-        _audit(step, machine, None, input.findings, now, user=None if asked is None else asked.user, answer=input)
+        principal = None if open_ is None else open_.principal
+        _audit(
+            step, machine, None, input.findings, now, user=None if principal is None else principal.user, answer=input
+        )
         return step
     return machine.step(input, now)
 
@@ -91,7 +93,7 @@ def _audit(
                 row("session.deleted", offset=record.offset)
 
 
-def record_findings(input: Input, measures: Metrics, log: Any) -> None:
+def record_findings(input: Input, metrics: Metrics, log: Any) -> None:
     """Of a message that came in or an answer that goes out; other inputs have none. `log` knows the session. What an
     appeal says was counted when it was refused."""
     if (
@@ -106,9 +108,9 @@ def record_findings(input: Input, measures: Metrics, log: Any) -> None:
     else:
         direction, about = "output", {"response": str(input.response_id)}
     for each in input.findings:
-        measures.verdicts.add(direction, each.action, each.about)
+        metrics.verdicts.add(direction, each.action, each.about)
         log.info(
-            "filter_found",
+            "filter_matched",
             direction=direction,
             action=each.action,
             category=each.category,
@@ -121,8 +123,8 @@ def record_findings(input: Input, measures: Metrics, log: Any) -> None:
         )
 
 
-def record_cases(cases: Sequence[Case], measures: Metrics, log: Any) -> None:
+def record_cases(cases: Sequence[Case], metrics: Metrics, log: Any) -> None:
     """Review cases that have become durable."""
     for case in cases:
-        measures.reviews_opened.add(case.cause, case.direction, case.action, case.about)
+        metrics.reviews_opened.add(case.cause, case.direction, case.action, case.about)
         log.info("review_opened", review=case.id, cause=case.cause, category=case.category, action=case.action)

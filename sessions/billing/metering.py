@@ -1,7 +1,7 @@
 """What was used: rows, sums and the outbox. One row per response stands in the journal since the transaction of its
-terminal event (`sessions.machine.responses` makes it); here is what may be asked of the rows.
+terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
 
-`UsageStore` is a port beside `Journal`, on the same store: `persistence.usage` implements it for every journal, and
+`UsageStore` is a port beside `Journal`, on the same store: every driver of `persistence` implements it, and
 `tests/contract/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`.
 
 Sums of money are whole picos (`sessions.billing.prices`): a sum of sums is the sum of the rows, whatever the paging.
@@ -48,7 +48,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageGroup(msgspec.Struct, frozen=True, order=True):
-    """What a sum is of, and where a page ends. A dimension that was not asked for is empty; so is a user or a currency
+    """What a sum is of, and where a page ends. A dimension that was not requested is empty; so is a user or a currency
     that there was none of."""
 
     day: int = -1  # since 1970
@@ -112,8 +112,8 @@ def allowed_query(
     last_day: str | None = None,
     by: str | None = None,
 ) -> UsageQuery:
-    """What is asked, as far as it is the principal's to ask: a user's key sees that user's, a tenant's keys the
-    tenant's, operators every tenant's. Raises Forbidden, and BadInput for what cannot be asked."""
+    """The query, as far as the principal may make it: a user's key sees that user's, a tenant's keys the
+    tenant's, operators every tenant's. Raises Forbidden, and BadInput for a malformed query."""
     demand(principal, "usage")
     whose = tenant_for(principal, tenant)
     if principal.role == "user" and principal.user is not None:
@@ -128,8 +128,14 @@ def allowed_query(
             raise BadInput(
                 "invalid_request", f"`group_by` takes {', '.join(DIMENSIONS)}, not {name!r}.", param="group_by"
             )
-    wanted = tuple(name for name in DIMENSIONS if name in dimensions)
-    return UsageQuery(tenant=whose, user=user, model=model, since=since, until=until, by=wanted)
+    return UsageQuery(
+        tenant=whose,
+        user=user,
+        model=model,
+        since=since,
+        until=until,
+        by=tuple(name for name in DIMENSIONS if name in dimensions),
+    )
 
 
 def _day(name: str, given: str) -> UnixMs:

@@ -1,4 +1,4 @@
-"""What tokens cost: a price list, read from TOML, that says exactly which of its prices applied when.
+"""Prices of tokens: a list, read from TOML, that says exactly which of its prices applied when.
 
     currency = "USD"
 
@@ -14,7 +14,7 @@ decimals is a whole number of them per token, so nothing is ever rounded and sum
 hash of what it says, not of how it is written.
 
 A list that is malformed is refused as a whole, with what is wrong in it; a `PriceBook` then keeps the one that it had.
-A model that no price is given for costs nothing and carries no version: that is told apart from a price of zero. Pure;
+A model that no price is given for costs nothing and carries no version: not the same as a price of zero. Pure;
 does not know files.
 """
 
@@ -42,7 +42,7 @@ _FIELDS: Final = ("model", "effective", "input", "cached", "output")
 
 
 class BadPrices(Exception):
-    """The list cannot be used; says what is wrong in it."""
+    """The list cannot be used; its text says why."""
 
 
 class Price(msgspec.Struct, frozen=True):

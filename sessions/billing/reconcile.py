@@ -93,10 +93,10 @@ async def _keys(books: UsageStore) -> AsyncIterator[SessionKey]:
 
 async def _session(journal: Journal, books: UsageStore, key: SessionKey, found: ReconciliationReport) -> None:
     rows = await books.of_session(key)
-    told = await _read(journal, key)
-    if told is None:
+    logged = await _read(journal, key)
+    if logged is None:
         return  # purged meanwhile
-    ended = {response_id for response_id, each in told.items() if each.body is not None}
+    ended = {response_id for response_id, each in logged.items() if each.body is not None}
     if ended - {entry.row.response_id for entry in rows}:
         rows = await books.of_session(key)
     found.sessions += 1
@@ -107,10 +107,10 @@ async def _session(journal: Journal, books: UsageStore, key: SessionKey, found: 
             found.differ(key, response_id, "has more than one row")
         by_id[response_id] = entry
         _add(found.billed, entry.row)
-        each = told.get(response_id)
+        each = logged.get(response_id)
         if each is None or each.body is None:
             found.differ(key, response_id, "has a row, and no end in the log")
-    for response_id, each in told.items():
+    for response_id, each in logged.items():
         if each.body is None:
             continue
         used = _used(each.body)
@@ -127,8 +127,8 @@ async def _session(journal: Journal, books: UsageStore, key: SessionKey, found: 
         _compare(found, row, each, used)
 
 
-def _compare(found: ReconciliationReport, entry: UsageEntry, told: _LoggedResponse, used: dict[str, Any]) -> None:
-    row, body = entry.row, told.body
+def _compare(found: ReconciliationReport, entry: UsageEntry, logged: _LoggedResponse, used: dict[str, Any]) -> None:
+    row, body = entry.row, logged.body
     assert body is not None
     billed = {
         "input_tokens": row.usage.input_tokens,
@@ -140,16 +140,16 @@ def _compare(found: ReconciliationReport, entry: UsageEntry, told: _LoggedRespon
     for name, value in billed.items():
         if value != used[name]:
             found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {used[name]}")
-    for name, value, logged in (("status", row.status, body.status), ("model", row.model, body.model)):
-        if value != logged:
-            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {logged}")
-    if told.rewritten or row.withheld_tokens:
+    for name, value, in_log in (("status", row.status, body.status), ("model", row.model, body.model)):
+        if value != in_log:
+            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {in_log}")
+    if logged.rewritten or row.withheld_tokens:
         return  # what readers have is not what the engine made
-    if told.ledger_tokens != told.ledger_at_end:
-        what = f"its deltas carry {told.ledger_tokens} tokens, its end {told.ledger_at_end}"
+    if logged.ledger_tokens != logged.ledger_at_end:
+        what = f"its deltas carry {logged.ledger_tokens} tokens, its end {logged.ledger_at_end}"
         found.differ(entry.key, row.response_id, what)
-    if row.usage.output_tokens < told.ledger_tokens:
-        what = f"{told.ledger_tokens} tokens were released and {row.usage.output_tokens} are billed"
+    if row.usage.output_tokens < logged.ledger_tokens:
+        what = f"{logged.ledger_tokens} tokens were released and {row.usage.output_tokens} are billed"
         found.differ(entry.key, row.response_id, what)
 
 
@@ -179,7 +179,7 @@ def _add(sums: Sums, row: UsageRow) -> None:
 
 
 async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedResponse] | None:
-    told: dict[ResponseId, _LoggedResponse] = {}
+    logged: dict[ResponseId, _LoggedResponse] = {}
     after = 0
     while True:
         page = await journal.read(key, after=after, limit=PAGE_RECORDS, bytes_max=PAGE_BYTES)
@@ -189,19 +189,19 @@ async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedRe
             event, private = record.event, record.private
             match event:
                 case ev.ResponseCreated():
-                    told.setdefault(event.response_id, _LoggedResponse()).created = True
+                    logged.setdefault(event.response_id, _LoggedResponse()).created = True
                 case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                    each = told.setdefault(event.response_id, _LoggedResponse())
+                    each = logged.setdefault(event.response_id, _LoggedResponse())
                     each.body = event.response
                     each.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
                 case ev.ResponseQueued():
                     pass  # the tokens beside it are the message's
                 case ev.ContentRetracted():
-                    told.setdefault(event.response_id, _LoggedResponse()).rewritten = True
+                    logged.setdefault(event.response_id, _LoggedResponse()).rewritten = True
                 case _ if private is not None and private.tokens and isinstance(event, ev.ResponseEvent):
-                    told.setdefault(event.response_id, _LoggedResponse()).ledger_tokens += len(private.tokens) // 4
+                    logged.setdefault(event.response_id, _LoggedResponse()).ledger_tokens += len(private.tokens) // 4
                 case _:
                     pass
         if not page.records:
-            return told
+            return logged
         after = page.records[-1].offset

@@ -2,7 +2,7 @@
 
 What goes is the front of a chain, up to the first row that is still kept; a row behind that one waits for it, however
 old it says it is. In one transaction the floor moves (`sessions.model.audit`), the row "audit.trimmed" says how many
-rows went, up to when, and the last one's MAC, and the rows are gone. It dies whole or not at all.
+rows went, up to when, and the last one's MAC, and the rows are deleted. It dies whole or not at all.
 
 * A row is checked before it goes. A chain that is broken keeps all it has from there on: it is evidence.
 * Rows about trimming go with others, never for themselves: a chain that nobody writes to does not trim for ever.
@@ -30,13 +30,13 @@ log = structlog.get_logger(__name__)
 
 async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs) -> int:
     """Takes away the rows from before `before`; returns how many. Raises Unavailable, OutcomeUnknown."""
-    gone = 0
+    trimmed = 0
     for _ in range(STEPS_MAX):
         went = await _step(audit, tenant, before, now)
-        gone += went
+        trimmed += went
         if went < ROWS_AT_ONCE:
             break
-    return gone
+    return trimmed
 
 
 async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) -> int:
@@ -60,13 +60,13 @@ async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) 
             until, last, worth = max(until, row.at), row, worth or not is_trim(row)
         ended = ended or check.after - start >= ROWS_AT_ONCE
     if check.trouble is not None and await audit.floor(tenant) == expected:
-        log.error("audit_not_trimmed", tenant=tenant, row=check.trouble[0], why=check.trouble[1])
+        log.error("audit_trim_failed", tenant=tenant, row=check.trouble[0], why=check.trouble[1])
     if last is None or not worth:
         return 0
     rows_gone = last.seq - start
     detail = {"through": last.seq, "mac": last.mac.hex(), "rows": rows_gone, "until": until}
-    told = Audited(action="audit.trimmed", at=now, detail=detail)
-    if not await audit.trim(tenant, told, expected=expected, floor=audit.sealer.floor(last, until)):
+    record = Audited(action="audit.trimmed", at=now, detail=detail)
+    if not await audit.trim(tenant, record, expected=expected, floor=audit.sealer.floor(last, until)):
         return 0
     log.info("audit_trimmed", tenant=tenant, rows=rows_gone, through=last.seq)
     return rows_gone

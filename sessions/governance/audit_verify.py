@@ -25,7 +25,7 @@ _TRIES: Final = 8  # a floor moves about once an hour
 
 class AuditVerification(msgspec.Struct, frozen=True, kw_only=True):
     """What checking a chain found. `first_broken` is the number of the first row that is not as it was written;
-    `anchor` is to be noted elsewhere. `weak` rows are proven by the stored secret alone, though a key file is given.
+    `anchor` is to be kept elsewhere. `weak` rows are proven by the stored secret alone, though a key file is given.
 
     `rows` are there and were checked, behind `trimmed` ones that were taken away because they are not kept any longer,
     the latest of them from `trimmed_until`. `unchecked` anchors are of rows among those: they prove nothing now."""
@@ -61,15 +61,15 @@ class AuditVerifier:
         self._prev = NOTHING if floor is None else floor.mac
         self._anchors = {seq: mac for seq, mac in (anchors or {}).items() if seq > self._begin}
         self._unchecked = sum(seq < self._begin for seq in anchors or ())
-        self._said: tuple[int, str] | None = None  # where the last row about trimming says that the floor is
+        self._recorded_floor: tuple[int, str] | None = None  # where the last row about trimming says that the floor is
         self._last: AuditRow | None = None
         self._weak = 0
         self._broken: tuple[int, str] | None = None
         if floor is not None:
-            noted = (anchors or {}).get(floor.seq)
+            anchored = (anchors or {}).get(floor.seq)
             if not sealer.floored(tenant, floor):
                 self._broken = (floor.seq, "is said to be the last that was trimmed, by a floor that was changed")
-            elif noted is not None and not hmac.compare_digest(noted, floor.mac.hex()):
+            elif anchored is not None and not hmac.compare_digest(anchored, floor.mac.hex()):
                 self._broken = (floor.seq, "is not the row that the anchor names")
 
     @property
@@ -94,7 +94,7 @@ class AuditVerifier:
 
     def _take(self, row: AuditRow) -> None:
         due = self._seq + 1
-        noted = self._anchors.pop(due, None)
+        anchored = self._anchors.pop(due, None)
         if row.seq != due:
             self._broken = (due, f"is missing; row {row.seq} follows" if row.seq > due else "stands there twice")
         elif row.tenant != self._tenant:
@@ -103,13 +103,13 @@ class AuditVerifier:
             self._broken = (due, trouble)
         elif row.prev != self._prev:
             self._broken = (due, "does not follow the row before it")
-        elif noted is not None and not hmac.compare_digest(noted, row.mac.hex()):
+        elif anchored is not None and not hmac.compare_digest(anchored, row.mac.hex()):
             self._broken = (due, "is not the row that the anchor names")
         else:
             self._seq, self._prev, self._last = due, row.mac, row
             self._weak += row.key_id != self._sealer.key_id
             if is_trim(row):
-                self._said = _trimmed_through(row)
+                self._recorded_floor = _trimmed_through(row)
 
     def finish(self, head: AuditHead | None) -> AuditVerification:
         """`head` as it was read behind the rows, so that it is never before their last."""
@@ -142,14 +142,14 @@ class AuditVerifier:
         return self._misplaced() or self._unmet()
 
     def _misplaced(self) -> tuple[int, str] | None:
-        """A floor that the chain does not tell of, or another one than it tells of."""
-        floor, said = self._floor, self._said
+        """A floor that the chain does not record, or another one than it records."""
+        floor, recorded = self._floor, self._recorded_floor
         if floor is None:
-            return None if said is None else (said[0], "was trimmed, says a later row, and there is no floor")
-        if said is None:
+            return None if recorded is None else (recorded[0], "was trimmed, says a later row, and there is no floor")
+        if recorded is None:
             return floor.seq, "is said to be the last that was trimmed, and no row tells of that"
-        if said != (floor.seq, floor.mac.hex()):
-            return floor.seq, f"is said to be the last that was trimmed, and the chain says that row {said[0]} was"
+        if recorded != (floor.seq, floor.mac.hex()):
+            return floor.seq, f"is said to be the last that was trimmed, and the chain says that row {recorded[0]} was"
         return None
 
     def _unmet(self) -> tuple[int, str] | None:
@@ -157,7 +157,7 @@ class AuditVerifier:
 
 
 def is_trim(row: AuditRow) -> bool:
-    """Whether a row tells of rows that were taken away."""
+    """Whether a row records that rows were trimmed."""
     return row.body.startswith(_TRIMMED)
 
 

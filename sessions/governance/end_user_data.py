@@ -1,12 +1,12 @@
-"""Everything of one end user: what it is, how it is told whole, and what is remembered of an erasure.
+"""Exports and erases everything of one end user, and records erasures.
 
     export    sessions (deleted ones too, as long as they are stored), their items, usage, rows of the audit log
-    erasure   asked for ─► sessions deleted ─► KV gone from every replica ─► keys destroyed ─► logs purged ─► done
+    erasure   requested ─► sessions deleted ─► KV erased at every replica ─► keys destroyed ─► logs purged ─► done
 
-An erasure is of what was there when it was asked for: sessions that are made later are others. It is a row that stands
-until all is done, so whatever dies in between, somebody goes on; each of its steps can be done again. The row keeps the
-user's name until then, and a pseudonym afterwards (`sessions.model.audit`). What outlives it: usage without the name,
-and the audit log, which never had it.
+An erasure is of what was there when it was requested: later sessions are not part of it. It is a row that stands
+until all is done, so whatever dies in between, a replica goes on; each of its steps can be done again. The row keeps
+the user's name until then, and a pseudonym afterwards (`sessions.model.audit`). What outlives it: usage without the
+name, and the audit log, which never had it.
 
 Who carries it out: `actors.maintenance.erasure`. Who may ask for it: `sessions.model.authorization`.
 """
@@ -97,11 +97,11 @@ async def export_user_data(
         state = await _state(journal, head.key)
         if state is None:
             continue
-        told = client_state(state)
-        items = told.pop("items")
+        shown = client_state(state)
+        items = shown.pop("items")
         names = ("epoch", "top", "listed", "created_at", "updated_at", "deleted_at")
         about = {name: getattr(head, name) for name in names}
-        yield {"object": "session", "id": head.key.session, **told, **about}
+        yield {"object": "session", "id": head.key.session, **shown, **about}
         counts["sessions"] += 1
         for item in items:
             yield {"object": "item", "session": head.key.session, "item": item}

@@ -1,10 +1,10 @@
 """How long sessions and the audit log are kept, per tenant: what a retention file says, and what is due by it. Pure.
 
 A session goes when the first of its times is over, so deleting one never makes it stay for longer. An idle session is
-one without an open turn to which nobody has said anything: it goes without a word, as if it had been deleted.
+one without an open turn and without activity: it goes silently, as if it had been deleted.
 
 Rows of the audit log go by whole hours, so that a chain gets one row about it in an hour and not one every few minutes:
-a row stays up to an hour longer than said. The installation's own chain is kept as the default says.
+a row stays up to an hour longer than configured. The installation's own chain is kept as the default says.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In days. `idle_days` absent: sessions stay until somebody deletes them. `audit_texts`: the audit log holds what
-    filters found as it was said, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows of
-    the audit log stay for ever."""
+    """In days. `idle_days` absent: sessions stay until they are deleted. `audit_texts`: the audit log holds what
+    filters found as it was written, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows
+    of the audit log stay for ever."""
 
     deleted_days: Days = 30.0
     unlisted_days: Days = 1.0

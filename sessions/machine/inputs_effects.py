@@ -39,9 +39,9 @@ class Command(msgspec.Struct, frozen=True):
     prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # of an appeal: its text is one that filters refuse
-    service: dict[str, Json] | None = None  # what admission has to tell of the response that it begins
+    service: dict[str, Json] | None = None  # admission's remarks on the response that it begins
     model: str = ""  # the model that writes that response, where admission chose another than the session's
-    refused: SessileError | None = None  # what preparing it found wrong: the command's answer, unless it is a repeat
+    refused: SessileError | None = None  # why preparing it failed: the command's answer, unless it is a repeat
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class GenerationFinished(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     withheld_tokens: int = 0
     refusal: str | None = None  # the safe message of a content filter
-    findings: tuple[Finding, ...] = ()  # what `Output` has not told
+    findings: tuple[Finding, ...] = ()  # that `Output` has not carried
 
 
 class GenerationFailed(msgspec.Struct, frozen=True):
@@ -76,11 +76,11 @@ class GenerationFailed(msgspec.Struct, frozen=True):
     generation: int
     error: SessileError
     usage: Usage
-    findings: tuple[Finding, ...] = ()  # what `Output` has not told
+    findings: tuple[Finding, ...] = ()  # that `Output` has not carried
 
 
 class GenerationStopped(msgspec.Struct, frozen=True):
-    """A generation was stopped from outside; what filters had found in it by then and nothing else has told."""
+    """A generation was stopped from outside; with the findings that nothing has carried yet."""
 
     response_id: ResponseId
     generation: int
@@ -116,7 +116,7 @@ class ResponsesPaused(msgspec.Struct, frozen=True):
 
 
 class ResponsesResumed(msgspec.Struct, frozen=True):
-    """Somebody reads again: open responses without a generation get one."""
+    """Readers are back: open responses without a generation get one."""
 
 
 Input = (
@@ -134,18 +134,18 @@ Input = (
 )
 
 
-# -- what a step asks for ------------------------------------------------------------------------------------------
+# -- effects -------------------------------------------------------------------------------------------------------
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Run an engine for this response. `generation` counts this activation's runs on from what the log tells."""
+    """Run an engine for this response. `generation` counts this activation's runs, from 1."""
 
     response_id: ResponseId
     generation: int
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Abort the response's generation; nothing of it is wanted any more."""
+    """Abort the response's generation; its output is dropped."""
 
     response_id: ResponseId
 
@@ -181,7 +181,7 @@ class Step(msgspec.Struct):
         return bool(self.records or beside)
 
     def then(self, later: Step) -> None:
-        """Adds what the next step of the same atomic write asks for; only the last one may carry an answer."""
+        """Adds the next step of the same atomic write; only the last one may carry an answer."""
         self.records += later.records
         self.commands += later.commands
         self.usage += later.usage

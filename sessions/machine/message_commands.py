@@ -104,7 +104,7 @@ def _new_response(build: StepBuilder, input: Command, command: _Responding, pare
 def _respond(
     build: StepBuilder, input: Command, command: _Responding, parent: ItemId | None, *, item: Message | None = None
 ) -> cm.Ok:
-    """Begins the response to `parent`, if one is asked for. The offset is that of `item`, which was just put, or
+    """Begins the response to `parent`, if the command has one. The offset is that of `item`, which was just put, or
     else of the response."""
     offset, response_id = build.state.top, None
     if isinstance(command, cm.ResponseCreate) or command.respond:

@@ -1,4 +1,4 @@
-"""A conversation as the fold of its log: nothing here is true that the log does not say.
+"""A conversation as the fold of its log: nothing here is true that is not in the log.
 
 `apply` advances a `State` by one record and is the only code that changes one; an actor, a reader that needs a
 snapshot and a test all fold the same way, so what a client is shown after a crash is what the actor continues from.
@@ -108,7 +108,7 @@ class Answer(msgspec.Struct, kw_only=True):
 
 
 class Review(msgspec.Struct, kw_only=True):
-    """A review case as far as the session's user is told of it."""
+    """A review case as the session's user sees it."""
 
     category: str
     response_id: ResponseId | None = None
@@ -118,7 +118,7 @@ class Review(msgspec.Struct, kw_only=True):
 
 
 class Awaiting(msgspec.Struct, kw_only=True):
-    """A turn whose last response asked for tools. `last` is the newest item of the turn."""
+    """A turn whose last response called tools. `last` is the newest item of the turn."""
 
     response_id: ResponseId
     sampling: Sampling
@@ -147,7 +147,7 @@ class State(msgspec.Struct, kw_only=True):
     open: dict[ResponseId, Open] = {}
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
-    cuts: dict[str, ItemId] = {}  # first kept item, by response; behind one that said nothing, by its question
+    cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
     reviews: dict[ReviewId, Review] = {}
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
 
@@ -261,7 +261,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
         case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
             _end(state, event, private)
         case _:
-            return  # in_progress and the "done" of parts repeat what the deltas said
+            return  # in_progress and the "done" of parts repeat the deltas
 
 
 def _review(state: State, event: ev.ReviewAppealed | ev.ReviewDecided) -> Review:
@@ -358,7 +358,7 @@ def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
 
 
 def _tool_answered(state: State, item: FunctionCallOutput) -> None:
-    """An output on another branch, told again by a client that keeps its own history, answers nothing here."""
+    """An output on another branch, repeated by a client that keeps its own history, answers nothing here."""
     for waiting in state.awaiting.values():
         if item.call_id in waiting.missing and stands_below(state, item.parent_id, waiting.last):
             waiting.missing.remove(item.call_id)

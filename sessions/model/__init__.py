@@ -1,1 +1,6 @@
-"""model."""
+"""The vocabulary: ids, items, commands, events, errors, journal rows, verdicts, keys, reviews, audit rows.
+
+Frozen structs and pure functions over them; what they mean to a session is decided in `sessions.machine`.
+Never waits, reads a clock or draws by chance, and imports nothing else of ours.
+Start with `types.py`, then `commands.py` (what clients send) and `events.py` (what the log holds).
+"""

@@ -26,7 +26,7 @@ from sessions.model.types import Authority, Principal, Scope, TenantId, UnixMs
 PREFIX: Final = "sk-sessile-"
 ID_LENGTH: Final = 12
 SECRET_BYTES: Final = 32
-KEYS_MAX: Final = 100_000  # of an installation, those of which something may still be asked included
+KEYS_MAX: Final = 100_000  # of an installation, those that usage may still be read for included
 KEPT_MS: Final = 400 * 86_400_000  # a key that has ended is remembered for so long
 
 _KEY: Final = re.compile(r"^sk-sessile-([a-z2-7]{12})-([a-z2-7]{52})$(?!\n)")
@@ -89,40 +89,40 @@ USUAL_SCOPES: Final[dict[Authority, tuple[Scope, ...]]] = {
 
 
 def make_api_key(
-    wanted: ApiKeyRequest, random_bytes: bytes, *, now: UnixMs, created_by: str = ""
+    request: ApiKeyRequest, random_bytes: bytes, *, now: UnixMs, created_by: str = ""
 ) -> tuple[ApiKey, str]:
-    """A new key and how it is written, which is told once. `random_bytes` has 40. Raises BadInput, which says what is
-    wrong with `wanted`.
+    """A new key and how it is written, which is shown once. `random_bytes` has 40. Raises BadInput, which says what is
+    wrong with `request`.
 
     A user's key that names no user is a user of its own: it has the sessions that were made with it."""
     if len(random_bytes) != SECRET_BYTES + 8:
         raise AssertionError("a key is made of 40 random bytes")
-    for name, value in (("tenant", wanted.tenant), ("user", wanted.user)):
+    for name, value in (("tenant", request.tenant), ("user", request.user)):
         if value is not None and not _NAME.match(value):
             raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
-    if wanted.name and not _NAME.match(wanted.name):
+    if request.name and not _NAME.match(request.name):
         raise BadInput("invalid_request", "name: at most 128 characters, none of control.", param="name")
-    if wanted.expires_at is not None and wanted.expires_at <= now:
+    if request.expires_at is not None and request.expires_at <= now:
         raise BadInput("invalid_request", "expires_at: that is not in the future.", param="expires_at")
-    if wanted.role != "user" and wanted.user is not None:
-        raise BadInput("invalid_request", f"user: a {wanted.role}'s key acts for no one user.", param="user")
-    scopes = wanted.scopes if wanted.scopes is not None else USUAL_SCOPES[wanted.role]
+    if request.role != "user" and request.user is not None:
+        raise BadInput("invalid_request", f"user: a {request.role}'s key acts for no one user.", param="user")
+    scopes = request.scopes if request.scopes is not None else USUAL_SCOPES[request.role]
     if not scopes:
         raise BadInput("invalid_request", "scopes: a key needs at least one.", param="scopes")
-    if wanted.role == "user" and "admin" in scopes:
+    if request.role == "user" and "admin" in scopes:
         raise BadInput("invalid_request", "scopes: `admin` is for services and operators.", param="scopes")
     name, secret = _letters(random_bytes[:8])[:ID_LENGTH], _letters(random_bytes[8:])
     key = ApiKey(
         id=name,
         digest=digest_of(secret),
-        tenant=TenantId(wanted.tenant),
-        role=wanted.role,
-        user=wanted.user if wanted.role != "user" else wanted.user or name,
+        tenant=TenantId(request.tenant),
+        role=request.role,
+        user=request.user if request.role != "user" else request.user or name,
         scopes=tuple(dict.fromkeys(scopes)),
-        name=wanted.name,
+        name=request.name,
         created_at=now,
         created_by=created_by,
-        expires_at=None if wanted.expires_at is None else UnixMs(wanted.expires_at),
+        expires_at=None if request.expires_at is None else UnixMs(request.expires_at),
     )
     return key, f"{PREFIX}{name}-{secret}"
 

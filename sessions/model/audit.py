@@ -6,9 +6,9 @@ One chain per tenant, and one of the installation (`INSTALLATION`) for what conc
             mac  = HMAC-SHA256(key, tenant | seq | at | about | key_id | body | prev)      prev = mac of row n-1
     head:   seq, mac of the last row, seal = HMAC-SHA256(key, "head" | tenant | seq | mac)
 
-So a row that was changed, left out, put elsewhere or moved to another tenant does not fit any more, and the head tells
-when the last ones are missing. What a chain cannot tell by itself is that it was put back whole to what it once was:
-for that `Check` takes anchors, (seq, mac) as somebody noted them elsewhere.
+So a row that was changed, left out, put elsewhere or moved to another tenant does not fit any more, and the head shows
+when the last ones are missing. What a chain cannot show by itself is that it was put back whole to what it once was:
+for that `Check` takes anchors, (seq, mac) as recorded elsewhere.
 
 What is not kept any longer is taken away from the front (`sessions.governance.audit_trim`), and a floor says up to
 where:
@@ -223,12 +223,12 @@ class Sealer:
 
     def _finding(self, tenant: TenantId, found: Finding) -> dict[str, Json]:
         names = ("category", "action", "start", "end", "score", "model", "policy")
-        told = {name: getattr(found, name) for name in names}
+        row = {name: getattr(found, name) for name in names}
         if found.text:
-            told["text_hmac"] = self.text_hash(tenant, found.text)
+            row["text_hmac"] = self.text_hash(tenant, found.text)
             if self.texts(tenant):
-                told["text"] = found.text
-        return told
+                row["text"] = found.text
+        return row
 
     def pseudonym(self, tenant: TenantId, user: str) -> str:
         """How an end user is called in rows."""

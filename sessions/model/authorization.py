@@ -1,6 +1,6 @@
 """Who may do what, and to which session: the one place that says so.
 
-Three questions, asked by every door, every reader and every actor of the same functions:
+Three questions, which every transport, every reader and every actor puts to the same functions:
 
     demand(principal, scope)        may this key do things of this kind at all?          Forbidden
     demand_operator(principal)      may it do what concerns the whole installation?      Forbidden
@@ -60,7 +60,7 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 
 def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
     """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
-    see a case is not to read its session: for that `demand_visible` is asked. Raises Forbidden."""
+    see a case is not to read its session: for that see `demand_visible`. Raises Forbidden."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "review")
@@ -89,13 +89,13 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
     return msgspec.structs.replace(principal, role="user", user=user, scopes=scopes)
 
 
-def tenant_for(principal: Principal, asked: str | None) -> TenantId:
-    """The tenant whose affairs (keys, usage, policies) are asked for; None: one's own. Another's is the operators' to
+def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
+    """The tenant whose affairs (keys, usage, policies) are requested; None: one's own. Another's is the operators' to
     ask for. Raises Forbidden."""
-    if asked is None or asked == principal.tenant:
+    if tenant is None or tenant == principal.tenant:
         return principal.tenant
     demand_operator(principal)
-    return TenantId(asked)
+    return TenantId(tenant)
 
 
 def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:

@@ -1,7 +1,7 @@
 """What a client may ask of a session, and what it is answered (PROTOCOL.md §3).
 
 Commands are decoded once, at the edge, into these structs. Each carries the client's `id`, its idempotency key for
-24 h per (principal, session); `command_digest` tells a repeat from a reuse of the id for something else.
+24 h per (principal, session); `command_digest` distinguishes a repeat from a reuse of the id for something else.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm")
 
 class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
     """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
-    what it said, for nothing of it is stored. Exactly one of the two."""
+    its text, for nothing of it is stored. Exactly one of the two."""
 
     id: Ulid
     session: SessionName
@@ -146,7 +146,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
 
 
 class NewCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
-    """A call that an earlier answer made, told by a client that keeps the conversation itself."""
+    """A call that an earlier answer made, sent by a client that keeps the conversation itself."""
 
     call_id: CallId
     name: str
@@ -184,7 +184,7 @@ class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
 
 
 class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.erase"):
-    """Takes back all that a response said, as category `deleted`, the arguments of its calls included. It stays in the
+    """Takes back all text of a response, as category `deleted`, the arguments of its calls included. It stays in the
     tree, empty."""
 
     id: Ulid

@@ -56,7 +56,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, Json] | None = None
     metadata: dict[str, Json] = {}
     service: dict[str, Json] | UnsetType = UNSET  # how it was let in: its place in the queue, what it is cut to
-    request: dict[str, Json] | UnsetType = UNSET  # what an HTTP request asked for, as that door shows it again
+    request: dict[str, Json] | UnsetType = UNSET  # the settings of an HTTP request, as its API echoes them
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,13 +268,13 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
     response.queued      `after`: the response it waits for; `sampling`; `principal`; the item's `tokens`, `fingerprint`
-    response.created     `sampling` with its seed drawn; `principal`: who asked, whose policy and whose bill it is;
+    response.created     `sampling` with its seed drawn; `principal`: whose command, whose policy and whose bill it is;
                          `after`: the response whose tool calls it goes on from
     deltas, items added  `tokens`: the ids wholly released by it; `tail`: raw text released beyond them;
                          `fingerprint` beside a response's first ids
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
-    any of a response    `findings`: what filters said of its text up to here and no earlier record tells
+    any of a response    `findings`: what filters found in its text up to here and no earlier record has
     """
 
     tokens: bytes = b""

@@ -1,4 +1,4 @@
-"""What a generation is made of: what an engine is, what it is asked, and what it yields and tells of itself."""
+"""Messages between an actor and an engine: what the engine is, the request, what it yields, its statistics."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class KVPlace(msgspec.Struct, frozen=True):
 
 
 class KVExport(NamedTuple):
-    """A session's KV on its way to another replica. Whoever asked for it closes the chunks."""
+    """A session's KV on its way to another replica. Whoever requested it closes the chunks."""
 
     ledger: array[int]  # the tokens that it covers
     chunks: AsyncGenerator[bytes, None]

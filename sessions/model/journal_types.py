@@ -36,7 +36,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     incarnation: str
     top: int
-    open: bool = False  # some turn is open: a sweep finishes it if its owner is gone
+    open: bool = False  # some turn is open: a sweep finishes it if its owner is lost
     owner: str = ""  # replica/activation at the last grant, for people to read
     user: str | None = None
     model: str = ""

@@ -1,15 +1,15 @@
-"""Review cases: what a person is to look at of what filters said, and what comes of it.
+"""Review cases: verdicts of filters that a person is to look at, claims, decisions and appeals.
 
     open ──claim──> claimed ──decide──> decided (upheld | overturned)
       ^                │ lapses after CLAIM_MS       │
       └────────────────┘        <──── an appeal, once┘
 
 A case is of one answer or one message, one category and one action: what is found again there adds none. Its id follows
-from these, so an append that is repeated opens nothing twice. It is written in the transaction of the append that tells
-what was found. It holds places and rules, and text only where the tenant's policy says so (`Finding.kept`) or where its
-author gave it (a note); a reviewer who may read the session reads the rest in the log, around `offset`.
+from these, so an append that is repeated opens nothing twice. It is written in the transaction of the append that
+reports what was found. It holds places and rules, and text only where the tenant's policy says so (`Finding.kept`) or
+where its author gave it (a note); a reviewer who may read the session reads the rest in the log, around `offset`.
 
-An outcome changes nothing in the log but for the event that tells it (`review.decided`): text that was withheld never
+An outcome changes nothing in the log but for its event (`review.decided`): text that was withheld never
 got an offset and gets none, text that was taken back stays so. It is a word to the user, and a figure for whoever
 writes the policy: of what a category finds, which share is upheld.
 
@@ -87,8 +87,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concerns_user(self) -> bool:
-        """The user saw that something was withheld, or asked: they hear what was decided. Of a mere flag nobody tells
-        them."""
+        """The user saw that something was withheld, or appealed: they learn what was decided. Of a mere flag nobody
+        informs them."""
         return self.action != "flag" or self.appealed_at is not None
 
     def standing(self, now: int) -> CaseState:
@@ -163,7 +163,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """A text that findings are about, and where it is."""
 
     key: SessionKey
-    name: str  # of the answer, or of who said the message and by which command
+    name: str  # of the answer, or of the sender and command of the message
     direction: Literal["input", "output"]
     user: str | None
     offset: int  # the log's end
@@ -233,9 +233,9 @@ def appealed(case: Case, appeal: Case) -> Case:
 # -- transitions --------------------------------------------------------------------------------------------------
 
 
-def command_mark(command_id: str, by: str, *said: str) -> str:
-    """What tells a repeat from a reuse of a command id for something else."""
-    digest = hashlib.blake2b("\0".join((by, *said)).encode(), digest_size=8).hexdigest()
+def command_mark(command_id: str, by: str, *content: str) -> str:
+    """Tells a repeat of a command id from its reuse for something else."""
+    digest = hashlib.blake2b("\0".join((by, *content)).encode(), digest_size=8).hexdigest()
     return f"{hashlib.blake2b(f'{by}{chr(0)}{command_id}'.encode(), digest_size=12).hexdigest()}.{digest}"
 
 
@@ -255,7 +255,7 @@ def check_claimable(case: Case, by: str, now: int) -> None:
     if case.state == "decided":
         raise Conflict("review_decided", "This case is decided.", param="review_id")
     if case.standing(now) == "claimed" and case.claimed_by != by:
-        raise Conflict("review_claimed", "Somebody else has claimed this case.", param="review_id", retryable=True)
+        raise Conflict("review_claimed", "This case is claimed by another reviewer.", param="review_id", retryable=True)
 
 
 def check_decidable(case: Case, by: str, now: int) -> None:

@@ -57,9 +57,9 @@ def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Find
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag` lets
     through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with what
-    was told before this run, and the answer goes on behind it unless `ends`.
+    was shown before this run, and the answer goes on behind it unless `ends`.
 
-    `findings` is what the verdict rests on; each is said once.
+    `findings` is what the verdict rests on; each is reported once.
     """
 
     action: Literal["pass", "block", "redact", "flag", "retract"]

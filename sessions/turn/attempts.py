@@ -190,7 +190,7 @@ class Attempts:
     def _new_pipeline(self, emitted: Tokens, parser: ToolCallParser | None) -> OutputPipeline:
         open_, output = self._run.open_, self._output
         filters = self._filters.output_filters(
-            open_.principal, told=output.shown_text() if parser is None else "", calls=parser is not None
+            open_.principal, shown=output.shown_text() if parser is None else "", calls=parser is not None
         )
         tail_tokens = emitted[len(output.written) // 4 :]
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
@@ -203,7 +203,7 @@ class Attempts:
         return ToolCallParser(
             tools,
             tail=self._output.tail,
-            said=self._output.in_text,
+            in_text=self._output.in_text,
             bare=bool(self.must_call),
             parallel=sampling.parallel_tool_calls,
         )

@@ -108,7 +108,7 @@ class KeywordFilterSet:
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
         return self._input
 
-    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> Sequence[OutputFilter]:
+    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
         return (KeywordOutputFilter(self._output),) if self._output is not None else ()
 
     def holds_whole(self, principal: Principal) -> bool:

@@ -44,7 +44,7 @@ class PromptPlan(msgspec.Struct, frozen=True):
     """What an engine is to run for a response, and whether a new context cut must be journaled first."""
 
     prompt: array[int]
-    emitted: array[int]  # the end of the prompt: what the response has said already
+    emitted: array[int]  # the end of the prompt: what the response has written already
     shared_prefix: int
     max_tokens: int
     dropped: int
@@ -68,7 +68,7 @@ class Ledger:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The functions that the model is told of."""
+        """The functions that the model may call."""
         info = self._state.info
         return info.tools if info is not None else ()
 
@@ -81,7 +81,7 @@ class Ledger:
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
 
     async def plan(self, open_: Open) -> PromptPlan:
-        """The prompt of a response: opening + kept items + answer opening + what it has said already.
+        """The prompt of a response: opening + kept items + answer opening + what it has written already.
 
         Raises BadInput `context_length_exceeded` when it does not fit.
         """
@@ -90,7 +90,7 @@ class Ledger:
         pieces: list[tuple[Segment, Tokens]] = []
         for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
             if made_by is None:
-                pieces.extend([self._piece(told, await self._render_group(told)) for told in _group_by_message(group)])
+                pieces.extend([self._piece(sent, await self._render_group(sent)) for sent in _group_by_message(group)])
             else:
                 items = tuple(group)
                 pieces.append(self._piece(items, await self._answer(items)))
@@ -98,13 +98,13 @@ class Ledger:
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
         answer_opening = self._tokenizer.answer_opening
-        window, wanted = self._engine.context_window, open_.sampling.max_output_tokens
+        window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         fitted = fit(
             [segment for segment, _ in pieces],
             opening=len(opening),
             closing=len(answer_opening),
             window=window,
-            answer=wanted,
+            answer=answer_max,
             cut=self._state.cuts.get(open_.id),
         )
         prompt = array("I", opening)
@@ -113,7 +113,7 @@ class Ledger:
         prompt.extend(answer_opening)
         prompt.extend(emitted)
         room = window - len(prompt)
-        left = min(room, wanted - len(emitted)) if wanted is not None else room
+        left = min(room, answer_max - len(emitted)) if answer_max is not None else room
         return PromptPlan(
             prompt=prompt,
             emitted=emitted,
@@ -136,8 +136,8 @@ class Ledger:
             if made_by is not None:
                 prompt.extend(await self._answer(tuple(group)))
             else:
-                for told in _group_by_message(group):
-                    prompt.extend(await self._render_group(told))
+                for sent in _group_by_message(group):
+                    prompt.extend(await self._render_group(sent))
         return prompt
 
     def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
@@ -162,7 +162,7 @@ class Ledger:
         return made
 
     async def _render_group(self, items: tuple[Item, ...]) -> Tokens:
-        """What a client told: a message, or an answer with calls that it brought along, rendered as a whole."""
+        """What a client sent: a message, or an answer with calls that it brought along, rendered as a whole."""
         if not isinstance(items[-1], FunctionCall):
             return await self._message(items[0])
         made = self._kept(items)
@@ -235,16 +235,16 @@ class Ledger:
 
 
 def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """What clients told, message by message: calls belong to the answer that they stand behind."""
-    told: tuple[Item, ...] = ()
+    """What clients sent, message by message: calls belong to the answer that they stand behind."""
+    sent: tuple[Item, ...] = ()
     for item in items:
-        goes_on = told and (isinstance(told[-1], FunctionCall) or getattr(told[-1], "role", "") == "assistant")
-        if told and not (goes_on and isinstance(item, FunctionCall)):
-            yield told
-            told = ()
-        told += (item,)
-    if told:
-        yield told
+        goes_on = sent and (isinstance(sent[-1], FunctionCall) or getattr(sent[-1], "role", "") == "assistant")
+        if sent and not (goes_on and isinstance(item, FunctionCall)):
+            yield sent
+            sent = ()
+        sent += (item,)
+    if sent:
+        yield sent
 
 
 def _with_calls(items: Sequence[Item]) -> ChatMessage:

@@ -28,7 +28,7 @@ from sessions.ports import LateFilter, OutputFilter
 class Release(msgspec.Struct, frozen=True):
     """What may now be written to the log. `tokens` is packed; `tail` is the raw text behind them.
 
-    `ended` says that the answer ends here by itself: nothing that comes later is wanted. `restart` says that the
+    `ended` says that the answer ends here by itself: what comes later is dropped. `restart` says that the
     tail is not what the engine wrote: its run must be begun again from the ledger and the tail.
     """
 
@@ -66,7 +66,7 @@ class OutputPipeline:
         self._filters = tuple(filters)
         self._late = tuple(each for each in self._filters if isinstance(each, LateFilter))
         self._findings: list[Finding] = []
-        self.closing: Literal["stop", "end"] | None = None  # all is fed; `close` tells how it ends
+        self.closing: Literal["stop", "end"] | None = None  # all is fed; `close` ends it
         self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # those that act
         self._text = ""  # from the end of the last wholly released token on
         self._start = 0  # position of self._text's beginning; positions count code points of everything fed
@@ -120,7 +120,7 @@ class OutputPipeline:
         return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
 
     def _last(self, limit: int, *, stopped: bool) -> Release | None:
-        """Passes on what is left up to `limit`; behind it nothing comes, or nothing is wanted."""
+        """Passes on what is left up to `limit`; behind it nothing comes, or it is dropped."""
         release = self._filter(limit)
         if self._late and (release is None or not (release.ended or release.restart)):
             self.closing = "stop" if stopped else "end"

@@ -1,8 +1,8 @@
-"""How fast one run of an engine speaks: time to its first token, between its outputs, and per token.
+"""Measures how fast one run of an engine writes: time to its first token, between its outputs, and per token.
 
 One object per run. A run that goes on where another stopped (`whole` False) has no first token of its own and does not
 count against the targets; what lies between its outputs counts like any other's. `count_ended` counts what ended, for
-it is the log that says so: a response has one end, wherever its runs were.
+the log decides: a response has one end, wherever its runs were.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RunTiming:
         self._num_tokens += num_tokens
 
     def trace(self, tenant: TenantId, response_id: ResponseId, attributes: Attributes) -> None:
-        """Says what this run was, where somebody traces."""
+        """Records the run's span, where traces are on."""
         if self._measures.tracer is not None:
             now_s = self._measures.tracer.now_s()
             begun_at = now_s - (self._now() - self._started_at)

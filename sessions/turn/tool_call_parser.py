@@ -1,4 +1,4 @@
-"""Tool calls in a model's own words: the last stage between the pipeline and the log.
+"""Parses tool calls out of a model's text: the last stage between the pipeline and the log.
 
 The hermes format, which ChatML models speak:
 
@@ -84,27 +84,29 @@ class ToolCallParser:
         tools: Sequence[Tool],
         *,
         tail: str = "",
-        said: bool = False,
+        in_text: bool = False,
         bare: bool = False,
         parallel: bool = True,
     ) -> None:
-        """`tail`: what was written beyond the ledger before this run. `said`: text stands right before it. `bare`: the
-        whole answer is one call without tags. Without `parallel` the answer ends behind its first call."""
+        """`tail`: what was written beyond the ledger before this run. `in_text`: text stands right before it. `bare`:
+        the whole answer is one call without tags. Without `parallel` the answer ends behind its first call."""
         self._tools = {tool.name: tool for tool in tools}
         self._bare = bare
         self._parallel = parallel
         self.ended = False
-        self._said = said
+        self._in_text = in_text
         self._inside = bare
         self._text = ""  # fed and not looked at, or held back
-        self._skipped = 0  # code points before it that have not gone on either: white space, the tag of an unknown call
+        self._skipped = (
+            0  # code points before it that were not passed on either: white space, the tag of an unknown call
+        )
         self._call: _Call | None = None  # inside, once the function is known
         self._tokens = b""  # released by the pipeline and not by us
         self._since = tail  # raw text behind the ledger
         self._tail = tail  # the end of it that the pipeline has not released tokens for
         self._feed(tail)
         if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
-            self._text, self._said = "", True
+            self._text, self._in_text = "", True
 
     def accept(self, release: Release) -> ParsedRelease:
         self._tokens += release.tokens
@@ -120,7 +122,7 @@ class ToolCallParser:
             if reason == "stop":
                 self._close(len(self._text), pieces)
         elif not self.ended and not self._inside and self._text.strip():
-            pieces.append(event_writer.Text(self._text if self._said else self._text.lstrip()))
+            pieces.append(event_writer.Text(self._text if self._in_text else self._text.lstrip()))
             self._text = ""
         if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
             self._text, self._skipped = "", 0
@@ -148,8 +150,8 @@ class ToolCallParser:
         blank = len(self._text[:free]) - len(self._text[:free].rstrip())
         shown = self._text[: free - blank]
         if shown:
-            pieces.append(event_writer.Text(shown if self._said else shown.lstrip()))
-            self._said = True
+            pieces.append(event_writer.Text(shown if self._in_text else shown.lstrip()))
+            self._in_text = True
         self._text = self._text[len(shown) :] if at < 0 else self._text[at + len(OPEN) :]
         self._skipped = 0 if at < 0 else blank + len(OPEN)
         self._inside = at >= 0
@@ -162,7 +164,7 @@ class ToolCallParser:
             if head is not None and name in self._tools:
                 self._call = _Call(self._tools[name])
                 self._text = self._text[head.end() :]
-                self._said, self._skipped = False, 0
+                self._in_text, self._skipped = False, 0
                 pieces.append(event_writer.CallBegin(name))
             else:
                 return self._close_at_tag(pieces)
@@ -191,7 +193,7 @@ class ToolCallParser:
                 raise _invalid(call.tool.name, "they are not whole")
             _check(call.tool, call.text + "}")
             pieces.append(event_writer.CallArguments("}"))
-        self._call, self._inside, self._said, self._skipped = None, False, False, 0
+        self._call, self._inside, self._in_text, self._skipped = None, False, False, 0
         self.ended = self._bare or not self._parallel
 
     def _close_unread(self, raw: str, pieces: list[event_writer.Piece]) -> None:
@@ -217,7 +219,7 @@ class _Call:
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
-        self.text = ""  # gone on
+        self.text = ""  # passed on
         self.whole = False  # only the last brace is left
         self._depth = 0
         self._quoted = self._escaped = False

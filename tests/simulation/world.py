@@ -85,4 +85,4 @@ class World:
             self.trace("log", name)
 
 
-EXPECTED = frozenset({"journal_away", "journal_lost"})
+EXPECTED = frozenset({"journal_failed", "journal_abandoned"})

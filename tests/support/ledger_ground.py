@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from inference.simulated import SimulatedTokenizer
-from sessions.actor.input_pipeline import prepare
+from sessions.actor.input_pipeline import InputPreparation
 from sessions.machine import event_writer, inputs_effects, item_tree
+from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.generation import EngineInfo
 from sessions.model.types import (
@@ -65,13 +66,8 @@ class Desk(Ground):
 
     async def send(self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput) -> cm.Ok:
         digest = cm.command_digest(command)
-        ready, prepared = await prepare(
-            LOCAL_PRINCIPAL,
-            command,
-            ledger=self.ledger,
-            filters=KeywordFilterSet(),
-            content_bytes_max=10_000,
-        )
+        preparation = InputPreparation(LOCAL_PRINCIPAL, self.ledger, KeywordFilterSet(), 10_000, Histogram(()))
+        ready, prepared = await preparation.one(command)
         answer = self.input(inputs_effects.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
         assert isinstance(answer, cm.Ok), answer
         return answer

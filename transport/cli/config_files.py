@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -63,14 +63,18 @@ class ConfigFile(Generic[T]):
         *,
         bytes_max: int | None = BYTES_MAX,
         look_s: float = 1.0,
+        on_read: Callable[[str | None], Awaitable[None]] | None = None,
     ) -> None:
-        """`without` is the value where there is no file. Raises BadSetting for a file that is wrong from the start."""
+        """`without` is the value where there is no file; `on_read` as a FileWatcher's. Raises BadSetting for a file
+        that is wrong from the start."""
         self.value = without
         self._setting = setting
         self._path = str(path)
         self._parse = parse
         self._bytes_max = bytes_max
-        self.watcher = FileWatcher(path, self._read, self._take, what=setting, refused=(BadSetting,), look_s=look_s)
+        self.watcher = FileWatcher(
+            path, self._read, self._take, what=setting, refused=(BadSetting,), look_s=look_s, on_read=on_read
+        )
         if self._path:
             self.value = self.watcher.first()
 
@@ -136,10 +140,9 @@ class RetentionFile(ConfigFile[Retention]):
         if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
             raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")
         periods = RetentionPeriods(deleted_days=deleted_days, audit_days=audit_days or None)
-        super().__init__("retention", path, parse_retention, Retention(default=periods))
+        super().__init__("retention", path, parse_retention, Retention(default=periods), on_read=self._record)
         self._audit = audit
         self._now_ms = now_ms
-        self.watcher.told = self._record
         audit.sealer.texts = lambda tenant: self.value.of(tenant).audit_texts
 
     async def run(self) -> None:

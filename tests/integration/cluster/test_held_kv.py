@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.kv.tenant_quota import TenantKvQuota
+from inference.kv.tenant_quota import KvHoldings
 from inference.simulated import SimulatedEngine
 from sessions.model.types import SessionKey, TenantId
 from tests.support.cluster.real import ALICE, FAST, Story, create, real_cluster, say
@@ -19,10 +19,8 @@ class Counting(SimulatedEngine):
 
     def __init__(self, keys: list[SessionKey]) -> None:
         super().__init__(FAST)
-        self.holdings = TenantKvQuota()
-        self.holdings.resident = lambda tenant: (
-            TOKEN_BYTES * sum(self.place(key).tokens for key in keys if key.tenant == tenant),
-            0,
+        self.holdings = KvHoldings(
+            lambda tenant: TOKEN_BYTES * sum(self.place(key).tokens for key in keys if key.tenant == tenant)
         )
 
 

@@ -140,17 +140,17 @@ async def test_a_relay_that_is_stopped_while_nobody_answers_ends_soon(store: Mem
 
 
 @pytest.mark.cluster
-async def test_relays_of_a_cluster_take_turns_in_its_directory(store: MemoryStore, broker: KafkaBroker) -> None:
+async def test_relays_of_a_cluster_have_their_lock_in_its_directory(store: MemoryStore, broker: KafkaBroker) -> None:
     valkey = Valkey(port=free_port())
     valkey.start()
     url = f"kafka://{broker.address}/bills"
-    first, second = (open_usage_sink(url, turns_at=redis.Redis.from_url(valkey.url)) for _ in range(2))
+    first, second = (open_usage_sink(url, lock_client=redis.Redis.from_url(valkey.url)) for _ in range(2))
     try:
         assert await first.acquire()
         assert await first.acquire()
         assert not await second.acquire()
         valkey.stop()
-        with pytest.raises(Unavailable, match="turns of the usage stream"):
+        with pytest.raises(Unavailable, match="lock of the usage stream"):
             await second.acquire()
     finally:
         valkey.stop()

@@ -496,7 +496,7 @@ class Redacting:
     def holds_whole(self, principal: Principal) -> bool:
         return False
 
-    def output_filters(self, principal: Principal, *, told: str = "", calls: bool = False) -> tuple[Redactor]:
+    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> tuple[Redactor]:
         return (Redactor(self._phrase, self._replacement),)
 
 

@@ -129,7 +129,7 @@ def test_what_is_shown_does_not_depend_on_how_it_is_split(parts: list[tuple[str,
     whole, ended = answer(text)
     shown, release = answer(*(text[start:end] for start, end in pairwise(cuts)))
     assert shown == whole
-    assert (None if release is None else release.ended) == (None if ended is None else ended.ended)
+    assert (release.ended if release is not None else None) == (ended.ended if ended is not None else None)
 
 
 def test_a_word_without_an_end_is_let_through_and_still_watched() -> None:

@@ -73,7 +73,7 @@ async def test_a_checkpoint_that_fails_costs_no_commit_and_is_made_later(tmp_pat
         head = await grant(journal, fence=1)
         top = 8000
         with capture_logs() as logs, no_file_may_grow_beyond(full):
-            while not any(each["event"] == "journal.checkpoint_failed" for each in logs):
+            while not any(each["event"] == "journal_checkpoint_failed" for each in logs):
                 await append(journal, head, top, text="x" * 3000)
                 top += 1
                 await looked(journal)

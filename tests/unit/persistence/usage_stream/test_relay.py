@@ -30,13 +30,13 @@ class Taken:
     def __init__(self, *, refuse: Sequence[int] = ()) -> None:
         self.rows: list[UsageEntry] = []
         self.calls = 0
-        self.turn = True
+        self.locked = True
         self.closed = False
         self.refuse = set(refuse)
         self.moved = asyncio.Event()
 
     async def acquire(self) -> bool:
-        return self.turn
+        return self.locked
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
         self.calls += 1
@@ -67,9 +67,9 @@ async def test_rows_go_in_order_and_are_marked_after_they_were_taken(store: Memo
     assert await store.usage.unrelayed(limit=9) == []
 
 
-async def test_a_relay_whose_turn_it_is_not_passes_nothing_on(store: MemoryStore) -> None:
+async def test_a_relay_without_the_lock_passes_nothing_on(store: MemoryStore) -> None:
     sink = Taken()
-    sink.turn = False
+    sink.locked = False
     assert await relay(store.usage, sink).relay_batch() is False
     assert sink.calls == 0
 

@@ -259,7 +259,7 @@ def test_where_there_is_none_the_step_holds_without_it_and_each_file_is_told_so_
         for _ in range(3):
             input = admitted(admission, KEY, say())
         assert (input.model, input.service) == ("", {"brownout": 1, "max_output_tokens": 9})
-        assert [each["event"] for each in said] == ["no_smaller_model"]
+        assert [each["event"] for each in said] == ["smaller_model_omitted"]
         given.append(Limits(targets=TARGETS, brownout=(SMALLER,)))
         admitted(admission, KEY, say())
         assert len(said) == 2, "the file was read again, and still asks for it"

@@ -112,7 +112,7 @@ def test_a_run_that_continues_makes_each_call_once() -> None:
         written = ledger + tail
         assert text.startswith(written)
         said = bool(pieces) and isinstance(pieces[-1], event_writer.Text)
-        again = ToolCallParser((WEATHER, CLOCK), tail=tail, said=said)
+        again = ToolCallParser((WEATHER, CLOCK), tail=tail, in_text=said)
         for character in text[len(written) :]:
             pieces += again.accept(Release(character, pack_tokens([ord(character)]), "")).pieces
         pieces += again.finish("stop").pieces

@@ -92,7 +92,7 @@ class Log:
     def run(self, text: str, draw: Callable[[Any], Any], *, stops: Sequence[str] = (), dies: bool) -> bool:
         """One run of an engine that means to say `text` behind the ledger. True: the answer is whole."""
         said = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Text)
-        stage = ToolCallParser(TOOLS, tail=self.tail, said=said, **self.how)
+        stage = ToolCallParser(TOOLS, tail=self.tail, in_text=said, **self.how)
         if stage.ended:
             return True
         pipeline = OutputPipeline(stops, (), tail=self.tail, tail_tokens=self.vocabulary.text(self.tail))

@@ -1,0 +1,110 @@
+"""Commands made ready for the machine: filtered, limited in size, tokenised; what fails refuses the command alone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.input_pipeline import prepare_input
+from sessions.machine.inputs_effects import Command
+from sessions.metrics import Metrics
+from sessions.model import commands as cm
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal
+from sessions.model.verdicts import Finding, Verdict
+from tests.support.ledger_ground import Desk
+from tests.support.machine_ground import SESSION
+from tests.support.virtual_time import virtual
+
+ID = CommandId("c")
+
+
+class Replace:
+    """Redacts "red", blocks "black", breaks at "bug", never returns at "slow"."""
+
+    async def check(self, principal: Principal, text: str) -> Verdict:
+        if "bug" in text:
+            raise ZeroDivisionError
+        if "slow" in text:
+            await asyncio.get_running_loop().create_future()
+        for word, action in (("black", "block"), ("red", "redact")):
+            at = text.find(word)
+            if at >= 0:
+                found: Any = Finding(category="c", action=action, start=at, end=at + len(word))  # type: ignore[arg-type]
+                replaced: Any = action
+                return Verdict(action=replaced, start=at, end=at + len(word), replacement="~", findings=(found,))
+        return Verdict(action="pass")
+
+
+async def prepared(command: cm.ActorCommand) -> Command:
+    filters = SimpleNamespace(input_filters=lambda principal: (Replace(),))
+    limits = ActorLimits(content_bytes=40, prepare_s=5.0)
+    world: Any = SimpleNamespace(filters=filters, limits=limits, metrics=Metrics())
+    input = Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
+    return await prepare_input(input, ledger=Desk().ledger, world=world)
+
+
+def message(content: str) -> cm.MessageCreate:
+    return cm.MessageCreate(id=ID, session=SESSION, content=content)
+
+
+@virtual
+async def test_a_message_is_redacted_and_tokenised() -> None:
+    made = await prepared(message("a red rose"))
+    assert isinstance(made.command, cm.MessageCreate) and made.command.content == (InputText(text="a ~ rose"),)
+    assert made.prepared is not None and made.prepared.tokens and made.refused is None
+    assert [each.text for each in made.findings] == ["red"]
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [("black", "content_filter"), ("x" * 41, "content_too_large"), ("slow", "overloaded"), ("bug", "internal_error")],
+)
+async def test_what_fails_refuses_the_command(content: str, code: str) -> None:
+    made = await prepared(message(content))
+    assert made.refused is not None and made.refused.code == code
+    assert made.prepared is None
+
+
+@virtual
+async def test_a_turn_has_tokens_beside_each_item_but_for_answers_with_calls() -> None:
+    call_id = CallId("x")
+    items = (
+        cm.NewMessage(role="user", content="red"),
+        cm.NewMessage(role="assistant", content="let me look"),
+        cm.NewCall(call_id=call_id, name="look", arguments="{}"),
+        cm.NewOutput(call_id=call_id, output="red"),
+    )
+    settings = cm.SessionSettings(instructions="red")
+    made = await prepared(cm.TurnCreate(id=ID, session=SESSION, items=items, create=settings, instructions="red"))
+    assert [each is not None for each in made.prepared_items] == [True, False, False, True]
+    assert isinstance(made.command, cm.TurnCreate) and made.command.create is not None
+    assert made.command.create.instructions == made.command.instructions == "~"
+    output = made.command.items[3]
+    assert isinstance(output, cm.NewOutput) and output.output == "~"
+
+
+@virtual
+async def test_titles_and_instructions_are_texts_like_any_other() -> None:
+    made = await prepared(cm.SessionUpdate(id=ID, session=SESSION, title="red", instructions=None))
+    assert isinstance(made.command, cm.SessionUpdate)
+    assert (made.command.title, made.command.instructions) == ("~", None)
+
+
+@virtual
+async def test_an_appeal_is_blocked_where_filters_refuse_its_text() -> None:
+    appeal = cm.ReviewAppeal(id=ID, session=SESSION, content="black", note="")
+    assert (await prepared(appeal)).blocked
+    assert not (await prepared(msgspec.structs.replace(appeal, content="white"))).blocked
+
+
+@virtual
+async def test_other_commands_pass_as_they_are() -> None:
+    command = cm.SessionDelete(id=ID, session=SESSION)
+    made = await prepared(command)
+    assert made.command is command and made.refused is None

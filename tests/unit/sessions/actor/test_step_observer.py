@@ -1,0 +1,95 @@
+"""What a step leaves in metrics, logs and the audit log."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from sessions.actor.step_observer import observed_step, record_cases
+from sessions.machine import event_writer, inputs_effects
+from sessions.metrics import Metrics
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput
+from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
+from sessions.model.verdicts import Finding, Verdict
+from tests.support.machine_ground import SESSION, Ground
+
+FLAG = Finding(category="c/keyword", action="flag", start=0, end=3, text="gun", review=True)
+
+
+class Observed:
+    def __init__(self) -> None:
+        self.ground = Ground()
+        self.ground.create()
+        self.metrics = Metrics()
+
+    def step(self, input: inputs_effects.Input) -> inputs_effects.Step:
+        world: Any = SimpleNamespace(metrics=self.metrics)
+        return observed_step(input, self.ground.machine, world, structlog.get_logger(), UnixMs(2_000_000))
+
+    def command(self, command: cm.ActorCommand, **more: Any) -> inputs_effects.Step:
+        return self.step(inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), **more))
+
+    def message(self) -> cm.MessageCreate:
+        return cm.MessageCreate(id=self.ground.name(), session=SESSION, content="gun")
+
+
+@pytest.fixture
+def observed() -> Observed:
+    return Observed()
+
+
+def test_findings_of_a_message_are_counted_logged_without_text_and_audited(observed: Observed) -> None:
+    with capture_logs() as logs:
+        step = observed.command(observed.message(), findings=(FLAG,))
+    assert observed.metrics.verdicts.values == {("input", "flag", "c"): 1}
+    (line,) = logs
+    assert line["event"] == "filter_matched" and "gun" not in str(line)
+    (row,) = step.audit
+    assert (row.action, row.by, row.detail["outcome"]) == ("verdict", LOCAL_PRINCIPAL, "accepted")
+
+
+def test_a_refused_message_is_audited_with_its_code(observed: Observed) -> None:
+    step = observed.command(observed.message(), findings=(FLAG,), refused=BadInput("content_filter", "no"))
+    assert [row.detail["outcome"] for row in step.audit] == ["content_filter"]
+
+
+def test_what_an_appeal_repeats_is_counted_once(observed: Observed) -> None:
+    appeal = cm.ReviewAppeal(id=observed.ground.name(), session=SESSION, content="gun", note="")
+    step = observed.command(appeal, findings=(FLAG,), blocked=True)
+    assert observed.metrics.verdicts.total == 0 and step.audit == []
+
+
+def test_a_retraction_and_its_finding_are_audited_as_the_servers(observed: Observed) -> None:
+    ground = observed.ground
+    response_id = ground.say().response_id
+    assert response_id is not None
+    verdict = Verdict(action="retract", start=0, end=1, category="c")
+    output = inputs_effects.Output(
+        response_id, ground.running[response_id], (event_writer.Text("gun"),), b"", "", (FLAG,), verdict
+    )
+    step = observed.step(output)
+    assert [(row.action, row.by) for row in step.audit] == [("verdict", None), ("content.retracted", None)]
+    assert {row.response for row in step.audit} == {response_id}
+    assert observed.metrics.verdicts.values == {("output", "flag", "c"): 1}
+
+
+def test_a_deletion_is_audited_and_a_plain_delta_is_not(observed: Observed) -> None:
+    response_id = observed.ground.say().response_id
+    assert response_id is not None
+    generation = observed.ground.running[response_id]
+    plain = inputs_effects.Output(response_id, generation, (event_writer.Text("hi"),), b"")
+    assert observed.step(plain).audit == []
+    step = observed.command(cm.SessionDelete(id=observed.ground.name(), session=SESSION))
+    assert [row.action for row in step.audit] == ["session.deleted"]
+
+
+def test_cases_are_counted_when_they_are_durable(observed: Observed) -> None:
+    step = observed.command(observed.message(), findings=(FLAG,))
+    assert observed.metrics.reviews_opened.total == 0
+    record_cases(step.reviews, observed.metrics, structlog.get_logger())
+    assert observed.metrics.reviews_opened.values == {("policy", "input", "flag", "c"): 1}

@@ -1,0 +1,76 @@
+"""Creating, updating and deleting a session, and erasing the text of an answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessions.machine.event_writer import CallArguments, CallBegin, Text
+from sessions.machine.session_commands import ERASED
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
+from tests.support.machine_ground import SESSION, TERMINAL, Ground
+
+TOOL = Tool(name="look", parameters={"type": "object"})
+
+
+def test_a_session_is_created_once_and_seen_by_its_owner_only() -> None:
+    ground, again = Ground(), cm.SessionCreate(id=CommandId("again"), session=SESSION)
+    ground.create(title="mine")
+    ground.refused(again, "session_exists")
+    stranger = msgspec.structs.replace(LOCAL_PRINCIPAL, key_id="other", user="other", role="user")
+    ground.refused(again, "session_not_found", stranger)
+
+
+def test_an_update_changes_what_it_names_and_null_clears() -> None:
+    ground = Ground()
+    ground.create(title="mine", tools=(TOOL,), metadata={"a": "b"})
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, title="new", tools=None))
+    info = ground.state.info
+    assert info is not None
+    assert (info.title, info.tools, info.metadata) == ("new", (), {"a": "b"})
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, metadata=None, title=None))
+    info = ground.state.info
+    assert info is not None and (info.title, info.metadata) == (None, {})
+
+
+def test_deletion_ends_what_is_open_and_waits_and_is_the_last_event() -> None:
+    ground = Ground()
+    ground.create()
+    ground.say()
+    ground.say(queue=True)
+    ground.ok(cm.SessionDelete(id=ground.name(), session=SESSION))
+    ended = [record.event for record in ground.records if isinstance(record.event, TERMINAL)]
+    assert [event.response.incomplete_details for event in ended] == [{"reason": "session_deleted"}] * 2
+    assert isinstance(ground.records[-1].event, ev.SessionDeleted) and ground.erased
+    ground.refused(cm.MessageCreate(id=ground.name(), session=SESSION, content="hello"), "session_deleted")
+
+
+def test_erasing_an_answer_takes_all_its_text_and_leaves_arguments_json() -> None:
+    ground = Ground()
+    ground.create(tools=(TOOL,))
+    response_id = ground.say().response_id
+    assert response_id is not None
+    erase = cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id)
+    ground.refused(erase, "response_in_progress")
+    ground.write(response_id, Text("let me look"), CallBegin("look"), CallArguments('{"at": "it"}'))
+    ground.finish(response_id)
+    ground.ok(cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id))
+    message, call = (ground.state.items[item_id] for item_id in ground.state.answers[response_id].items)
+    assert isinstance(message, Message) and [part.text for part in message.content] == [""]  # type: ignore[union-attr]
+    assert isinstance(call, FunctionCall) and call.arguments == "{}"
+    retractions = [record.event for record in ground.records if isinstance(record.event, ev.ContentRetracted)]
+    assert {event.category for event in retractions} == {ERASED}
+    unknown = cm.ResponseErase(id=ground.name(), session=SESSION, response_id=ResponseId("r"))
+    ground.refused(unknown, "response_not_found")
+
+
+def test_erasing_an_empty_answer_stands_in_the_log() -> None:
+    ground = Ground()
+    ground.create()
+    response_id = ground.say().response_id
+    assert response_id is not None
+    ground.cancel(response_id)
+    ground.ok(cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id))
+    event = ground.records[-1].event
+    assert isinstance(event, ev.ContentRetracted) and (event.start, event.end) == (0, 0)

@@ -1,0 +1,127 @@
+"""The engine runs of one generation: when another one begins, what each is given, what they cost together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessions.metrics import Metrics
+from sessions.model.generation import continuation_seed
+from sessions.model.types import SessionKey, Tool
+from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
+from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
+from tests.support.generation_ground import (
+    GivenEngine,
+    GivenFilters,
+    GivenLedger,
+    KeptInbox,
+    Replacing,
+    open_response,
+)
+from tests.support.machine_ground import KEY
+from tests.support.virtual_time import virtual
+
+LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})
+assert isinstance(KEY, SessionKey)
+
+
+class Attempted:
+    """One generation up to the end of its attempts."""
+
+    def __init__(self, engine: GivenEngine, *, filters: Any = None, ledger: Any = None, **sampling: Any) -> None:
+        self.inbox = KeptInbox()
+        self.engine = engine
+        self.run = GenerationRun(key=KEY, open_=open_response(**sampling), generation=1)
+        self.ledger: Any = GivenLedger() if ledger is None else ledger
+        limits = GenerationLimits(rollup_s=0.0)
+        self.output = OutputAccumulator(self.run.open_, 1, self.inbox, limits, whole=False)
+        given: Any = engine
+        plans: Any = self.ledger
+        self.attempts = Attempts(
+            self.run,
+            plans,
+            self.output,
+            engine=given,
+            filters=filters or GivenFilters(),
+            inbox=self.inbox,
+            metrics=Metrics(),
+        )
+
+    async def end(self) -> AttemptsEnd:
+        plan = await self.ledger.plan(self.run.open_)
+        self.attempts.counts.prompt = plan.num_input
+        ended = await self.attempts.generate(plan)
+        self.output.flush()
+        return ended
+
+
+@virtual
+async def test_one_run_is_enough_for_a_plain_answer() -> None:
+    made = Attempted(GivenEngine("well"))
+    assert await made.end() == AttemptsEnd("stop")
+    assert made.inbox.text == "well" and made.inbox.prompts == [(5, 1)]
+    usage = made.attempts.counts.usage()
+    assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (5, 4, 1)
+
+
+@virtual
+async def test_an_engine_that_ran_into_its_limit_says_so_unless_a_stop_string_came_first() -> None:
+    assert (await Attempted(GivenEngine("well", finish="length")).end()).reason == "max_output_tokens"
+    stopped = Attempted(GivenEngine("we.ll", finish="length"), stop=".")
+    assert (await stopped.end()).reason == "stop" and stopped.inbox.text == "we"
+
+
+@virtual
+async def test_without_room_nothing_runs() -> None:
+    made = Attempted(GivenEngine(), ledger=GivenLedger(max_tokens=0))
+    assert (await made.end()).reason == "max_output_tokens" and made.engine.requests == []
+
+
+@virtual
+async def test_a_redaction_begins_another_run_from_the_released_text() -> None:
+    engine = GivenEngine("a bad word", " word")
+    made = Attempted(engine, filters=GivenFilters(lambda: Replacing("bad", "good")))
+    assert await made.end() == AttemptsEnd("stop")
+    assert made.inbox.text == "a good word"
+    first, second = engine.requests
+    assert bytes(list(second.prompt)) == b"helloa good" and bytes(list(second.emitted)) == b"a good"
+    assert second.seed == continuation_seed(first.seed, made.run.open_.id, len(b"a good")) != first.seed
+    assert second.max_tokens == first.max_tokens - len(b"a bad")
+    counts = made.attempts.counts
+    assert (counts.recomputed, counts.withheld) == (len(second.prompt) - 1, 3)
+
+
+@virtual
+async def test_a_filter_that_rewrites_every_run_ends_the_answer() -> None:
+    engine = GivenEngine(*["bad"] * (ATTEMPTS_MAX + 1))
+    made = Attempted(engine, filters=GivenFilters(lambda: Replacing("bad", "good")))
+    assert (await made.end()).reason == "content_filter"
+    assert len(engine.requests) == ATTEMPTS_MAX
+
+
+@virtual
+async def test_a_filter_that_blocks_ends_the_answer_with_its_message() -> None:
+    made = Attempted(GivenEngine("a bad word"), filters=KeywordFilterSet(output_phrases=["bad"]))
+    ended = await made.end()
+    assert ended.reason == "content_filter" and ended.refusal
+    assert made.inbox.text == "a " and made.attempts.counts.withheld == 3
+
+
+@virtual
+async def test_tools_are_parsed_only_where_the_engine_does_not_do_so_itself() -> None:
+    call = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>']
+    for tool_format, calls in (("hermes", True), ("none", False), ("engine", False)):
+        made = Attempted(GivenEngine(call, tool_format=tool_format), ledger=GivenLedger(tools=(LOOK,)))
+        await made.end()
+        assert made.inbox.text == ("{}" if calls else call[0])
+
+
+@virtual
+async def test_a_required_call_constrains_the_engine() -> None:
+    engine = GivenEngine(['{"name": "look", "arguments": {}}'], tool_format="hermes")
+    made = Attempted(engine, ledger=GivenLedger(tools=(LOOK,)), tool_choice="required")
+    assert made.attempts.must_call == (LOOK,)
+    await made.end()
+    text = engine.requests[0].sampling.text
+    assert text is not None and text.format is not None and text.format["type"] == "json_schema"
+    assert made.inbox.text == "{}"
