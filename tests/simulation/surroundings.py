@@ -15,8 +15,7 @@ from actors.hosting.runtime import RuntimeLimits
 from actors.maintenance.sweeps import SweepLimits
 from actors.peer.links import LinkLimits
 from actors.replica import ReplicaLimits
-from actors.routing.router import RouterLimits
-from actors.routing.subscriptions import SubscriptionLimits
+from actors.routing.limits import RouterLimits, SubscriptionLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import CommandId
@@ -76,7 +75,7 @@ def configured(rng: Random) -> Config:
         idle_s=idle_s,
         replica=ReplicaLimits(
             runtime=runtime,
-            upkeep=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
+            sweeps=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
             links=links,
             drain=DrainLimits(drain_s=rng.choice([2.0, 10.0])),
             rebalance=RebalanceLimits(look_s=0.5, load_min=rng.choice([0.1, 0.75])),

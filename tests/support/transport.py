@@ -13,6 +13,7 @@ from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
 from sessions.model import events as ev
 from sessions.model.commands import ActorCommand, Ok
 from sessions.model.journal_types import Append, HeadPatch
+from sessions.model.request import Request
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
@@ -55,9 +56,9 @@ class FakeSessions:
         self.answer: Callable[[Principal, ActorCommand], Any] = self._no_answer
         self.executed: list[ActorCommand] = []
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
-        self.executed.append(command)
-        found = self.answer(principal, command)
+    async def execute(self, request: Request) -> Ok:
+        self.executed.append(request.command)
+        found = self.answer(request.principal, request.command)
         if asyncio.iscoroutine(found):
             found = await found
         assert isinstance(found, Ok)

@@ -32,7 +32,7 @@ async def test_each_replica_tells_what_it_holds_and_one_that_is_gone_is_named() 
             await cluster.add_replica(name, engine)
         await cluster.add_replica("r3")
         router = await cluster.add_gateway("g")
-        desk = ClusterOperatorApi(lambda: router.whereabouts.view, cluster.security, Tasks())
+        desk = ClusterOperatorApi(lambda: router.routes.view, cluster.security, Tasks())
         assert (await desk.kv_of(ALICE.tenant)).bytes_of == {"r1": 0, "r2": 0, "r3": None}, "r3 does not count"
         for number in range(8):
             key = await create(router, f"s{number}")

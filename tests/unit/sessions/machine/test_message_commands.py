@@ -27,8 +27,8 @@ def begun(ground: Ground, **more: Any) -> ResponseId:
     return response_id
 
 
-def message(ground: Ground, **more: object) -> cm.MessageCreate:
-    return cm.MessageCreate(id=ground.name(), session=SESSION, content="hello", **more)  # type: ignore[arg-type]
+def message(ground: Ground, **more: Any) -> cm.MessageCreate:
+    return cm.MessageCreate(id=ground.name(), session=SESSION, content="hello", **more)
 
 
 def test_a_busy_branch_refuses_unless_the_client_queues(ground: Ground) -> None:

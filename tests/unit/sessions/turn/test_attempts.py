@@ -28,18 +28,20 @@ assert isinstance(KEY, SessionKey)
 class Attempted:
     """One generation up to the end of its attempts."""
 
-    def __init__(self, engine: GivenEngine, *, filters: Any = None, ledger: Any = None, **sampling: Any) -> None:
+    def __init__(
+        self, engine: GivenEngine, *, filters: Any = None, ledger: GivenLedger | None = None, **sampling: Any
+    ) -> None:
         self.inbox = KeptInbox()
         self.engine = engine
         self.run = GenerationRun(key=KEY, open_=open_response(**sampling), generation=1)
-        self.ledger: Any = GivenLedger() if ledger is None else ledger
+        self.ledger = ledger or GivenLedger()
         limits = GenerationLimits(rollup_s=0.0)
         self.output = OutputAccumulator(self.run.open_, 1, self.inbox, limits, whole=False)
         given: Any = engine
-        plans: Any = self.ledger
+        planner: Any = self.ledger
         self.attempts = Attempts(
             self.run,
-            plans,
+            planner,
             self.output,
             engine=given,
             filters=filters or GivenFilters(),
