@@ -18,7 +18,7 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
-.PHONY: audit withdrawn fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: quick quick-tests pytest-together pytest-alone audit withdrawn fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,12 @@ test: setup-dev ## everything: static checks, withdrawn packages, the TypeScript
 	@$(MAKE) --no-print-directory withdrawn
 	@$(MAKE) --no-print-directory browser model
 	@$(MAKE) --no-print-directory node
-	@$(MAKE) --no-print-directory pytest
+	@$(MAKE) --no-print-directory pytest-together
+	@$(MAKE) --no-print-directory pytest-alone
+
+quick: setup-dev ## for daily work, in three minutes: lint, types, import contracts and the fast tests
+	@$(MAKE) --no-print-directory lint format
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types imports quick-tests
 
 check: setup-dev static ## static checks only
 
@@ -80,6 +85,27 @@ types: setup-dev
 imports: setup-dev
 	$(STAGE)
 	@$(VENV)/bin/lint-imports
+
+# Each worker takes whole files, because a file's servers serve all of its tests.
+WORKERS ?= 2
+TOGETHER = --numprocesses $(WORKERS) --dist loadfile
+
+quick-tests: setup-dev
+	$(STAGE)
+	@$(PY) -m pytest -q $(TOGETHER) -m "not slow" tests/unit tests/golden $(ARGS)
+
+# What is judged by the clock (kills, faults, browsers) or keeps all cores busy (the model) has the machine to itself.
+ALONE := chaos or browser or model
+# A selection (`make test ARGS="-k journal"`) may have nothing in one of the two.
+MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
+
+pytest-together: setup-dev
+	$(STAGE)
+	@$(PY) -m pytest $(TOGETHER) -m "not ($(ALONE))" $(ARGS) $(MAYBE_NONE)
+
+pytest-alone: setup-dev
+	$(STAGE)
+	@$(PY) -m pytest -m "$(ALONE)" $(ARGS) $(MAYBE_NONE)
 
 pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
 	$(STAGE)

@@ -72,12 +72,12 @@ class Bench:
         key = await create(self.router, f"{name}{number}")
         story = Story(self.router, key)
         began = time.perf_counter()
-        response = await self.asked(key, text, answer, endless=engine.info.model != "simulated")
+        response = await self.answered(key, text, answer, endless=engine.info.model != "simulated")
         await story.until(lambda: any(isinstance(r.event, OutputTextDelta) for r in story.records.values()), 120.0)
         self.prefills.append(time.perf_counter() - began)
         return key, story, response
 
-    async def asked(self, key: SessionKey, text: str, tokens: int, *, endless: bool) -> ResponseId:
+    async def answered(self, key: SessionKey, text: str, tokens: int, *, endless: bool) -> ResponseId:
         """Begins an answer that only its limit ends: one that ends by itself has no stall to measure."""
         command = cm.MessageCreate(
             id=CommandId(new_id()),

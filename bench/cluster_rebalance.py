@@ -47,7 +47,7 @@ def named(count: int, first: tuple[str, ...]) -> list[str]:
     return found
 
 
-class Counter:
+class TokenCounter:
     def __init__(self) -> None:
         self.tokens = 0
 
@@ -58,7 +58,7 @@ class Counter:
         )
 
 
-async def person(router: Router, name: str, counter: Counter, rng: random.Random, think_s: float) -> None:
+async def person(router: Router, name: str, counter: TokenCounter, rng: random.Random, think_s: float) -> None:
     key = await create(router, name)
     story = Story(router, key)
     router.watch(key, counter.sink)
@@ -69,7 +69,7 @@ async def person(router: Router, name: str, counter: Counter, rng: random.Random
 
 async def throughput(sessions: list[str], given: argparse.Namespace, *, late: bool) -> tuple[float, int]:
     """Tokens a second, and how many sessions were moved. `late`: the second replica joins when everybody talks."""
-    counter, rng = Counter(), random.Random(7)
+    counter, rng = TokenCounter(), random.Random(7)
     async with cluster(replicas=1 if late else 2, engine_options=ENGINE) as made:
         router = made.gateways["g1"].router
         talks = [asyncio.create_task(person(router, name, counter, rng, given.think_s)) for name in sessions]

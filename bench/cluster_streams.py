@@ -24,7 +24,7 @@ import psutil
 import uvloop
 
 from actors.routing.router import Router
-from bench.device import Device, Frame, Happened
+from bench.device import Device, DeviceFrame, Happened
 from bench.support import command_line, report
 from sessions.model.events import OutputTextDelta
 from sessions.ports import Published
@@ -70,14 +70,14 @@ class Meter:
 # -- over sockets --------------------------------------------------------------------------------------------------
 
 
-class Reader(Device):
+class DelayReader(Device):
     """A device that tells how late each event came."""
 
     def __init__(self, host: str, port: int, meter: Meter) -> None:
         super().__init__(host, port)
         self._meter = meter
 
-    def happened(self, frame: Frame, event: Happened) -> None:
+    def happened(self, frame: DeviceFrame, event: Happened) -> None:
         if self._meter.measuring and event.type == "response.output_text.delta":
             num = 1 if frame.first_offset is None else frame.offset - frame.first_offset + 1
             self._meter.late_ms += [time.time() * 1000 - frame.at] * num
@@ -95,7 +95,7 @@ async def over_sockets(streams: int, rate: float, seconds: float, replicas: int)
         assert process is not None
         gateway = psutil.Process(process.pid)
         address = urlsplit(cluster.urls[0])
-        readers = [Reader(address.hostname or "127.0.0.1", address.port or 80, meter) for _ in range(streams)]
+        readers = [DelayReader(address.hostname or "127.0.0.1", address.port or 80, meter) for _ in range(streams)]
         for first in range(0, streams, 25):
             some = readers[first : first + 25]
             await asyncio.gather(*(reader.open() for reader in some))

@@ -21,7 +21,7 @@ from tests.support.server_process import ServerProcess
 from tests.support.wire_client import TERMINAL, WireClient, connected, new_ulid
 
 
-class Reader:
+class CrashReader:
     """A client that keeps its position and checks every frame against it."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Reader:
             self.ended[response] = self.ended.get(response, 0) + 1
 
 
-async def ask_until_killed(
-    server: ServerProcess, reader: Reader, session: str, ask: dict[str, Any], kill_after: float
+async def send_until_killed(
+    server: ServerProcess, reader: CrashReader, session: str, ask: dict[str, Any], kill_after: float
 ) -> None:
     """Sends the command and reads until the server dies `kill_after` seconds later."""
     async with connected(server.url) as wire:
@@ -64,7 +64,7 @@ async def ask_until_killed(
             reader.apply(wire.events.get_nowait())
 
 
-async def subscribe(wire: WireClient, session: str, reader: Reader) -> None:
+async def subscribe(wire: WireClient, session: str, reader: CrashReader) -> None:
     position = {"epoch": reader.epoch, "offset": reader.position} if reader.epoch else {"offset": 0}
     await wire.command("subscribe", session=session, **position)
     resumed = await wire.others.get()
@@ -72,12 +72,12 @@ async def subscribe(wire: WireClient, session: str, reader: Reader) -> None:
         reader.faults.append(f"resumed by {resumed}")
 
 
-async def read(wire: WireClient, reader: Reader) -> None:
+async def read(wire: WireClient, reader: CrashReader) -> None:
     while True:
         reader.apply(await wire.events.get())
 
 
-async def finish(server: ServerProcess, reader: Reader, session: str, ask: dict[str, Any]) -> None:
+async def finish(server: ServerProcess, reader: CrashReader, session: str, ask: dict[str, Any]) -> None:
     """Resumes, repeats the command by its id, and reads to the end of its response."""
     async with connected(server.url) as wire:
         await subscribe(wire, session, reader)
@@ -87,9 +87,9 @@ async def finish(server: ServerProcess, reader: Reader, session: str, ask: dict[
                 reader.apply(await wire.events.get())
 
 
-async def compare(server: ServerProcess, reader: Reader, session: str) -> None:
+async def compare(server: ServerProcess, reader: CrashReader, session: str) -> None:
     """Another device reads the whole log: what the first one applied must be it, piece by piece."""
-    fresh = Reader()
+    fresh = CrashReader()
     async with connected(server.url) as wire:
         await subscribe(wire, session, fresh)
         async with asyncio.timeout(60):
@@ -100,7 +100,7 @@ async def compare(server: ServerProcess, reader: Reader, session: str) -> None:
         reader.faults.append("the second device was told another story")
 
 
-def story(reader: Reader) -> list[Any]:
+def story(reader: CrashReader) -> list[Any]:
     """The log without its division into deltas, which may be laid together."""
     told: list[Any] = []
     for _, event in sorted(reader.applied.values(), key=lambda each: each[0]):
@@ -127,14 +127,14 @@ async def rounds(arguments: argparse.Namespace) -> None:
     try:
         async with connected(server.url) as wire:
             session = (await wire.command("session.create"))["session"]
-        reader = Reader()
+        reader = CrashReader()
         for number in range(arguments.rounds):
             if number % arguments.turns_a_session == 0 and number:
                 await compare(server, reader, session)
                 faults += reader.faults
                 async with connected(server.url) as wire:
                     session = (await wire.command("session.create"))["session"]
-                reader = Reader()
+                reader = CrashReader()
             ask = {
                 "id": new_ulid(),
                 "session": session,
@@ -142,7 +142,7 @@ async def rounds(arguments: argparse.Namespace) -> None:
                 "max_output_tokens": 60,
             }
             before = reader.position
-            await ask_until_killed(server, reader, session, ask, chance.uniform(0.0, arguments.kill_within))
+            await send_until_killed(server, reader, session, ask, chance.uniform(0.0, arguments.kill_within))
             began = any(
                 event["type"] == "response.output_text.delta"
                 for first, event in reader.applied.values()

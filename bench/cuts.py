@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
-from bench.crash_rounds import Reader, compare
+from bench.crash_rounds import CrashReader, compare
 from bench.support import command_line, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ServerProcess
@@ -30,7 +30,7 @@ class Phone:
 
     def __init__(self, server: ServerProcess, chance: random.Random, session: str) -> None:
         self.server, self.chance, self.session = server, chance, session
-        self.reader = Reader()
+        self.reader = CrashReader()
         self.open = False
         self.resumes: list[float] = []
         self.cuts = 0

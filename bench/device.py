@@ -24,7 +24,7 @@ class Happened(msgspec.Struct):
     response_id: str = ""
 
 
-class Frame(msgspec.Struct):
+class DeviceFrame(msgspec.Struct):
     type: str
     session: str = ""
     offset: int = 0
@@ -37,7 +37,7 @@ class Frame(msgspec.Struct):
 class Device(asyncio.Protocol):
     """One connection with one session."""
 
-    _decoder: ClassVar = msgspec.json.Decoder(Frame | list[Frame])
+    _decoder: ClassVar = msgspec.json.Decoder(DeviceFrame | list[DeviceFrame])
 
     def __init__(self, host: str, port: int) -> None:
         self.session = ""
@@ -45,9 +45,9 @@ class Device(asyncio.Protocol):
         self._unacked = 0
         self._buffer = bytearray()
         self._upgraded = False
-        self._awaited: tuple[str, asyncio.Future[Frame]] | None = None
+        self._awaited: tuple[str, asyncio.Future[DeviceFrame]] | None = None
 
-    def happened(self, frame: Frame, event: Happened) -> None:
+    def happened(self, frame: DeviceFrame, event: Happened) -> None:
         """One event, or several that were laid together; for subclasses."""
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Device(asyncio.Protocol):
             }
         )
 
-    def expect(self, kind: str) -> asyncio.Future[Frame]:
+    def expect(self, kind: str) -> asyncio.Future[DeviceFrame]:
         """The next frame of a kind ("end": that of an answer). One wait at a time; an error ends any."""
         self._awaited = (kind, asyncio.get_running_loop().create_future())
         return self._awaited[1]
@@ -110,7 +110,7 @@ class Device(asyncio.Protocol):
                 return
             del self._buffer[: end + 4]
             self._upgraded = True
-            self._answer(Frame("upgraded"))
+            self._answer(DeviceFrame("upgraded"))
         buffer, at = self._buffer, 0
         while len(buffer) - at >= 2:
             length, head = buffer[at + 1] & 127, 2
@@ -126,12 +126,12 @@ class Device(asyncio.Protocol):
                 self._take(frame)
         del buffer[:at]
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: DeviceFrame) -> None:
         event = frame.event
         if event is not None:
             self.happened(frame, event)
             if event.type in TERMINAL:
-                self._answer(Frame("end"))
+                self._answer(DeviceFrame("end"))
             self._unacked += 1
             if self._unacked >= ACK_EVERY:
                 self._unacked = 0
@@ -141,7 +141,7 @@ class Device(asyncio.Protocol):
         else:
             self._answer(frame)
 
-    def _answer(self, frame: Frame) -> None:
+    def _answer(self, frame: DeviceFrame) -> None:
         if self._awaited is None or self._awaited[1].done():
             return
         if frame.error is not None:

@@ -52,20 +52,20 @@ SIMULATED = Shape(capacity=9.0, prompt_tokens=(100, 900), answer_tokens=(50, 250
 LLAMA = Shape(capacity=0.9, prompt_tokens=(40, 120), answer_tokens=(30, 60))
 
 
-class Asked(NamedTuple):
+class TrafficRequest(NamedTuple):
     at: float
     prompt: tuple[int, ...]
     answer_tokens: int
 
 
-def traffic(shape: Shape, rate: float, seconds: float, seed: int) -> list[Asked]:
+def traffic(shape: Shape, rate: float, seconds: float, seed: int) -> list[TrafficRequest]:
     """When somebody asks what: the same for the same seed."""
     chance = random.Random(seed)
     found, at = [], 0.0
     while (at := at + chance.expovariate(rate)) < seconds:
         length = chance.randint(*shape.prompt_tokens)
         prompt = tuple(chance.randrange(300, 4000) for _ in range(length))
-        found.append(Asked(at, prompt, chance.randint(*shape.answer_tokens)))
+        found.append(TrafficRequest(at, prompt, chance.randint(*shape.answer_tokens)))
     return found
 
 
@@ -79,7 +79,7 @@ class Tenant:
         self.tokens = 0
         self.shed = 0
 
-    async def turn(self, number: int, asked: Asked) -> None:
+    async def turn(self, number: int, asked: TrafficRequest) -> None:
         loop = asyncio.get_running_loop()
         request = GenerationRequest(
             key=SessionKey(self.name, SessionId(f"{self.name}{number}")),
@@ -102,7 +102,7 @@ class Tenant:
             self.shed += 1
         await self.engine.release(request.key)
 
-    async def ask(self, traffic: list[Asked], seconds: float) -> None:
+    async def send(self, traffic: list[TrafficRequest], seconds: float) -> None:
         """Asks as the traffic says; what is still under way when the time is over is left."""
         begun = asyncio.get_running_loop().time()
         running: set[asyncio.Task[None]] = set()
@@ -131,7 +131,7 @@ async def run(engine: Engine, shape: Shape, seconds: float, *, other: float, flo
     try:
         await asyncio.gather(
             *(
-                tenant.ask(traffic(shape, rate, seconds, seed), seconds)
+                tenant.send(traffic(shape, rate, seconds, seed), seconds)
                 for tenant, rate, seed in zip(tenants, rates, (1, 2), strict=True)
                 if rate
             )

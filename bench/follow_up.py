@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import time
 
-from bench.peer import LlamaServer
+from bench.peer import LlamaServerProcess
 from bench.support import command_line, filler, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ServerProcess
@@ -29,7 +29,7 @@ async def main(arguments: argparse.Namespace) -> None:
     their: list[float] = []
     with (
         ServerProcess("--engine", "llama", "--threads", "1", "--slots", "2") as server,
-        LlamaServer(slots=2, threads=1) as peer,
+        LlamaServerProcess(slots=2, threads=1) as peer,
     ):
         async with connected(server.url) as wire:
             session = await wire.create()

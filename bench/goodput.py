@@ -76,7 +76,7 @@ def paired() -> Engine:
     return make_brownout_engine(one, lambda _: other)
 
 
-class Case(NamedTuple):
+class GoodputCase(NamedTuple):
     rate: float  # turns a second
     limits: Limits | None = None
     smaller: bool = False  # there is a smaller model
@@ -86,7 +86,7 @@ class Case(NamedTuple):
         return self.rate if self.then is None or share < 0.2 else self.then
 
 
-class Turn:
+class GoodputTurn:
     """One turn as its client lives it."""
 
     def __init__(self, asked_at: float) -> None:
@@ -108,7 +108,7 @@ class Turn:
         return self.first_at - self.asked_at <= TARGET.ttft_ms / 1000 and tpot_s <= TARGET.tpot_ms / 1000
 
 
-def sink(turn: Turn, over: asyncio.Event) -> Any:
+def sink(turn: GoodputTurn, over: asyncio.Event) -> Any:
     def take(published: Published) -> None:
         now = asyncio.get_running_loop().time()
         for record in published.records:
@@ -128,7 +128,7 @@ def sink(turn: Turn, over: asyncio.Event) -> Any:
     return take
 
 
-async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) -> None:
+async def one(runtime: Runtime, number: int, chance: random.Random, turn: GoodputTurn) -> None:
     """A session with one turn, and its end."""
     session = SessionId(f"s{number}")
     over = asyncio.Event()
@@ -150,7 +150,7 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
         unwatch()
 
 
-async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
+async def run(case: GoodputCase, seconds: float) -> tuple[list[GoodputTurn], list[int]]:
     """All turns of a load, each to its end; and the level of brownout as each came."""
     loop = asyncio.get_running_loop()
     engine: Engine = paired() if case.smaller else SimulatedEngine(GPU)
@@ -162,7 +162,7 @@ async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
     limits = case.limits
     admission = None if limits is None else Admission(engine, lambda: limits, loop.time)
     ids = iter(range(10**9))
-    turns: list[Turn] = []
+    turns: list[GoodputTurn] = []
     levels: list[int] = []
     async with Runtime(
         Identity(replica, "i"),
@@ -181,7 +181,7 @@ async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
         async with asyncio.TaskGroup() as group:
             while (at := at + chance.expovariate(case.rate_at(at / seconds))) < seconds:
                 await asyncio.sleep(max(0.0, begun + at - loop.time()))
-                turns.append(Turn(loop.time()))
+                turns.append(GoodputTurn(loop.time()))
                 levels.append(0 if admission is None else admission.brownout.level)
                 group.create_task(one(runtime, len(turns), random.Random(len(turns)), turns[-1]))
         keeper.cancel()
@@ -197,7 +197,7 @@ async def keep_announced(directory: MemoryDirectory, replica: ReplicaId) -> None
         await asyncio.sleep(2.0)
 
 
-def told(turns: list[Turn], levels: list[int], seconds: float) -> dict[str, Any]:
+def figures_of(turns: list[GoodputTurn], levels: list[int], seconds: float) -> dict[str, Any]:
     firsts = [turn.first_at - turn.asked_at for turn in turns if turn.first_at] or [0.0]
     refused = [turn.refused for turn in turns if turn.refused is not None]
     return {
@@ -227,16 +227,16 @@ def measure(seconds: float) -> bool:
     both = (BrownoutStep(output_tokens=128, smaller_model=True), BrownoutStep(output_tokens=64, smaller_model=True))
     twice, less = 2 * CAPACITY, 0.9 * CAPACITY
     cases = {
-        "capacity": Case(CAPACITY, browned()),
-        "twice": Case(twice, browned()),
-        "twice_brownout": Case(twice, browned(128, 64)),
-        "twice_smaller": Case(twice, browned(smaller), smaller=True),
-        "twice_both": Case(twice, browned(smaller, *both), smaller=True),
-        "twice_without_admission": Case(twice),
-        "falls": Case(twice, browned(), then=less),
-        "falls_smaller": Case(twice, browned(smaller), smaller=True, then=less),
+        "capacity": GoodputCase(CAPACITY, browned()),
+        "twice": GoodputCase(twice, browned()),
+        "twice_brownout": GoodputCase(twice, browned(128, 64)),
+        "twice_smaller": GoodputCase(twice, browned(smaller), smaller=True),
+        "twice_both": GoodputCase(twice, browned(smaller, *both), smaller=True),
+        "twice_without_admission": GoodputCase(twice),
+        "falls": GoodputCase(twice, browned(), then=less),
+        "falls_smaller": GoodputCase(twice, browned(smaller), smaller=True, then=less),
     }
-    found = {name: told(*run_virtual(run(case, seconds)), seconds) for name, case in cases.items()}
+    found = {name: figures_of(*run_virtual(run(case, seconds)), seconds) for name, case in cases.items()}
     ratio = found["twice"]["goodput_per_s"] / found["capacity"]["goodput_per_s"]
     sure = all(case["refused_without_a_time"] == 0 and case["forgotten"] == 0 for case in found.values())
     met = ratio >= 0.9 and sure

@@ -30,7 +30,7 @@ T = TypeVar("T")
 FIT_EVERY = 256
 
 
-class Clock:
+class ManualClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -58,7 +58,7 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    chance, clock, model = random.Random(7), Clock(), Timed()
+    chance, clock, model = random.Random(7), ManualClock(), Timed()
     returns = ReturnTracker(clock, sessions_max=arguments.snapshots, fit_every=FIT_EVERY, model=model)
     worth = SnapshotWorth(returns, CostModel())
     shelf = SnapshotIndex[DiskEntry]()

@@ -43,7 +43,7 @@ concurrent_turns = {TURNS}
 FLAGS = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", "64", "--sim-tokens-per-s", "100")
 
 
-class Asked(NamedTuple):
+class LimitedAnswer(NamedTuple):
     began: float
     headers_at: float
     ended: float
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
     error: dict[str, Any]
 
 
-async def ask(http: httpx.AsyncClient, url: str, text: str, answer_tokens: int = 8) -> Asked:
+async def post_chat(http: httpx.AsyncClient, url: str, text: str, answer_tokens: int = 8) -> LimitedAnswer:
     """One streamed turn. Raises httpx.HTTPError where the gateway is gone."""
     body = {
         "model": "simulated",
@@ -67,13 +67,13 @@ async def ask(http: httpx.AsyncClient, url: str, text: str, answer_tokens: int =
         headers_at = time.monotonic()
         if answer.status_code != 200:
             error = msgspec.json.decode(await answer.aread()).get("error", {})
-            return Asked(began, headers_at, time.monotonic(), answer.status_code, answer.headers, 0, error)
+            return LimitedAnswer(began, headers_at, time.monotonic(), answer.status_code, answer.headers, 0, error)
         tokens = 0
         async for line in answer.aiter_lines():
             if line.startswith("data: {"):
                 usage = msgspec.json.decode(line[6:]).get("usage")
                 tokens = usage["total_tokens"] if usage else tokens
-        return Asked(began, headers_at, time.monotonic(), 200, answer.headers, tokens, {})
+        return LimitedAnswer(began, headers_at, time.monotonic(), 200, answer.headers, tokens, {})
 
 
 def over(events: list[tuple[float, float, int]], ceiling: int) -> float:
@@ -89,7 +89,7 @@ def over(events: list[tuple[float, float, int]], ceiling: int) -> float:
     return worst
 
 
-def at_once(asked: list[Asked]) -> int:
+def at_once(asked: list[LimitedAnswer]) -> int:
     """Turns that were surely under way together: from their first byte to their last."""
     moves = sorted([(one.headers_at, 1) for one in asked] + [(one.ended, -1) for one in asked])
     most = now = 0
@@ -99,9 +99,9 @@ def at_once(asked: list[Asked]) -> int:
     return most
 
 
-async def load(urls: list[str], seconds: float, kill: Any) -> list[Asked]:
+async def load(urls: list[str], seconds: float, kill: Any) -> list[LimitedAnswer]:
     """50 clients for so long; `kill` is awaited half way."""
-    asked: list[Asked] = []
+    asked: list[LimitedAnswer] = []
     until = time.monotonic() + seconds
 
     async def client(number: int, http: httpx.AsyncClient) -> None:
@@ -110,7 +110,7 @@ async def load(urls: list[str], seconds: float, kill: Any) -> list[Asked]:
             url = urls[(number + turn) % len(urls)]
             turn += 1
             try:
-                one = await ask(http, url, f"client {number} turn {turn}", ANSWER)
+                one = await post_chat(http, url, f"client {number} turn {turn}", ANSWER)
             except httpx.HTTPError:
                 continue  # the gateway that was killed; the next one takes it
             asked.append(one)
@@ -133,12 +133,14 @@ async def truth(urls: list[str]) -> tuple[list[str], dict[str, Any]]:
     wrong: list[str] = []
     async with httpx.AsyncClient(timeout=60) as http:
         await asyncio.sleep(20)  # a few hundred requests come back meanwhile
-        first = await ask(http, urls[0], "how much is left")
+        first = await post_chat(http, urls[0], "how much is left")
         left, at = int(first.headers["x-ratelimit-remaining-requests"]), first.headers_at
         tokens = int(first.headers["x-ratelimit-remaining-tokens"])
-        burst: list[Asked] = []
+        burst: list[LimitedAnswer] = []
         while not burst or burst[-1].status == 200:
-            batch = await asyncio.gather(*(ask(http, urls[n % len(urls)], f"burst {n}") for n in range(TURNS - 4)))
+            batch = await asyncio.gather(
+                *(post_chat(http, urls[n % len(urls)], f"burst {n}") for n in range(TURNS - 4))
+            )
             burst += sorted(batch, key=lambda one: one.status)
             if any(one.status not in (200, 429) for one in batch) or len(burst) > 3 * REQUESTS:
                 break
@@ -155,12 +157,12 @@ async def truth(urls: list[str]) -> tuple[list[str], dict[str, Any]]:
         if last is not None:
             waited = int(last.headers["retry-after-ms"]) / 1000
             await asyncio.sleep(max(0.0, last.headers_at + waited - time.monotonic()) + 0.02)
-            if (after := await ask(http, urls[0], "as told")).status != 200:
+            if (after := await post_chat(http, urls[0], "as told")).status != 200:
                 wrong.append(f"who waited {waited} s, as told, was refused: {after.error}")
     return wrong, {"said_to_remain": left, "had_after_that": len(granted), "refill_meanwhile": refill}
 
 
-def headers_wrong(asked: list[Asked]) -> list[str]:
+def headers_wrong(asked: list[LimitedAnswer]) -> list[str]:
     found = []
     for one in asked:
         h = one.headers

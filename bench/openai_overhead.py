@@ -18,7 +18,7 @@ import msgspec
 
 from bench.overhead_ws import ANSWER, APART_S, theirs
 from bench.pairs import compared, speed
-from bench.peer import LlamaServer
+from bench.peer import LlamaServerProcess
 from bench.support import command_line, report
 from tests.support.server_process import ServerProcess
 
@@ -71,7 +71,7 @@ async def streamed(port: int, model: str, question: str) -> Any:
 async def main(arguments: argparse.Namespace) -> None:
     streams = arguments.streams
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    with ServerProcess(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+    with ServerProcess(*flags) as server, LlamaServerProcess(slots=streams, threads=1) as peer:
         mine = partial(ours, server.port, arguments.model)
         figures = await compared(arguments.pairs, streams, mine, partial(theirs, peer), later_ms=8)
     report("openai_overhead", figures)

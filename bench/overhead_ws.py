@@ -16,7 +16,7 @@ import time
 from functools import partial
 
 from bench.pairs import compared, speed
-from bench.peer import LlamaServer
+from bench.peer import LlamaServerProcess
 from bench.support import command_line, report
 from tests.support.server_process import ServerProcess
 from tests.support.wire_client import WireClient, connected
@@ -50,7 +50,7 @@ async def ours(server: ServerProcess, questions: list[str]) -> tuple[float, list
     return speed(answers, took)
 
 
-async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[float]]:
+async def theirs(peer: LlamaServerProcess, questions: list[str]) -> tuple[float, list[float]]:
     async def one(number: int, question: str) -> tuple[int, float]:
         await asyncio.sleep(number * APART_S)
         started = time.monotonic()
@@ -65,7 +65,7 @@ async def theirs(peer: LlamaServer, questions: list[str]) -> tuple[float, list[f
 async def main(arguments: argparse.Namespace) -> None:
     streams = arguments.streams
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    with ServerProcess(*flags) as server, LlamaServer(slots=streams, threads=1) as peer:
+    with ServerProcess(*flags) as server, LlamaServerProcess(slots=streams, threads=1) as peer:
         figures = await compared(arguments.pairs, streams, partial(ours, server), partial(theirs, peer), later_ms=5)
     report("overhead_ws", figures)
 

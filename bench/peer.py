@@ -27,7 +27,7 @@ MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 PIECE_TOKENS = 64  # of a prompt in one step, as our engine does on a CPU
 
 
-class LlamaServer:
+class LlamaServerProcess:
     """A running llama-server. Context is `context` tokens per slot, as ours."""
 
     def __init__(self, *, slots: int, threads: int, context: int = 8192) -> None:
@@ -35,7 +35,7 @@ class LlamaServer:
         self._process: subprocess.Popen[str] | None = None
         self.host, self.port = "127.0.0.1", 0
 
-    def __enter__(self) -> LlamaServer:
+    def __enter__(self) -> LlamaServerProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.peer", *self._flags],
             cwd=ROOT,

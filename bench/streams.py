@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.device import Device, Frame, Happened
+from bench.device import Device, DeviceFrame, Happened
 from bench.support import command_line, report
 from tests.support.percentiles import percentile
 from tests.support.server_process import ROOT, ServerProcess
@@ -99,7 +99,7 @@ class Stream(Device):
         self.events = 0
         self.arrived: dict[int, float] = {}
 
-    def happened(self, frame: Frame, event: Happened) -> None:
+    def happened(self, frame: DeviceFrame, event: Happened) -> None:
         self.events += 1
         if event.delta:
             self.length += len(event.delta)
@@ -107,7 +107,7 @@ class Stream(Device):
         elif event.type == "response.created":
             self.response = event.response_id
 
-    async def ask(self, tokens: int) -> None:
+    async def request_answer(self, tokens: int) -> None:
         self.length, self.arrived, self.events = 0, {}, 0
         end = self.expect("end")
         self.begin(tokens)
@@ -129,7 +129,7 @@ async def measure(count: int, rate: float, seconds: float) -> dict[str, Any]:
 
         async def late(stream: Stream, after: float) -> None:
             await asyncio.sleep(after)
-            await stream.ask(int(rate * seconds))
+            await stream.request_answer(int(rate * seconds))
 
         await asyncio.gather(*(late(stream, index / count / rate) for index, stream in enumerate(streams)))
         took = time.monotonic() - started

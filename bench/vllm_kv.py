@@ -42,8 +42,8 @@ from typing import Any, NamedTuple, cast
 from bench.support import lower_bound, report
 from bench.vllm_support import (
     BLOCK,
-    Turn,
-    ask,
+    VllmTurn,
+    answer_to,
     empty,
     endings,
     options,
@@ -68,32 +68,32 @@ WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context
 # -- restore -------------------------------------------------------------------------------------------------
 
 
-async def second_turn(engine: VllmEngine, chance: random.Random, tokens: int) -> tuple[list[int], Turn]:
+async def second_turn(engine: VllmEngine, chance: random.Random, tokens: int) -> tuple[list[int], VllmTurn]:
     """A session's second prompt, and how it was answered while the first one was resident; its KV is saved."""
     first = words(chance, tokens)
-    opened = await ask(engine, "s", first, 16)
+    opened = await answer_to(engine, "s", first, 16)
     later = [*first, *opened.tokens, *words(chance, 40)]
-    resident = await ask(engine, "s", later, 16)
+    resident = await answer_to(engine, "s", later, 16)
     await settle(engine)
     return later, resident
 
 
 async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
     chance = random.Random(4)
-    cold: list[Turn] = []
-    restored: list[Turn] = []
+    cold: list[VllmTurn] = []
+    restored: list[VllmTurn] = []
     async with running(options(folder, dtype)) as engine:
         later, resident = await second_turn(engine, chance, tokens)
         await empty(engine)
-        same = (await ask(engine, "alone", later, 16)).tokens == resident.tokens
+        same = (await answer_to(engine, "alone", later, 16)).tokens == resident.tokens
         for number in range(pairs):
             await settle(engine)
             await empty(engine)
-            cold.append(await ask(engine, f"cold{number}", words(chance, len(later)), 16))
+            cold.append(await answer_to(engine, f"cold{number}", words(chance, len(later)), 16))
             await engine.release(SessionKey(TenantId("bench"), SessionId(f"cold{number}")))
             await settle(engine)
             await empty(engine)
-            restored.append(await ask(engine, "s", later, 16))
+            restored.append(await answer_to(engine, "s", later, 16))
             same = same and restored[-1].tokens == resident.tokens
     ratios = [c.ttft_s / r.ttft_s for c, r in zip(cold, restored, strict=True)]
     report(
@@ -120,13 +120,13 @@ async def fresh(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
     chance, keys = random.Random(4), MemoryKeyStore()
     async with running(options(folder, dtype), keys) as engine:
         later, resident = await second_turn(engine, chance, tokens)
-    cold: list[Turn] = []
-    restored: list[Turn] = []
+    cold: list[VllmTurn] = []
+    restored: list[VllmTurn] = []
     for number in range(pairs):
         for side in (restored, cold) if number % 2 else (cold, restored):
             kept = {} if side is restored else {"disk_folder": None}
             async with running(options(folder, dtype, **kept), keys) as engine:
-                side.append(await ask(engine, "s", later, 16))
+                side.append(await answer_to(engine, "s", later, 16))
     ratios = [c.ttft_s / r.ttft_s for c, r in zip(cold, restored, strict=True)]
     report(
         "vllm restore on a fresh engine, from disk, encrypted",
@@ -156,12 +156,12 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
     prompts: list[list[int]] = []
     figures: dict[str, Any] = {"dtype": dtype, "turns": turns}
 
-    async def ask_again(engine: VllmEngine, place: str) -> None:
+    async def answer_again(engine: VllmEngine, place: str) -> None:
         """Turn 5, in other words."""
         edited = [*prompts[4][:fork], *words(chance, each)]
-        got = await ask(engine, "s", edited, answer)
+        got = await answer_to(engine, "s", edited, answer)
         await settle(engine)
-        alone = await ask(engine, f"alone {place}", edited, answer)
+        alone = await answer_to(engine, f"alone {place}", edited, answer)
         await settle(engine)
         figures[f"{place}_computed"] = len(edited) - got.cached
         figures[f"{place}_only_after_the_fork"] = got.cached == fork // BLOCK * BLOCK
@@ -177,14 +177,14 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
                 fork = len(conversation)
             conversation += words(chance, each)
             prompts.append(list(conversation))
-            conversation += (await ask(engine, "s", conversation, answer, endings(engine))).tokens
+            conversation += (await answer_to(engine, "s", conversation, answer, endings(engine))).tokens
         await settle(engine)
         figures |= {"conversation_tokens": len(conversation), "fork_at": fork, "prompt_tokens": len(prompts[4])}
-        await ask_again(engine, "device")
+        await answer_again(engine, "device")
         await empty(engine)
-        await ask_again(engine, "host")
+        await answer_again(engine, "host")
     async with running(options(folder, dtype), keys) as engine:
-        await ask_again(engine, "disk")
+        await answer_again(engine, "disk")
     report("vllm edit of turn 5 of 10", figures)
 
 
@@ -217,7 +217,7 @@ async def move(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
                     await target.warm(key, ledger)
                     took[side].append(time.perf_counter() - begun)
                     if side == "moved":
-                        there = (await ask(target, "s", ledger, 16, banned)).tokens
+                        there = (await answer_to(target, "s", ledger, 16, banned)).tokens
                     await target.release(key)
                     await settle(target)
                     await empty(target)
@@ -267,7 +267,7 @@ async def write_through(folder: Path, pairs: int, streams: int, tokens: int) -> 
             prompts = [words(chance, 96) for _ in range(streams)]
             begun = time.perf_counter()
             turns = await asyncio.gather(
-                *(ask(engine, f"{saves}-{number}-{n}", prompt, tokens) for n, prompt in enumerate(prompts))
+                *(answer_to(engine, f"{saves}-{number}-{n}", prompt, tokens) for n, prompt in enumerate(prompts))
             )
             elapsed = time.perf_counter() - begun
             await settle(engine)
@@ -299,13 +299,13 @@ async def write_through(folder: Path, pairs: int, streams: int, tokens: int) -> 
 # -- fleet ---------------------------------------------------------------------------------------------------
 
 
-class Conversation:
+class FleetConversation:
     def __init__(self, chance: random.Random, opening: int, turns: int) -> None:
         self.prompt = words(chance, opening)
         self.additions = [words(chance, 40) for _ in range(turns - 1)]
 
 
-One = Callable[[str, Sequence[int], int], Awaitable[Turn]]  # a session's next turn: its prompt, tokens at most
+One = Callable[[str, Sequence[int], int], Awaitable[VllmTurn]]  # a session's next turn: its prompt, tokens at most
 
 
 class Fleet(NamedTuple):
@@ -319,10 +319,10 @@ class Fleet(NamedTuple):
         total = self.sessions * (self.opening + self.turns * 32 + (self.turns - 1) * 40)
         return 1 + total // BLOCK // 4
 
-    def conversations(self, pair: int) -> list[Conversation]:
+    def conversations(self, pair: int) -> list[FleetConversation]:
         """The same for both sides of a pair, others in every pair."""
         chance = random.Random(6 + pair)
-        return [Conversation(chance, self.opening, self.turns) for _ in range(self.sessions)]
+        return [FleetConversation(chance, self.opening, self.turns) for _ in range(self.sessions)]
 
 
 class Played(NamedTuple):
@@ -342,15 +342,15 @@ def figures_of(name: str, played: list[Played]) -> dict[str, float]:
     }
 
 
-async def play(conversations: list[Conversation], turns: int, pair: int, one: One) -> Played:
+async def play(conversations: list[FleetConversation], turns: int, pair: int, one: One) -> Played:
     """Every session's turn k before anybody's turn k+1, two at a time."""
-    follow_ups: list[Turn] = []
+    follow_ups: list[VllmTurn] = []
     reusable = reused = produced = 0
     begun = time.perf_counter()
     for number in range(turns):
         queue = list(enumerate(conversations))
 
-        async def worker(number: int, queue: list[tuple[int, Conversation]]) -> None:
+        async def worker(number: int, queue: list[tuple[int, FleetConversation]]) -> None:
             nonlocal reusable, reused, produced
             while queue:
                 index, conversation = queue.pop(0)
@@ -384,8 +384,8 @@ async def ours(folder: Path, fleet: Fleet, servers: int) -> AsyncIterator[One]:
             )
             engines.append(await stack.enter_async_context(running(wanted)))
 
-        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
-            return await ask(engines[zlib.crc32(session.encode()) % servers], session, prompt, max_tokens)
+        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> VllmTurn:
+            return await answer_to(engines[zlib.crc32(session.encode()) % servers], session, prompt, max_tokens)
 
         yield one
 
@@ -395,7 +395,7 @@ async def theirs(fleet: Fleet, servers: int) -> AsyncIterator[One]:
     one_server = peer(fleet.blocks, 2, WINDOW)
     async with one_server if servers == 1 else routed(servers, fleet.blocks, 2, WINDOW) as client:
 
-        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> Turn:
+        async def one(session: str, prompt: Sequence[int], max_tokens: int) -> VllmTurn:
             return await served(client, prompt, max_tokens, session=session)
 
         yield one

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.pairs import ORDER
 from bench.support import Option, command_line, lower_bound, report
-from bench.vllm_support import BLOCK, Turn, ask, endings, options, peer, running, served, settle, words
+from bench.vllm_support import BLOCK, VllmTurn, answer_to, endings, options, peer, running, served, settle, words
 
 BAR = 0.95
 PROMPT = 96
@@ -38,7 +38,7 @@ async def compare(folder: Path, pairs: int, streams: list[int], tokens: int) -> 
 
         async def ours(count: int) -> float:
             begun = time.perf_counter()
-            turns = await asyncio.gather(*(ask(engine, f"s{n}", prompts[n], tokens, never) for n in range(count)))
+            turns = await asyncio.gather(*(answer_to(engine, f"s{n}", prompts[n], tokens, never) for n in range(count)))
             rate = _rate(turns, time.perf_counter() - begun, tokens)
             await settle(engine)
             return rate
@@ -79,7 +79,7 @@ async def compare(folder: Path, pairs: int, streams: list[int], tokens: int) -> 
             )
 
 
-def _rate(turns: list[Turn], elapsed_s: float, tokens: int) -> float:
+def _rate(turns: list[VllmTurn], elapsed_s: float, tokens: int) -> float:
     assert all(len(turn.tokens) == tokens for turn in turns), "an answer ended early"
     return len(turns) * tokens / elapsed_s
 

@@ -59,7 +59,7 @@ async def running(wanted: VllmOptions, keys: Keys | None = None) -> AsyncIterato
         await engine.close()
 
 
-class Turn:
+class VllmTurn:
     """One answer: its tokens, when the first came, how long all took, and what was not computed."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ def request(
     )
 
 
-async def ask(
+async def answer_to(
     engine: VllmEngine, session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
-) -> Turn:
+) -> VllmTurn:
     """Takes what `request` takes."""
-    turn, begun = Turn(), time.perf_counter()
+    turn, begun = VllmTurn(), time.perf_counter()
     async for item in engine.generate(request(session, prompt, max_tokens, banned)):
         match item:
             case Chunk():
@@ -200,7 +200,7 @@ async def served(
     max_tokens: int,
     banned: dict[str, float] | None = None,
     session: str = "",
-) -> Turn:
+) -> VllmTurn:
     body = {
         "model": "m",
         "prompt": list(prompt),
@@ -212,7 +212,7 @@ async def served(
         "logit_bias": banned,
         "stream_options": {"include_usage": True},
     }
-    turn, begun = Turn(), time.perf_counter()
+    turn, begun = VllmTurn(), time.perf_counter()
     named = {"x-session-id": session} if session else {}
     async with client.stream("POST", "/v1/completions", json=body, headers=named) as answer:
         answer.raise_for_status()

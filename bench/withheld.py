@@ -182,7 +182,7 @@ async def websocket(client: Client, plan: Plan) -> str:
 
 
 def over_http(path: str, *, stream: bool) -> Callable[[Client, Plan], Coroutine[Any, Any, str]]:
-    async def ask(client: Client, plan: Plan) -> str:
+    async def post(client: Client, plan: Plan) -> str:
         tool: Any = TOOL
         body: dict[str, Any] = {"model": "simulated", "stream": stream}
         if path == "/v1/chat/completions":
@@ -197,7 +197,7 @@ def over_http(path: str, *, stream: bool) -> Callable[[Client, Plan], Coroutine[
         assert answer.status_code == 200 or "tool_call_invalid" in answer.text, answer.text
         return answer.text
 
-    return ask
+    return post
 
 
 async def over_grpc(client: Client, plan: Plan) -> str:

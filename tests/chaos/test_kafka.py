@@ -59,6 +59,7 @@ async def consumed(broker: KafkaBroker, count: int) -> KafkaConsumer:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 async def test_a_server_goes_on_while_the_broker_is_dead_and_every_row_arrives(tmp_path: Path) -> None:
     """The proxy is the address that people configure; behind it a broker is killed, and another starts with nothing."""
     first, second = KafkaBroker("bills"), KafkaBroker("bills")

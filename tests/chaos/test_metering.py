@@ -8,6 +8,7 @@ from tests.support.rounds.metering import rounds
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
 async def test_every_token_is_billed_once_whatever_was_killed() -> None:

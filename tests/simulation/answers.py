@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from random import Random
+from typing import Any, Protocol
 
 import msgspec
 
-from sessions.model.types import FunctionCallOutput, Message
+from sessions.model.types import FunctionCallOutput, Message, Principal, SessionKey
 from tests.simulation.books import Account
+from tests.simulation.members import Members
 from tests.simulation.nodes import ALICE, MALLORY
 from tests.simulation.rules import Response
-
-if TYPE_CHECKING:
-    from tests.simulation.client import Ask, Client
+from tests.simulation.world import World
 
 # Somebody is away, or something moves: the command is sent again by its id. Never while nothing is broken.
 AWAY = frozenset(
@@ -26,7 +27,34 @@ BUSY = frozenset({"response_in_progress", "tools_pending", "queue_full"})
 QUERIES = frozenset({"session.get", "session.list", "session.warm"})
 
 
-def judge(client: Client, ask: Ask, message: dict[str, Any], position: int | None) -> None:
+class Ask:
+    """One command, from its first sending to its answer."""
+
+    def __init__(self, key: SessionKey | None, body: dict[str, Any], account: Account | None, now: float) -> None:
+        self.key = key
+        self.body = body
+        self.id: str = body["id"]
+        self.sent_at = now
+        self.top = len(account.records) if account is not None else 0
+        self.resumed = 0  # the device's resumes when it was sent
+        self.ok: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Asking(Protocol):
+    """The client that has the answer."""
+
+    name: str
+    principal: Principal
+    rng: Random
+    world: World
+    cluster: Members
+
+    def send_again(self, ask: Ask) -> None: ...
+
+
+def judge(client: Asking, ask: Ask, message: dict[str, Any], position: int | None) -> None:
     """`position`: what the asking device has been shown, if it reads the session without a break since it asked."""
     if message["type"] == "ok" and contested(ask.body):
         return  # of the command that has its id: that one was sent twice
@@ -46,7 +74,7 @@ def _finish(ask: Ask) -> None:
         ask.answered.set_result(None)
 
 
-def _ok(client: Client, ask: Ask, ok: dict[str, Any], position: int | None) -> None:
+def _ok(client: Asking, ask: Ask, ok: dict[str, Any], position: int | None) -> None:
     world = client.world
     if ask.ok is not None and ask.body["type"] not in QUERIES:
         world.check(ok == ask.ok, f"{ask.id} is answered {ok}, and was {ask.ok}")
@@ -67,7 +95,7 @@ def _ok(client: Client, ask: Ask, ok: dict[str, Any], position: int | None) -> N
     _finish(ask)
 
 
-def _promised(client: Client, ask: Ask, ok: dict[str, Any], account: Account, position: int | None) -> str:
+def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, position: int | None) -> str:
     body, rules = ask.body, account.rules
     applied = account.applied.get((client.principal.id, ask.id))
     if applied is None:
@@ -124,7 +152,7 @@ def has_another_limit(response: Response, body: dict[str, Any]) -> bool:
     )
 
 
-def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:
+def _error(client: Asking, ask: Ask, error: dict[str, Any]) -> None:
     world, code, body = client.world, error["code"], ask.body
     account = client.cluster.books.account(ask.key) if ask.key is not None else None
     ask.error = error
@@ -146,7 +174,7 @@ def _error(client: Client, ask: Ask, error: dict[str, Any]) -> None:
     _finish(ask)
 
 
-def _unfounded(client: Client, ask: Ask, code: str, account: Account) -> str:
+def _unfounded(client: Asking, ask: Ask, code: str, account: Account) -> str:
     """Why a refusal has no reason; "" where it has."""
     rules, body = account.rules, ask.body
     if client.principal is MALLORY:

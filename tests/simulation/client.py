@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from sessions.model.events import ArgumentsDelta, OutputTextDelta
 from sessions.model.types import SessionId, SessionKey
 from tests.simulation import answers
+from tests.simulation.answers import Ask
 from tests.simulation.books import Account
+from tests.simulation.members import Members
 from tests.simulation.nodes import ALICE, MALLORY, GatewayNode
 from tests.simulation.rules import Rules, shown_to_client
 from tests.simulation.sockets import Wire
-
-if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
 
 
 class View:
@@ -43,23 +42,8 @@ class View:
         self.again = False  # to be asked for again soon
 
 
-class Ask:
-    """One command, from its first sending to its answer."""
-
-    def __init__(self, key: SessionKey | None, body: dict[str, Any], account: Account | None, now: float) -> None:
-        self.key = key
-        self.body = body
-        self.id: str = body["id"]
-        self.sent_at = now
-        self.top = len(account.records) if account is not None else 0
-        self.resumed = 0  # the device's resumes when it was sent
-        self.ok: dict[str, Any] | None = None
-        self.error: dict[str, Any] | None = None
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
 class Client:
-    def __init__(self, cluster: Cluster, name: str, *, key: str = "alice") -> None:
+    def __init__(self, cluster: Members, name: str, *, key: str = "alice") -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name

@@ -7,158 +7,33 @@ answered, every reader stands at the end of its log ─► everybody leaves, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from random import Random
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-import msgspec
-
-from actors.handoff.drain import DrainLimits
-from actors.handoff.rebalance import RebalanceLimits
 from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
-from actors.hosting.runtime import RuntimeLimits
-from actors.maintenance.sweeps import SweepLimits
-from actors.peer.links import LinkLimits
-from actors.replica import ReplicaLimits
-from actors.routing.limits import RouterLimits, SubscriptionLimits
-from inference.simulated import SimulatedOptions
-from sessions.actor.actor_context import ActorLimits
-from sessions.model.types import CommandId, SessionId, SessionKey
-from tests.simulation.books import Books
+from sessions.model.types import SessionId, SessionKey
 from tests.simulation.client import Client
-from tests.simulation.loop import Process
+from tests.simulation.members import Members
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import Network
-from tests.simulation.nodes import ALICE, GatewayNode, ReplicaNode
-from tests.simulation.oracle import OPTIONS
+from tests.simulation.nodes import ALICE
 from tests.simulation.people import Person
-from tests.simulation.stores import Directory, Store, Trouble
+from tests.simulation.surroundings import LEASE_S
 from tests.simulation.world import World
-from transport.gateway import GatewayLimits
-from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
-LEASE_S = 3.0
 PROMPT_S = 1.5  # for an event on its way from the journal to a screen, while nothing is broken
 TAKEN_OVER_S = 1.5
 ORPHAN_SLACK_S = 0.2  # what a gateway knows later, or earlier, than the device
 ALONE_S = 24.0  # twice the time after which a gateway compares a session at rest with the journal
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    replicas: int
-    gateways: int
-    sessions: int
-    lease_ttl_s: float
-    idle_s: float
-    replica: ReplicaLimits
-    router: RouterLimits
-    gateway: GatewayLimits
-    connection: ConnectionLimits
-    engine: SimulatedOptions
-
-
-OrphanPolicy = Literal["continue", "pause", "cancel"]
-ORPHAN_POLICIES: Final[tuple[OrphanPolicy, ...]] = (*("continue",) * 6, "cancel", "pause")
-
-
-def configured(rng: Random) -> Config:
-    """Small limits in many seeds, so that what happens at a limit happens often."""
-    links = LinkLimits(
-        watch_bytes=rng.choice([1024, 256 * 1024, 256 * 1024]), events_bytes=rng.choice([4096, 16 << 20, 16 << 20])
-    )
-    idle_s = rng.choice([0.6, 600.0, 600.0])
-    runtime = RuntimeLimits(
-        actors_max=rng.choice([2, 20_000, 20_000, 20_000]),
-        recoveries_max=rng.choice([1, 8]),
-        recovery_patience_s=3.0,
-        idle_s=idle_s,
-        orphan_policy=rng.choice(ORPHAN_POLICIES),
-        orphan_after_s=1.0,
-        actor=ActorLimits(
-            tool_deadline_s=4.0,
-            snapshot_events=rng.choice([4, 30, 512]),
-            journal_patience_s=rng.choice([1.5, 30.0]),
-        ),
-    )
-    return Config(
-        replicas=rng.choice([2, 2, 3]),
-        gateways=rng.choice([1, 2, 2]),
-        sessions=rng.choice([1, 1, 2, 3]),
-        lease_ttl_s=LEASE_S,
-        idle_s=idle_s,
-        replica=ReplicaLimits(
-            runtime=runtime,
-            sweeps=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
-            links=links,
-            drain=DrainLimits(drain_s=rng.choice([2.0, 10.0])),
-            rebalance=RebalanceLimits(look_s=0.5, load_min=rng.choice([0.1, 0.75])),
-            lease_ttl_s=LEASE_S,
-            renew_s=1.0,
-        ),
-        router=RouterLimits(lease_ttl_s=LEASE_S, links=links, watches=SubscriptionLimits(workers=3)),
-        gateway=GatewayLimits(replay_records_max=rng.choice([12, 20_000, 20_000])),
-        connection=ConnectionLimits(
-            window_events=rng.choice([4, 64, 1024]),
-            window_bytes=rng.choice([2048, 256 * 1024]),
-            timing=ConnectionTiming(heartbeat_s=5.0, silence_s=8.0),
-        ),
-        engine=msgspec.structs.replace(OPTIONS, slots=rng.choice([1, 6, 6]), kv_tokens_max=rng.choice([2048, 262_144])),
-    )
-
-
-class Cluster:
+class Cluster(Members):
     def __init__(self, world: World) -> None:
-        self.world = world
-        rng = self.rng = world.chance("cluster")
-        self.config = configured(rng)
-        self.books = Books(world)
+        super().__init__(world)
         self.books.unread = self._unread
         self.books.spared = self._spared
-        self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
-        self.store = Store(self.books, new_id=world.new_id)
-        self.directory = Directory(world, self.books, self.directory_trouble)
-        self.network = Network(world)
-        self.network.on_frames = self.books.frames
-        self.processes: list[Process] = []
-        self.replicas: dict[str, ReplicaNode] = {}
-        self.gateways: dict[str, GatewayNode] = {}
         self.clients: list[Client] = []
-        self._numbers = 0
-        self._begun: list[asyncio.Task[Any]] = []
-
-    def number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    def command_id(self) -> CommandId:
-        return CommandId(f"c{self.number():04d}")
-
-    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Something of the world's that is waited for before the evening."""
-        task = self.world.loop.create_task(work, context=self.world.loop.world_context())
-        self._begun.append(task)
-        return task
-
-    def begin_in(self, process: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = process.spawn(work)
-        self._begun.append(task)
-        return task
-
-    async def add_replica(self, name: str) -> None:
-        node = self.replicas[name] = ReplicaNode(self, name)
-        self.network.watched = frozenset(self.replicas)
-        await self._started(node)
-
-    async def add_gateway(self, name: str) -> None:
-        node = self.gateways[name] = GatewayNode(self, name)
-        await self._started(node)
-
-    async def _started(self, node: ReplicaNode | GatewayNode) -> None:
-        await asyncio.wait((node.ready, node.life, node.died), return_when=asyncio.FIRST_COMPLETED)
-        if node.life.done():
-            self.world.violation(f"{node.name} did not start: {node.life.exception()!r}")
 
     def client(self, name: str, **more: Any) -> Client:
         made = Client(self, name, **more)
@@ -173,7 +48,7 @@ class Cluster:
             await self.add_replica(f"r{number + 1}")
         for number in range(config.gateways):
             await self.add_gateway(f"g{number + 1}")
-        nemesis = Nemesis(self)
+        nemesis = Nemesis(self, self.clients)
         self.world.trace("seed", self.world.seed, nemesis.kinds)
         people: list[asyncio.Task[None]] = []
         for number in range(config.sessions):

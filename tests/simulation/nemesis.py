@@ -8,21 +8,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING
 
 from actors.handoff.source import HandoffAbandoned
 from sessions.model.errors import EngineLost, SessileError
 from sessions.model.types import SessionKey
+from tests.simulation.client import Client
+from tests.simulation.members import Members
 from tests.simulation.nodes import GatewayNode, ReplicaNode
 from tests.simulation.stores import Trouble
 
-if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
-
 
 class Nemesis:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Members, clients: list[Client]) -> None:
         self.cluster = cluster
+        self.clients = clients
         self.world = cluster.world
         self.rng: Random = self.world.chance("nemesis")
         self.plan: list[str] = []
@@ -267,13 +266,13 @@ class Nemesis:
         self.cluster.directory.empty()
 
     async def cut_clients(self) -> None:
-        for client in self.cluster.clients:
+        for client in self.clients:
             if self.rng.random() < 0.6:
                 client.drop()
 
     async def silence_clients(self) -> None:
         """Half-open: nothing arrives any more and nobody is told; the client finds out by itself."""
-        for client in self.cluster.clients:
+        for client in self.clients:
             if client.wire is not None and self.rng.random() < 0.4:
                 client.wire.silent = True
                 self.later(0.5 + self.rng.random(), client.drop)

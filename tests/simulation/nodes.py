@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
@@ -28,14 +28,12 @@ from tests.simulation.loop import Process
 from tests.simulation.oracle import Speaker
 from tests.simulation.sockets import Wire
 from tests.simulation.stores import Medium, Way
+from tests.simulation.surroundings import Surroundings
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.origins import OriginPolicy
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
-
-if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
 MALLORY = Principal(tenant=TenantId("acme"), key_id="mallory", user="mallory")
@@ -46,7 +44,7 @@ END_S = 20.0
 class Node:
     """A process with its ways to the stores. `life` is its main task."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Surroundings, name: str) -> None:
         self.name = name
         self.cluster = cluster
         self.world = cluster.world
@@ -127,7 +125,7 @@ class Node:
 
 
 class ReplicaNode(Node):
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Surroundings, name: str) -> None:
         self.engine = Speaker(cluster.config.engine)
         self.replica: Replica
         self.draining = False
@@ -183,7 +181,7 @@ class ReplicaNode(Node):
 
 
 class GatewayNode(Node):
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Surroundings, name: str) -> None:
         self.router: Router
         self.gateway: Gateway
         self.door: WebSocketConnections

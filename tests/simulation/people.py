@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,9 +17,7 @@ from tests.simulation.client import Client
 from tests.simulation.nodes import ALICE
 from tests.simulation.oracle import ASKED, LOOK
 from tests.simulation.rules import Rules
-
-if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
+from tests.simulation.surroundings import Surroundings
 
 WORDS = (
     "the river",
@@ -36,7 +34,7 @@ WORDS = (
 class Person:
     """One device and what is done with it, on one session."""
 
-    def __init__(self, cluster: Cluster, client: Client, session: str, *, actions: int, hurry: float) -> None:
+    def __init__(self, cluster: Surroundings, client: Client, session: str, *, actions: int, hurry: float) -> None:
         self.cluster = cluster
         self.client = client
         self.session = session

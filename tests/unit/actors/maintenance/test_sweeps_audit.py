@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from persistence.memory.audit import MemoryAudit
 from sessions.governance.audit_verify import verify
 from sessions.governance.retention import Retention, RetentionPeriods
@@ -21,6 +23,7 @@ SAID = Retention(
 )
 
 
+@pytest.mark.slow
 @virtual
 async def test_the_periodic_purge_trims_each_chain_as_its_retention_says() -> None:
     async with Place() as place:
