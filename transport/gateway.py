@@ -27,6 +27,7 @@ from sessions.model.authorization import demand, may_see
 from sessions.model.commands import ActorCommand, Ok, ResponseCancel
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head, ResponsePlace
+from sessions.model.request import request_of
 from sessions.model.reviews import Case
 from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId
 from sessions.ports import Sessions
@@ -141,10 +142,11 @@ class Gateway:
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
             with self._admitted(principal, "chat"):
+                sent = request_of(principal, command)
                 if self._quotas is not None:
-                    ok = await self._quotas.execute(principal, command, self._sessions.execute)
+                    ok = await self._quotas.execute(sent, self._sessions.execute)
                 else:
-                    ok = await self._sessions.execute(principal, command)
+                    ok = await self._sessions.execute(sent)
                 if tracer is not None and isinstance(ok.response_id, str):
                     said = {"sessile.command": str(command.__struct_config__.tag)}
                     end = tracer.now_s()
@@ -159,7 +161,7 @@ class Gateway:
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
         with suppress(NotFound, Gone):  # nobody is left to be notified
-            await self._sessions.execute(*decision_notice(case))
+            await self._sessions.execute(request_of(*decision_notice(case)))
         await self.store.reviews.mark_delivered(case.id, decision=case.decisions)
 
     async def cancel(

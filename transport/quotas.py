@@ -36,7 +36,8 @@ from sessions.limits import (
 from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
-from sessions.model.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
+from sessions.model.request import Request
+from sessions.model.types import ResponseId, TenantId
 from transport.websocket.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -53,7 +54,7 @@ _SAYS: Final = {
     "stored_bytes": "bytes of history",
 }
 
-Execute = Callable[[Principal, cm.ActorCommand], Awaitable[cm.Ok]]
+Execute = Callable[[Request], Awaitable[cm.Ok]]
 
 log = structlog.get_logger(__name__)
 
@@ -123,14 +124,15 @@ class Quotas:
                 "overloaded", "Too many connect at once. Come again after the given time.", retry_after_ms=after_ms
             )
 
-    async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
+    async def execute(self, request: Request, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
+        principal, command = request.principal, request.command
         tenant = self._limits().of(principal.tenant)
         text_bytes = begins(command)
-        await self._check_room(principal, command, text_bytes, tenant, tenant.user)
-        demand = self._demand(principal, command, text_bytes, tenant, tenant.user)
+        await self._check_room(request, text_bytes, tenant, tenant.user)
+        demand = self._demand(request, text_bytes, tenant, tenant.user)
         if demand is None:
-            return await execute(principal, command)
+            return await execute(request)
         grant = await self._limiter.reserve(demand)
         rate_limits = RATE_LIMIT_STATE.get()
         if rate_limits is not None:
@@ -139,7 +141,7 @@ class Quotas:
             self.counters[f"limited_{grant.refusal.what}"] += 1
             raise _limited(grant.refusal)
         try:
-            ok = await execute(principal, command)
+            ok = await execute(request)
         except Unavailable:
             raise  # it may have been applied: the reservation is settled at its end, or lapses
         except SessileError as error:
@@ -155,19 +157,11 @@ class Quotas:
         except Unavailable as error:
             log.warning("reservation_release_failed", response=name, error=error.code)
 
-    def _demand(
-        self,
-        principal: Principal,
-        command: cm.ActorCommand,
-        text_bytes: int | None,
-        tenant: Ceilings,
-        user: Ceilings,
-    ) -> Demand | None:
-        """What a command reserves; None where it begins no response, or nothing of it is limited."""
+    def _demand(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> Demand | None:
+        """What a command asks for; None where it begins no response, or nothing of it is limited."""
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
-        limits = self._limits()
-        key = _key(principal, command)
+        limits, key, principal, command = self._limits(), request.key, request.principal, request.command
         output_max = getattr(command, "max_output_tokens", None)
         return Demand(
             tenant=principal.tenant,
@@ -183,15 +177,9 @@ class Quotas:
 
     # -- what is stored ---------------------------------------------------------------------------------------------
 
-    async def _check_room(
-        self,
-        principal: Principal,
-        command: cm.ActorCommand,
-        text_bytes: int | None,
-        tenant: Ceilings,
-        user: Ceilings,
-    ) -> None:
+    async def _check_room(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> None:
         """Raises Limited (`quota_exceeded`) for a session or a text too many."""
+        principal, command = request.principal, request.command
         lists = _lists(command)
         if not lists and text_bytes is None:
             return
@@ -209,7 +197,7 @@ class Quotas:
                 full = "stored_bytes", ceilings.stored_bytes
             else:
                 continue
-            if await self._tallies.find_command(_key(principal, command), principal.id, command.id) is None:
+            if await self._tallies.find_command(request.key, principal.id, command.id) is None:
                 raise self._full(*full, whose)
             return
         for _, _, tally in tallied:
@@ -238,10 +226,6 @@ class Quotas:
             retryable=False,
             retry_after_ms=FULL_RETRY_MS,
         )
-
-
-def _key(principal: Principal, command: cm.ActorCommand) -> SessionKey:
-    return SessionKey(principal.tenant, command.session or derived_session_id(principal, command.id))
 
 
 def _lists(command: cm.ActorCommand) -> bool:

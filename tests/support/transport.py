@@ -20,6 +20,7 @@ from sessions.clock import Clock
 from sessions.model import events as ev
 from sessions.model.commands import ActorCommand, Ok, ResponseCreate, TurnCreate
 from sessions.model.journal_types import Append, HeadPatch
+from sessions.model.request import Request
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
@@ -66,9 +67,9 @@ class FakeSessions:
         self.answer: Callable[[Principal, ActorCommand], Any] = self._no_answer
         self.executed: list[ActorCommand] = []
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
-        self.executed.append(command)
-        found = self.answer(principal, command)
+    async def execute(self, request: Request) -> Ok:
+        self.executed.append(request.command)
+        found = self.answer(request.principal, request.command)
         if asyncio.iscoroutine(found):
             found = await found
         assert isinstance(found, Ok)

@@ -123,7 +123,7 @@ def register_router_metrics(measures: Metrics, router: Router) -> None:
         lambda: {
             ("serving",): 0,
             ("draining",): 0,
-            **Counter(("draining" if each.draining else "serving",) for each in router.whereabouts.view.members),
+            **Counter(("draining" if each.draining else "serving",) for each in router.routes.view.members),
         },
     )
 

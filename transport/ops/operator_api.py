@@ -197,4 +197,4 @@ def no_other_replica() -> Conflict:
 
 
 def local_operator_api(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalOperatorApi:
-    return LocalOperatorApi(member, SessionSurvey(runtime, engine, None, asyncio.get_running_loop().time), engine)
+    return LocalOperatorApi(member, SessionSurvey(runtime, engine), engine)

@@ -19,7 +19,7 @@ from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import SessionKey
-from tests.support.kv import IDENTITY, key, payload_of
+from tests.support.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
 
@@ -51,14 +51,14 @@ class Bed:
     async def opened(self, host: int = 1 << 24) -> Tiers:
         disk = HeldDisk(self.disk.folder)
         disk.keys, self.disk = self.disk.keys, disk
-        tiers = Tiers(IDENTITY, self.staging, host, disk)
+        tiers = make_tiers(self.staging, host, disk)
         await tiers.open()
         return tiers
 
 
 async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> None:
     assert await tiers.reserve(SIZE)
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(payload_of(f"{who}", SIZE))
     tiers.adopt(who, as_tokens(range(num_tokens)), path, SIZE, SIZE)
 
@@ -69,7 +69,7 @@ async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
     await save(tiers, who)
     await tiers.close(5.0)
     tiers = await bed.opened()
-    found, _ = tiers.find(who, as_tokens(range(10)))
+    found, _ = tiers.catalog.find(who, as_tokens(range(10)))
     assert isinstance(found, ColdSnapshot)
     return tiers, found
 
@@ -82,12 +82,12 @@ def bed(tmp_path: Path) -> Bed:
 async def test_what_was_saved_is_on_disk_soon_without_leaving_memory(bed: Bed) -> None:
     tiers = await bed.opened()
     await save(tiers, key("a"))
-    await tiers._settle()
-    assert tiers.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
     crashed = await bed.opened()  # nobody closed anything: as after kill -9
-    assert crashed.place(key("a")).tier == "disk" and crashed.place(key("a")).tokens == 10
+    assert crashed.catalog.place(key("a")).tier == "disk" and crashed.catalog.place(key("a")).tokens == 10
     await save(tiers, key("a"))  # the same once more replaces the older copy
-    await tiers._settle()
+    await tiers.host.settle()
     assert len(list(bed.disk.folder.iterdir())) == 1
     await tiers.close(0.0)
 
@@ -100,9 +100,9 @@ async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_nex
             raise AssertionError("it cannot be here yet")
     assert refused.value.reason == "too_late" and tiers.counters["refused_too_late"] == 1
     bed.disk.go.set()
-    await tiers._settle()
-    found, shared = tiers.find(key("a"), as_tokens(range(10)))
-    assert tiers.place(key("a")).tier == "host" and found is not None and shared == 10
+    await tiers.host.settle()
+    found, shared = tiers.catalog.find(key("a"), as_tokens(range(10)))
+    assert tiers.catalog.place(key("a")).tier == "host" and found is not None and shared == 10
     async with tiers.payload(found) as host:
         assert host.path.read_bytes() == payload_of(f"{key('a')}", SIZE)
     await tiers.close(0.0)
@@ -126,9 +126,9 @@ async def trickling(bed: Bed) -> tuple[Tiers, TricklingDisk, ColdSnapshot]:
     await first.close(0.0)
     disk = TricklingDisk(bed.disk.folder)
     disk.keys = bed.disk.keys
-    tiers = Tiers(IDENTITY, bed.staging, 1 << 24, disk)
+    tiers = make_tiers(bed.staging, 1 << 24, disk)
     await tiers.open()
-    found, _ = tiers.find(key("a"), as_tokens(range(10)))
+    found, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, ColdSnapshot)
     disk.go.clear()
     return tiers, disk, found
@@ -144,9 +144,9 @@ async def test_a_read_that_shows_to_be_slower_than_computing_ends_and_is_learned
             raise AssertionError("the rest takes longer than computing")
     assert refused.value.reason == "too_slow" and tiers.counters["refused_too_slow"] == 1
     disk.go.set()
-    await tiers._settle()
-    assert disk.counters["disk_reads"] == 0 and tiers.host_bytes == 0 and list(bed.staging.iterdir()) == []
-    assert tiers.place(key("a")).tier == "disk"  # nothing is wrong with the snapshot
+    await tiers.host.settle()
+    assert disk.counters["disk_reads"] == 0 and tiers.host.bytes == 0 and list(bed.staging.iterdir()) == []
+    assert tiers.catalog.place(key("a")).tier == "disk"  # nothing is wrong with the snapshot
     again = tiers.choose(snapshot, 0, 10)
     assert not again.restore and again.restore_s > again.recompute_s
     await tiers.close(0.0)
@@ -198,8 +198,8 @@ async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
     await bed.disk.asked.wait()
     await tiers.erase(key("a"))
     bed.disk.go.set()
-    await tiers._settle()
-    assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     assert list(bed.staging.iterdir()) == [] and list(bed.disk.folder.iterdir()) == []
     with pytest.raises(SnapshotRefused):
         async with tiers.payload(snapshot):
@@ -232,12 +232,12 @@ async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
     await first.close(0.0)
     disk = LateDisk(bed.disk.folder)
     disk.keys = bed.disk.keys
-    tiers = Tiers(IDENTITY, bed.staging, 1 << 24, disk)
+    tiers = make_tiers(bed.staging, 1 << 24, disk)
     await tiers.open()
     await tiers.prefetch(key("a"))
     await tiers.erase(key("a"))  # the read has not had its first turn yet
-    await tiers._settle()
-    assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
     await tiers.close(0.0)
 
@@ -262,14 +262,14 @@ async def test_who_comes_back_is_kept_before_who_came_last(bed: Bed) -> None:
         model.observe(silence_kind(3, 10, 50.0), 60.0, returned=True)
     model.fit()
     clock = [0.0]
-    tiers = Tiers(IDENTITY, bed.staging, 3 * SIZE, None, returns=ReturnTracker(lambda: clock[0], model=model))
+    tiers = make_tiers(bed.staging, 3 * SIZE, None, returns=ReturnTracker(lambda: clock[0], model=model))
     await tiers.open()
     for turn in range(4):
         clock[0] = 50.0 * turn
-        tiers.turn(key("regular"), 10)
+        tiers.returns.on_turn(key("regular"), 10)
     await save(tiers, key("regular"))
     for number in range(4):
-        tiers.turn(key(f"once-{number}"), 10)
+        tiers.returns.on_turn(key(f"once-{number}"), 10)
         await save(tiers, key(f"once-{number}"))
-    assert tiers.place(key("regular")).tier == "host" and tiers.place(key("once-0")).tier == "none"
+    assert tiers.catalog.place(key("regular")).tier == "host" and tiers.catalog.place(key("once-0")).tier == "none"
     await tiers.close(0.0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inference.kv.envelope import CHUNK_BYTES, tag_payload
-from inference.vllm import block_copier as mover_module
+from inference.vllm import block_copier as copier_module
 from inference.vllm.block_copier import BlockCopier
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SnapshotSource
 from inference.vllm.worker_events import WorkerEventSender
@@ -61,28 +61,28 @@ def start(tmp_path: Path) -> Iterator[Start]:
     made: list[BlockCopier] = []
 
     def one(held: dict[str, Any], rank: int = 0, world: int = 1) -> BlockCopier:
-        mover = BlockCopier(WorkerEventSender(tmp_path), rank, world)
-        mover.register(held, NUM_BLOCKS)
-        made.append(mover)
-        return mover
+        copier = BlockCopier(WorkerEventSender(tmp_path), rank, world)
+        copier.register(held, NUM_BLOCKS)
+        made.append(copier)
+        return copier
 
     yield one
-    for mover in made:
-        mover.close()
+    for copier in made:
+        copier.close()
 
 
-def until_over(mover: BlockCopier) -> set[str]:
+def until_over(copier: BlockCopier) -> set[str]:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        for over in mover.finished(patient=True):
+        for over in copier.finished(patient=True):
             if over:
                 return over
     raise AssertionError("it never ended")
 
 
-def saved(mover: BlockCopier, path: Path, ids: list[int]) -> None:
-    mover.save(BlockSave("r", "r", str(path), 0, ids, close=True, held=True))
-    assert until_over(mover) == {"r"}
+def saved(copier: BlockCopier, path: Path, ids: list[int]) -> None:
+    copier.save(BlockSave("r", "r", str(path), 0, ids, close=True, held=True))
+    assert until_over(copier) == {"r"}
 
 
 def source_of(path: Path, num_blocks: int) -> SnapshotSource:
@@ -96,7 +96,7 @@ def source_of(path: Path, num_blocks: int) -> SnapshotSource:
 def test_blocks_come_back_bit_for_bit(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, kind: str, world: int
 ) -> None:
-    monkeypatch.setattr(mover_module, "_STAGE_BYTES", 2_500_000)  # several portions, none of them of whole chunks
+    monkeypatch.setattr(copier_module, "_STAGE_BYTES", 2_500_000)  # several portions, none of them of whole chunks
     ids, path = [7, 3, *range(20, 60)], tmp_path / "payload"
     before = [caches(kind, device, rank) for rank in range(world)]
     for rank, held in enumerate(before):
@@ -107,9 +107,9 @@ def test_blocks_come_back_bit_for_bit(
     after = [caches(kind, device, 10 + rank) for rank in range(world)]
     for rank, held in enumerate(after):
         untouched = block(held, 0)
-        mover = start(held, rank, world)
-        mover.load(BlockLoad("r", "r", source_of(path, len(ids)), first, into, 0))
-        assert until_over(mover) == {"r"} and mover.bad_blocks() == set()
+        copier = start(held, rank, world)
+        copier.load(BlockLoad("r", "r", source_of(path, len(ids)), first, into, 0))
+        assert until_over(copier) == {"r"} and copier.bad_blocks() == set()
         for number, block_id in enumerate(into):
             assert block(held, block_id) == block(before[rank], ids[first + number])
         assert block(held, 0) == untouched
@@ -130,14 +130,14 @@ def test_a_kernel_without_huge_pages_moves_them_all_the_same(
 
 def test_a_payload_that_changed_marks_every_block_of_its_load(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "payload"
-    mover = start(caches("bf16", "cpu", 1))
-    saved(mover, path, list(range(40)))
+    copier = start(caches("bf16", "cpu", 1))
+    saved(copier, path, list(range(40)))
     source = source_of(path, 40)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    mover.load(BlockLoad("r", "r", source, 0, list(range(50, 90)), 0))
-    assert until_over(mover) == {"r"} and mover.bad_blocks() == set(range(50, 90))
+    copier.load(BlockLoad("r", "r", source, 0, list(range(50, 90)), 0))
+    assert until_over(copier) == {"r"} and copier.bad_blocks() == set(range(50, 90))
     path.write_bytes(data[:-1])
-    mover.load(BlockLoad("r", "r", source, 0, [50], 0))
-    assert until_over(mover) == {"r"} and mover.bad_blocks() == {50}
+    copier.load(BlockLoad("r", "r", source, 0, [50], 0))
+    assert until_over(copier) == {"r"} and copier.bad_blocks() == {50}

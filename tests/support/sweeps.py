@@ -5,28 +5,23 @@ from __future__ import annotations
 from actors.maintenance.sweeps import SweepLimits, Sweeps
 from persistence.keys import MemoryKeyStore
 from sessions.governance.retention import Retention, RetentionPeriods
-from sessions.model.reviews import ReviewStore
 from tests.support.replicas import Replica
 
 
-def upkeep(
+def sweeps_of(
     replica: Replica,
     keys: MemoryKeyStore | None = None,
     *,
     deleted_days: float = 30.0,
     retention: Retention | None = None,
-    reviews: ReviewStore | None = None,
     **more: object,
 ) -> Sweeps:
     """`more` are `SweepLimits`."""
     return Sweeps(
         replica.runtime,
-        journal=replica.journal,
-        directory=replica.directory,
-        engine=replica.engine,
+        replica.stores(keys),
+        replica.engine,
+        replica.place.clock,
         limits=SweepLimits(**more),  # type: ignore[arg-type]
-        now_ms=replica.place.now_ms,
-        keys=keys,
-        reviews=reviews,
         retention=lambda: retention or Retention(default=RetentionPeriods(deleted_days=deleted_days)),
     )

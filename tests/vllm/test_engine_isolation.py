@@ -16,7 +16,7 @@ import pytest
 from inference.vllm.engine import VllmEngine
 from sessions.model.types import Sampling
 from tests.support.engines import Answer, ask, key, prompt_of, request, until
-from tests.support.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, settled, spill_of, start
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, offload_of, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -88,8 +88,8 @@ async def test_sessions_never_see_each_other_under_eviction_preemption_aborts_an
     assert counters["restores"] > 20
     refused = {name: count for name, count in counters.items() if name.startswith("refused_") and count}
     assert set(refused) <= {"refused_unreadable"}  # deleted between its plan and its load
-    tiers = spill_of(engine).tiers
-    assert tiers.host_bytes == sum(snapshot.bytes for snapshot in tiers.host)  # nothing leaked
+    tiers = offload_of(engine).tiers
+    assert tiers.host.bytes == sum(snapshot.bytes for snapshot in tiers.host)  # nothing leaked
 
 
 async def test_preempted_answers_are_what_they_would_have_been(world: VllmWorld) -> None:

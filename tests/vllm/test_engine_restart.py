@@ -45,9 +45,9 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
         await stream.drain()
     assert "started again" in (engine.stats().away or "")
     waiting = asyncio.create_task(ask(engine, key("b"), first, max_tokens=4))  # that asks again, as its session does
-    await until(lambda: engine._spill is None)
+    await until(lambda: engine._offload is None)
     await engine.release(key("z"))  # deleted while nothing stands between it and the disk
-    await engine._revival.revived()
+    await engine._supervisor.restarted()
     assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
     assert engine.place(key("a")).tier == "disk"
     assert len((await waiting).tokens) == 4 and engine.stats().away is None
@@ -56,8 +56,8 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
     assert again.finish.cached_tokens == world.whole(len(first) + 39)
     assert again.tokens == (await ask(engine, key("c"), later, max_tokens=8)).tokens
     await killed(engine)  # with nobody there to hear it
-    await until(lambda: engine._revival.beginning)
-    await engine._revival.revived()
+    await until(lambda: engine._supervisor.restarting)
+    await engine._supervisor.restarted()
     assert len((await ask(engine, key("a"), later, max_tokens=8)).tokens) == 8
 
 
@@ -66,7 +66,7 @@ async def test_an_engine_that_is_closed_while_vllm_starts_again_is_closed(world:
     world._engines.append(engine)
     await engine.start()
     engine._core.dead = True
-    engine._revival.dead()
+    engine._supervisor.mark_dead()
     await engine.close()
     with pytest.raises(Unavailable) as refused:
         await ask(engine, key("a"), (1, 2, 3))

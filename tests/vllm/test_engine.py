@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +14,9 @@ from inference.vllm.connector import SessileConnector, contain_errors
 from inference.vllm.engine import VllmEngine
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk
-from sessions.model.types import OPENINGS, Sampling, TextOptions
+from sessions.model.types import OPENINGS, Sampling
 from tests.support.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
-from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, settled, spill_of, start
+from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, offload_of, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -80,7 +78,7 @@ async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) 
     prompt = await prompt_of(engine, STORY)
     stream = await open_stream(engine, key("a"), prompt, max_tokens=500)
     blocks = len(prompt) // BLOCK_TOKENS
-    size = spill_of(engine).block_bytes
+    size = offload_of(engine).block_bytes
     await until(lambda: any(path.stat().st_size >= blocks * size for path in payloads(world)))
     assert engine.stats().running == 1  # it is not over yet
     decoded = len(stream.first.tokens)
@@ -92,7 +90,7 @@ async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) 
     await until(lambda: any(path.stat().st_size >= (blocks + 2) * size for path in payloads(world)))
     await stream.abort()
     await settled(engine)
-    assert spill_of(engine).tiers.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
+    assert offload_of(engine).tiers.catalog.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
 
 
 async def said(stream: Opened, tokens: list[int], enough: int) -> None:
@@ -114,9 +112,9 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     stream = await open_stream(source, key("a"), prompt, max_tokens=300)
     tokens = list(stream.first.tokens)
     await said(stream, tokens, 2 * BLOCK_TOKENS)
-    (turn,) = source._turns.values()
+    (run,) = source._runs.values()
     blocks = (len(prompt) + len(tokens) - 1) // BLOCK_TOKENS
-    plan = turn.plan
+    plan = run.plan
     assert plan is not None
     await until(lambda: plan.written[0] >= blocks)
     ledger = as_tokens((*prompt, *tokens))
@@ -131,7 +129,7 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     assert list(moved.tokens) == tokens[len(ledger) - len(prompt) :][:20]
     await stream.abort()
     await settled(source)
-    (snapshot,) = spill_of(source).tiers.host.of(key("a"))
+    (snapshot,) = offload_of(source).tiers.host.of(key("a"))
     assert snapshot.tokens[: len(export.ledger)] == export.ledger and len(snapshot.tokens) >= len(export.ledger)
 
 
@@ -170,7 +168,7 @@ async def test_a_deleted_session_is_gone_from_every_tier_at_once(world: VllmWorl
     prompt = await prompt_of(engine, STORY)
     await ask(engine, key("a"), prompt, max_tokens=4)
     await settled(engine)
-    stored = [path for path in (world.folder / "kv").rglob("*") if path.stat().st_size > spill_of(engine).block_bytes]
+    stored = [path for path in (world.folder / "kv").rglob("*") if path.stat().st_size > offload_of(engine).block_bytes]
     assert payloads(world) and stored
     await engine.release(key("a"))
     assert payloads(world) == [] and not any(path.exists() for path in stored)
@@ -189,7 +187,7 @@ async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWo
     await settled(engine)
     small = key("", "small").tenant
     held = engine.holdings.bytes_of(small)
-    assert held == 2 * world.whole(len(prompt) + 3) // BLOCK_TOKENS * spill_of(engine).block_bytes
+    assert held == 2 * world.whole(len(prompt) + 3) // BLOCK_TOKENS * offload_of(engine).block_bytes
     engine.holdings.ceiling = {small: held}.get
     await ask(engine, key("s2", "small"), prompt, max_tokens=4)
     await settled(engine)
@@ -268,7 +266,7 @@ async def test_fifty_damaged_payloads_are_recomputed_with_the_right_output(world
     expected = await ask(engine, key("a"), prompt, max_tokens=6)
     await ask(engine, key("b"), elsewhere, max_tokens=6)
     await settled(engine)
-    tiers = spill_of(engine).tiers
+    tiers = offload_of(engine).tiers
     other = tiers.host.of(key("b"))[0].path.read_bytes()
     for round_ in range(50):
         (snapshot,) = tiers.host.of(key("a"))
@@ -313,59 +311,6 @@ def test_what_fails_inside_the_connector_stays_there() -> None:
             raise KeyboardInterrupt
 
         interrupted()
-
-
-# -- formats, log-probabilities, limits ------------------------------------------------------------------------
-
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-
-
-def formatted(schema: dict[str, Any]) -> Sampling:
-    return Sampling(temperature=0, text=TextOptions(format={"type": "json_schema", "name": "x", "schema": schema}))
-
-
-async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(world: VllmWorld) -> None:
-    engine = await start(world)
-    prompt = await prompt_of(engine, "Describe a person as JSON.")
-    answer = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(PERSON))
-    person = json.loads(answer.text)
-    assert isinstance(person["name"], str) and isinstance(person["age"], int)
-    never = {"not": {"type": "object"}}
-    for bad in ({"type": "bogus"}, never, {"anyOf": [{"type": "array", "items": never}]}, {"properties": {"x": never}}):
-        with pytest.raises(BadInput) as refused:
-            await ask(engine, key("a"), prompt, sampling=formatted(bad))
-        assert refused.value.code == "invalid_schema"
-    named = {"type": "object", "properties": {"not": {"const": {"if": 1}}}, "required": ["not"]}
-    answer = await ask(
-        engine, key("a"), prompt, max_tokens=60, sampling=formatted(named | {"additionalProperties": False})
-    )
-    assert json.loads(answer.text) == {"not": {"if": 1}}
-    with pytest.raises(BadInput) as refused:
-        await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
-    assert refused.value.code == "recovery_incompatible"
-    assert engine.stats().running == 0
-
-
-async def test_biases_and_log_probabilities(world: VllmWorld) -> None:
-    engine = await start(world)
-    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
-    free = await ask(engine, key("a"), prompt, max_tokens=1)
-    banned = Sampling(temperature=0, logit_bias={str(free.tokens[0]): -100.0})
-    assert (await ask(engine, key("a"), prompt, max_tokens=1, sampling=banned)).tokens != free.tokens
-    for name in ("x", "-1", "99999999"):
-        with pytest.raises(BadInput):
-            await ask(engine, key("a"), prompt, sampling=Sampling(logit_bias={name: 1.0}))
-    wanted = Sampling(temperature=0, logprobs=True, top_logprobs=4)
-    answer = await ask(engine, key("a"), prompt, max_tokens=3, sampling=wanted)
-    entries = [entry for chunk in answer.chunks for entry in chunk.logprobs]
-    assert len(entries) == 3
-    assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4 for entry in entries)
 
 
 async def test_a_folder_that_cannot_be_used_is_refused(world: VllmWorld) -> None:
